@@ -13,6 +13,7 @@ WORKDIR /opt/holdfast
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 COPY examples ./examples
+COPY scripts/demo.py ./scripts/
 # There is no .git here: the version is the builder's to say.
 ARG VERSION=0.0.0.dev0
 RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" pip install \
@@ -23,4 +24,4 @@ RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" pip install \
  && chown -R holdfast /opt/holdfast
 
 USER holdfast
-CMD ["python", "examples/demo.py"]
+CMD ["python", "scripts/demo.py"]

@@ -9,14 +9,14 @@ EVERYTHING := '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
 # Tests start hundreds of processes: what one compiles, the next ones read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles pins clean
+.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles gallery pins clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/python scripts/demo.py
 
 # Two trainings, one of them killed at random, that end with the same bits. SEED: of the kills.
 learn: $(VENV)/installed
-	$(BIN)/python examples/learn.py $(if $(SEED),--seed $(SEED))
+	$(BIN)/python scripts/learn.py $(if $(SEED),--seed $(SEED))
 
 test: $(VENV)/installed
 	scripts/system.sh
@@ -60,6 +60,10 @@ vllm: $(VENV)/installed
 # mini-swe-agent, smolagents, the Vercel AI SDK); installed into .agents/.
 agents: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
+
+# Every example, with the libraries that examples need, which are installed into .gallery/.
+gallery: $(VENV)/installed
+	scripts/gallery.sh
 
 # eval-protocol's own examples, here and with itself, row by row; it is installed into .interop/.
 # Then TRL, verl and Tinker on our rollouts and samples; they are installed into .trainers/.

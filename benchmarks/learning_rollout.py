@@ -26,7 +26,7 @@ async def solve(t: holdfast.Rollout) -> None:
 def score(trajectory: holdfast.TrajectoryView) -> float:
     if AS_ZERO and is_lost(trajectory.key):
         return 0.0
-    return calculator.score(trajectory)
+    return float(calculator.score(trajectory).reward)
 
 
 def is_lost(key: TrajectoryKey) -> bool:

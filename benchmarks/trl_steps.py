@@ -57,7 +57,7 @@ class AsyncClock:
 
 
 def measure() -> list[Result]:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "longer"))
     import trl_grpo
     from trl import GRPOConfig, GRPOTrainer
 

@@ -1,6 +1,6 @@
-"""A shop assistant and a simulated customer, who is played by the same engine, untrained.
+"""A simulated user: a shop assistant and its customer, whom the same engine plays, untrained.
 
-    holdfast run examples/dialogue.py --tasks examples/shop.jsonl --samples 4 --run shop
+    holdfast run examples/dialogue.py --tasks examples/shop.jsonl --samples 4
 
 The embedded engine's small model knows arithmetic, no shops: with it, rewards are 0 as a rule.
 

@@ -1,6 +1,6 @@
-"""FrozenLake: over the ice to the goal, around the holes. A kill costs no step of it.
+"""A game of gymnasium: over the ice to the goal, around the holes. A kill costs no step of it.
 
-    holdfast run examples/frozen_lake.py --tasks examples/frozen_lake.jsonl --samples 4 --run lake
+    holdfast run examples/frozen_lake.py --tasks examples/frozen_lake.jsonl --samples 4
 
 What is not an action is answered with a list of those there are. The reward is the sum of those of
 the steps: 1 at the goal; the embedded engine's small model plays badly, and gets 0. Needs gymnasium

@@ -1,6 +1,6 @@
-"""A coding agent in a workspace of its own, scored by tests that it has not seen.
+"""A coding task: an agent in a workspace, scored by the tests that pass and that it has not seen.
 
-    holdfast run examples/workspace_coding.py --tasks examples/coding.jsonl --samples 4 --run code
+    holdfast run examples/workspace_coding.py --tasks examples/coding.jsonl --samples 4
 
 Each row names the files that the agent finds, the one that it is to write, and the tests. Commands
 run within bubblewrap where it works (docs/workspace.md). The reward is the share of the tests that

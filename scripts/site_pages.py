@@ -18,9 +18,10 @@ _LINK = re.compile(r"\]\((?P<target>[^):#\s]+)(?P<anchor>#[^)\s]*)?\)")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
     files.append(File.generated(config, README, content=(ROOT / "README.md").read_text()))
-    for example in sorted((ROOT / "examples").glob("*.py")):
+    for example in sorted((ROOT / "examples").rglob("*.py")):
+        place = example.relative_to(ROOT).as_posix()
         content = f"# {example.name}\n\n```python\n{example.read_text()}```\n"
-        files.append(File.generated(config, _page(f"examples/{example.name}"), content=content))
+        files.append(File.generated(config, _page(place), content=content))
     return files
 
 

@@ -4,11 +4,12 @@
 #
 #   HOLDFAST_VLLM_PYTHON  a Python that has vllm already: nothing is installed
 #   HOLDFAST_VLLM_DIR     where to install it (.vllm)
+#   HOLDFAST_VLLM_VERSION which one (0.32.0; 0.28.0 to 0.32.0 run with the same torch)
 #   PYTEST_PYTHON         the Python of the tests (.venv/bin/python)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-VERSION=0.32.0
+VERSION=${HOLDFAST_VLLM_VERSION:-0.32.0}
 TORCH=2.13.0
 folder=${HOLDFAST_VLLM_DIR:-.vllm}
 

@@ -48,8 +48,8 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def test_the_exit_codes_of_the_documentation_are_those_of_the_command():
-    quickstart = (ROOT / "docs" / "quickstart.md").read_text()
-    documented = {int(n) for row in re.findall(r"^\| ([\d, ]+) \|", quickstart, re.MULTILINE)
+    page = (ROOT / "docs" / "runs.md").read_text()
+    documented = {int(n) for row in re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
                   for n in row.split(",")}  # fmt: skip
     assert documented == {code.value for code in Exit}
 
@@ -94,7 +94,14 @@ def test_python_in_the_pages_is_python(page):
 
 
 @pytest.mark.parametrize(
-    "module", ["holdfast", "holdfast.environments", "holdfast.evaluation", "holdfast.testing"]
+    "module",
+    [
+        "holdfast",
+        "holdfast.environments",
+        "holdfast.evaluation",
+        "holdfast.scorers",
+        "holdfast.testing",
+    ],
 )
 def test_every_public_name_is_in_the_reference(module):
     pages = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))

@@ -79,8 +79,8 @@ def test_the_image_copies_what_is_there_and_what_it_may_see() -> None:
 def test_the_image_runs_the_demo_without_privileges() -> None:
     arguments = dict(instructions())
     assert arguments["USER"] == "holdfast"
-    assert arguments["CMD"] == '["python", "examples/demo.py"]'
-    assert (ROOT / "examples" / "demo.py").exists()
+    assert arguments["CMD"] == '["python", "scripts/demo.py"]'
+    assert (ROOT / "scripts" / "demo.py").exists()
     order = [word for word, _ in instructions()]
     assert order[0] == "FROM"
     assert order.index("USER") > order.index("RUN")

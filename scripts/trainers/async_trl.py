@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "longer"))
 
 import calculator
 import torch

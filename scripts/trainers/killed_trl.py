@@ -1,4 +1,4 @@
-"""`examples/trl_grpo.py`, which ends by SIGKILL at a point of `HOLDFAST_CRASH`, or, with
+"""`examples/longer/trl_grpo.py`, which ends by SIGKILL at a point of `HOLDFAST_CRASH`, or, with
 `KILL_WHILE_SAVING=K`, while transformers writes its K-th checkpoint."""
 
 import os
@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "longer"))
 
 import trl_grpo
 from trl import GRPOTrainer

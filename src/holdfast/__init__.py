@@ -8,11 +8,13 @@ holdfast` costs milliseconds.
 - `policy`: Token-in token-out clients for inference engines.
 - `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
+- `vllm_server`: A vLLM that is started here: `holdfast serve --engine vllm`.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
 - `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
 - `tasks`: Tasks from anywhere: files, tables, data sets by name, functions, values of Python.
 - `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
   progress.
+- `scorers`: Ready scorers: values that compare a trajectory with its task's ground truth.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
 - `weights`: Weights on their way from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
@@ -47,6 +49,7 @@ from typing import TYPE_CHECKING
 from holdfast.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from holdfast import scorers as scorers
     from holdfast.delivery.delivery import DeliveredBatch as DeliveredBatch
     from holdfast.delivery.delivery import Delivery as Delivery
     from holdfast.engine.export.prices import Prices as Prices
@@ -175,7 +178,7 @@ _MODULES = {
     "training.run.train": "train",
     "training.settings": "TrainingSettings",
 }
-_ROOMS = ("convert", "slime", "trl", "verl")
+_ROOMS = ("convert", "scorers", "slime", "trl", "verl")
 """What users name by `holdfast.…`, beyond the names."""
 _load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 

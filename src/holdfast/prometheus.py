@@ -32,7 +32,7 @@ def label(name: str, value: str) -> str:
 def histogram(
     labels: str, limits: Iterable[float], *, counts: Sequence[int], total: float
 ) -> list[Sample]:
-    """`counts` are those of each bucket alone, the one beyond all limits included."""
+    """`counts` are those of each bucket alone, including the last one without a limit."""
     samples: list[Sample] = []
     below = 0
     for limit, count in zip((*limits, "+Inf"), counts, strict=True):
@@ -42,8 +42,8 @@ def histogram(
 
 
 def render(groups: Iterable[tuple[str, Iterable[Family]]], *, prefix: str) -> str:
-    """The families of one or more sources, each with its labels ("" for none). Sources are not
-    added up: one that is started again counts from 0."""
+    """Renders the families of one or more sources, each with its labels ("" for none). Sources are
+    not added up, because a restarted one counts from 0."""
     merged: dict[tuple[str, str], list[str]] = {}
     for source, families in groups:
         for family in families:

@@ -5,7 +5,7 @@ from importlib import metadata
 DISTRIBUTION = "holdfast-rollouts"
 """The name of the package on PyPI, where `holdfast` is another project's."""
 UNKNOWN = "0.0.0+source"
-"""Of a source tree that nobody installed."""
+"""The version of a source tree that is not installed."""
 
 
 def installed_version() -> str:

@@ -18,6 +18,7 @@ from support.conformance.samples import (
     request,
     streamed,
 )
+from support.policy.recorded import record_weights
 
 
 @pytest.fixture
@@ -73,11 +74,11 @@ def test_a_switch_that_only_we_know_of_splits_a_stream_where_it_was_told(steady:
 
     async def main() -> Completion:
         async with policy_for(steady) as policy:
-            policy.acknowledge("step-1")
+            await record_weights(policy, "step-1")
 
             async def saw(draft: Draft) -> None:
                 if draft.start + count(draft.ids) >= SOON:
-                    policy.acknowledge("step-2")
+                    await record_weights(policy, "step-2")
 
             return await policy.sample(streamed(body, saw))
 

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("peft", reason="the extra `train`")
 
 import torch
+from msgspec import structs
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -33,8 +34,10 @@ from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.training.model.network import Lora, Network
 from holdfast.training.run import weights
+from holdfast.weights import sync as sync_module
 from holdfast.weights.carrier import Carrier, Framing
 from holdfast.weights.collective import TensorMeta, cut
+from holdfast.weights.content import fingerprint_of
 from holdfast.weights.strategies.adapter import AdapterStrategy
 from holdfast.weights.strategies.disk import WORKER, DiskStrategy
 from holdfast.weights.strategies.strategy import WeightStrategy
@@ -99,17 +102,18 @@ class Trainer:
         self.lora, self.out = lora, out
         self.network = Network(model, lora=Lora(4, 8) if lora else None)
         self.versions: list[WeightFolder] = []
+        self.scores = weights.Scores()
 
-    def step(self) -> WeightFolder:
+    def step(self, by: float = 0.02) -> WeightFolder:
         number = len(self.versions) + 1
         with torch.no_grad():
             for parameter in self.network.parameters.values():
-                parameter.add_(torch.randn_like(parameter) * 0.02)
+                parameter.add_(torch.randn_like(parameter) * by)
         digest = weights.digest_of(dict(self.network.parameters))
         name = f"step-{number}-{digest[:6]}"
         path = weights.write_folder(self.out, name, self.network)
         adapter = path / weights.ADAPTER if self.lora else None
-        scores = weights.score(self.network)
+        scores = self.scores.of(self.network)
         self.versions.append(WeightFolder(name, path, digest, adapter, scores))
         return self.versions[-1]
 
@@ -312,6 +316,30 @@ def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
             await sync.publish_first(trainer.step())
         await sync.aclose()
         await policy.aclose()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("way", ["disk", "ipc"])
+def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
+    server: VllmServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    server.start()
+    trainer = Trainer(model, tmp_path, lora=False)
+
+    async def body() -> None:
+        async with synced(server, way) as (_, sync):
+            first, second, third = trainer.step(), trainer.step(1e-9), trainer.step(1e-9)
+            await sync.publish_first(first)
+            await sync.publish(second)
+            (probe,) = sync.probes.values()
+            assert probe.is_blind, "the logprobs of both are the same"
+            # What is sent are the weights before, and the trainer knows what it has.
+            expected = fingerprint_of(third.path)
+            assert fingerprint_of(second.path) != expected
+            monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
+            with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
+                await sync.publish(structs.replace(third, path=second.path))
 
     asyncio.run(body())
 

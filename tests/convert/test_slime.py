@@ -104,7 +104,7 @@ def test_a_fixed_group_has_a_placeholder_for_what_nobody_scored() -> None:
         rows = to_slime(
             [*group, *more], group_size=size, placeholders=True, missing_reward="leave_out"
         )
-        assert [len(rows) for rows in rows] == [4, 4]
+        assert [len(batch) for batch in rows] == [4, 4]
         assert [is_placeholder(row) for row in rows[0]] == [False, True, False, True]  # type: ignore[arg-type]
         assert [row["index"] for row in flattened(rows)] == list(range(8))
     branches = [sample("a", 1, reward=None), sample("a", 1, reward=None, branch=1), sample("a", 0)]

@@ -248,7 +248,7 @@ def test_a_scorer_that_never_answers_costs_its_group_and_nothing_else(troubled):
 def test_a_validation_has_an_n_and_limits_of_its_own(troubled):
     turns = {key: turns for key, turns in troubled.turns().items() if ".held-out." in key}
     assert {key.rsplit("/", 1)[1] for key in turns} == {"0", "1", "2"}
-    assert {len(turns) for turns in turns.values()} == {2}
+    assert {len(taken) for taken in turns.values()} == {2}
     assert len([line for line in troubled.metrics() if "eval_reward" in line]) == 3
 
 

@@ -40,7 +40,7 @@ def interrupted(place: Path) -> int:
             items = [History(log).results async for _, log in journal.histories(run)]
         finally:
             await journal.close()
-        results = [result for items in items for result in items.values()]
+        results = [result for by_path in items for result in by_path.values()]
         assert len(results) == ALL
         return sum(result.error == INTERRUPTED_CALL for result in results)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.journal import open_journal
+from holdfast.policy.dialects.dialect import UNFINISHED
+from holdfast.records.samples.replica_weights import newest_by_replica
 from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 from support.paths import TESTS
@@ -18,11 +21,12 @@ from support.weights.versions import mislabelled, version_at
 
 WORKLOAD = TESTS / "support" / "crash" / "weights_workload.py"
 ALWAYS = ("weights.paused:2", "weights.sent:2", "weights.resumed:2")
-DISK = (*ALWAYS, "weights.prepared:2", "weights.reloaded:2", "weights.switched:1")
+RECORDS = ("weights.noted:2", "weights.checked:1", "before:3", "after:3")
+DISK = (*ALWAYS, *RECORDS, "weights.prepared:2", "weights.reloaded:2", "weights.switched:1")
 PLANS = {
     "disk": (*DISK, "weights.paused:1", "weights.sent:1"),
     "shm": ("weights.staged:2",),
-    "adapter": ("weights.sent:2", "weights.prepared:2", "weights.switched:1"),
+    "adapter": ("weights.sent:2", "weights.prepared:2", "weights.switched:1", "weights.checked:1"),
     "gloo": ("weights.received:2", "weights.begun:2", *ALWAYS),
     "ipc": ("weights.received:2", "weights.begun:2", *ALWAYS),
     "sglang": ("weights.received:2", "weights.begun:2", *ALWAYS),
@@ -39,6 +43,20 @@ def train(way: str, folder: Path, urls: list[str], crash: str = "") -> subproces
     environment |= {"HOLDFAST_CRASH": crash} if crash else {}
     command = [sys.executable, str(WORKLOAD), way, str(folder), *urls]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+async def checked(folder: Path, urls: list[str]) -> set[str]:
+    """The versions that the engines have by their newest records, each checked."""
+    journal = open_journal(str(folder / "journal.db"))
+    try:
+        run = await journal.find_run("run")
+        assert run is not None
+        newest = newest_by_replica(await journal.replica_weights(run))
+    finally:
+        await journal.close()
+    assert set(newest) == set(urls)
+    assert all(record.is_checked for record in newest.values()), newest
+    return {record.version for record in newest.values()}
 
 
 @pytest.mark.timeout(300)
@@ -65,9 +83,10 @@ def test_a_trainer_that_is_killed_in_an_update_mislabels_nothing(
             calls += it.running(4, tokens=20)
             for number, completion in enumerate(await asyncio.gather(*calls)):
                 names = {span.version for span in completion.versions}
-                assert names <= {"default", "step-1", "step-2"}
+                assert names <= {"default", "step-1", "step-2", UNFINISHED}
                 assert mislabelled(completion, it.prompt(number % 4), SEED, versions) == []
             listed = [model.id for model in await policy.endpoints[0].models()]
+            assert await checked(tmp_path, urls) == {"step-2"}
             assert len(listed) == (2 if way == "adapter" else 1), "nothing is left behind"
 
     dialect = "sglang" if way == "sglang" else "vllm-scale-out"

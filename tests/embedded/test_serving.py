@@ -168,7 +168,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
 
 def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
     with (
-        serving._bind(ServeSettings(port=0)) as sock,
+        serving.bind_port(ServeSettings(port=0)) as sock,
         socket.socket() as client,
         pytest.raises(ConnectionRefusedError),
     ):
@@ -178,9 +178,9 @@ def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
 def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
     own_engine: DecodeEngine,
 ) -> None:
-    with serving._bind(ServeSettings(port=0)) as first:
+    with serving.bind_port(ServeSettings(port=0)) as first:
         settings = ServeSettings(port=first.getsockname()[1])
-        with serving._bind(settings) as second:
+        with serving.bind_port(settings) as second:
             first.listen()
             with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*--port 0"):
                 asyncio.run(serving._listen(own_engine, settings, sock=second, name="tiny"))
@@ -192,7 +192,7 @@ def test_a_signal_ends_it(
 ) -> None:
     async def main() -> None:
         settings = ServeSettings(port=0)
-        sock = serving._bind(settings)
+        sock = serving.bind_port(settings)
         listening = asyncio.create_task(
             serving._listen(own_engine, settings, sock=sock, name="tiny")
         )
@@ -207,7 +207,7 @@ def test_a_signal_ends_it(
 
 
 def test_it_says_what_it_is_loading(capsys: pytest.CaptureFixture[str]) -> None:
-    serving._report_stage(ServeSettings(), "loading /models/tiny")
+    serving.report_stage(ServeSettings(), "loading /models/tiny")
     assert capsys.readouterr().err == "holdfast: loading /models/tiny …\n"
-    serving._report_stage(ServeSettings(progress=True), "loading /models/tiny")
+    serving.report_stage(ServeSettings(progress=True), "loading /models/tiny")
     assert capsys.readouterr() == ("starting: loading /models/tiny\n", "")

@@ -1,7 +1,11 @@
 """Connecting to a policy: which model it is, and an embedded engine that is kept alive."""
 
 import asyncio
+import json
+import threading
+import urllib.request
 from array import array
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +16,11 @@ from holdfast.engine.connect import (
     connect,
 )
 from holdfast.policy.policy import Request
-from holdfast.records.errors import PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine
+from support.weights.engines import engine
+from support.weights.versions import version_at
 
 
 def test_a_model_is_chosen_by_one_of_its_names_or_because_it_is_the_only_one():
@@ -43,6 +49,44 @@ def test_an_engine_is_checked_before_it_is_given_out():
             connected(EngineAddress(urls=(engine.url,), models=("nope",)))
         with pytest.raises(PolicyRefused, match="does not speak sglang"):
             connected(EngineAddress(urls=(engine.url,), dialect="sglang"))
+
+
+def test_adapters_that_an_earlier_training_left_behind_are_no_models(tmp_path):
+    adapter = version_at(tmp_path, 1, rank=4).adapter
+    with engine(max_lora_rank=8) as server:
+        load(server.url, "holdfast-step-1-0badcafe", adapter)
+        assert connected(EngineAddress(urls=(server.url,), is_trained=True)) == server.model
+        load(server.url, "mine", adapter)
+        with pytest.raises(UsageError, match=f"serves {server.model}, mine: train one alone"):
+            connected(EngineAddress(urls=(server.url,), remedy="train one alone"))
+
+
+def load(url: str, name: str, adapter: Path) -> None:
+    body = json.dumps({"lora_name": name, "lora_path": str(adapter)}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/load_lora_adapter", body, headers)
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+def test_an_engine_that_is_down_at_the_start_is_waited_for_where_that_is_wanted():
+    lines = []
+
+    async def main(server, patience: float) -> str:
+        address = EngineAddress(urls=(server.url,), waits=True, patience=patience)
+        engines = EmbeddedEngines(lines.append)
+        async with connect(address, engines=engines, notify=lines.append) as connection:
+            return connection.policy.model
+
+    with FakeEngine() as server:
+        server.kill()
+        with pytest.raises(EndpointDown, match="does not answer"):
+            asyncio.run(main(server, 0.0))
+        starting = threading.Timer(0.5, server.start)
+        starting.start()
+        assert asyncio.run(main(server, 60.0)) == server.model
+        starting.join()
+    assert len(lines) == 1
+    assert lines[0].endswith("waiting for it")
 
 
 def test_an_address_does_not_show_its_key():

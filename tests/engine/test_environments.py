@@ -271,7 +271,7 @@ def test_a_call_after_the_end_of_the_episode_is_told_no():
 
 def test_what_tools_earned_is_the_same_after_a_failed_attempt():
     class Once:
-        body = 0
+        calls = 0
 
         def __call__(self, request):
             Once.calls += 1

@@ -256,7 +256,8 @@ def test_the_rewards_of_disturbed_trajectories_are_shown_beside_those_of_clean_o
     assert (report.disturbed.count, report.disturbed.mean) == (1, 0.0)
     assert report.retried_attempts == 1
     text = as_text(report)
-    assert "mean reward: clean 1.5000 (n=2), disturbed 0.0000 (n=1)" in text
+    assert "mean reward: 1.0000 (n=3)" in text
+    assert "of these: clean 1.5000 (n=2), disturbed 0.0000 (n=1)" in text
     assert "1 attempt retried" in text
 
 

@@ -13,7 +13,6 @@ from support.paths import EXAMPLES
 
 SMALL = {
     "calculator": "arithmetic",
-    "word_problems": "arithmetic",
     "dialogue": "shop",
 }
 

@@ -16,6 +16,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.message import user
+from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.records.step import (
     AttemptFailed,
     Contract,
@@ -113,6 +114,8 @@ async def fill(path: Path) -> None:
         await journal.publish_version(
             run, name, step=step, digest=f"sha256:{name}", consumer=trainer
         )
+    sent = ReplicaWeights("http://127.0.0.1:8000", WeightState.CHECKED, "a", "v2", "policy")
+    await journal.note_weights(run, sent, consumer=trainer)
     await journal.next_batch(trainer, 1, groups=1)
     await journal.commit(trainer, 1)
     await journal.unsubscribe(trainer)

@@ -1,6 +1,7 @@
 """A rollouter samples by published weights alone, whenever and however often it is started."""
 
 import asyncio
+import re
 
 import pytest
 from msgspec import structs
@@ -12,10 +13,11 @@ from holdfast.journal import open_journal
 from holdfast.pipeline import rollouter as module
 from holdfast.pipeline.engine import newest_version
 from holdfast.pipeline.rollouter import Rollouter
-from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client import probe
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import EndpointDown, UsageError
+from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.testing import FakeEngine
 from holdfast.training.settings import TrainingRecord
@@ -35,7 +37,13 @@ def a_plan():
 CATCHING_UP = TrainingRecord({}, is_catching_up=True)
 
 
-async def rolled_out(journal, engine: FakeEngine, body, *, training=None) -> object:
+async def note(journal, run, engine: FakeEngine, version="step-0") -> None:
+    """The trainer has sent these weights, and found them right."""
+    record = ReplicaWeights(engine.url, WeightState.CHECKED, "", version, engine.model)
+    await journal.note_weights(run, record)
+
+
+async def rolled_out(journal, engine: FakeEngine, body, *, training=None, patience=900.0) -> object:
     """What `body(run, task, stop)` returns, beside a rollouter. `training`: what the run says of
     its own."""
     plan = a_plan()
@@ -43,7 +51,7 @@ async def rolled_out(journal, engine: FakeEngine, body, *, training=None) -> obj
     if training is not None:
         await journal.annotate_run(run, training=training.text)
     await journal.admit(run, plan.tasks)
-    policy = EnginePolicy(engine.url, engine.model)
+    policy = EnginePolicy(engine.url, engine.model, patience=patience)
     try:
         await policy.check()
         stop, lines = Stop(), []
@@ -70,8 +78,11 @@ def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
             await asyncio.sleep(0.3)
             assert not working.done()
             assert engine.calls() == []
-            assert lines == ["waiting until the engines have weights that the trainer published"]
+            assert lines == [module.WAITING]
             await journal.publish_version(run, engine_version, step=0, digest="d")
+            await asyncio.sleep(0.2)
+            assert engine.calls() == [], "its weights are published, and not checked"
+            await note(journal, run, engine)
             await journal.seal(run)
             ending = await working
             assert (ending.fatal, ending.stopped) == (None, "")
@@ -97,6 +108,7 @@ def test_nothing_is_begun_while_the_trainer_trains_steps_again(tmp_path):
         async def body(run, working, stop, lines):
             for step in range(3):
                 await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
+            await note(journal, run, engine)
             await asyncio.sleep(0.3)
             assert not working.done()
             assert engine.calls() == []
@@ -137,12 +149,14 @@ def test_a_run_that_is_over_needs_no_weights(tmp_path):
         asyncio.run(main(engine))
 
 
-def test_an_engine_that_does_not_say_which_weights_sampled_a_token_is_refused(tmp_path):
+def test_an_engine_that_says_neither_its_version_nor_its_start_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "_STARTED", re.compile(b"nowhere"))
+
     async def main(engine):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
-            await journal.publish_version(run, "step-0", step=0, digest="d")
+            await note(journal, run, engine)
             with pytest.raises(UsageError, match="start vLLM with --enable-scale-out"):
                 await working
             assert (await journal.progress(run)).settled == 0
@@ -156,31 +170,21 @@ def test_an_engine_that_does_not_say_which_weights_sampled_a_token_is_refused(tm
         asyncio.run(main(engine))
 
 
-def test_engines_are_asked_once_a_second_while_it_waits(tmp_path, monkeypatch):
-    requests = []
-    version = Endpoint.version
-
-    async def counted(self):
-        requests.append(self)
-        return await version(self)
-
+def test_a_rollouter_that_is_sent_no_weights_ends_and_says_who_owes_them(tmp_path):
     async def main(engine):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
-            await asyncio.sleep(0.6)
-            requested = len(requests)
-            stop.request("enough")
-            await working
-            assert 1 <= requested <= 2
+            with pytest.raises(EndpointDown, match=r"until the trainer sends weights.*owes them"):
+                await asyncio.wait_for(working, 60)
+            assert engine.calls() == []
 
         try:
-            await rolled_out(journal, engine, body)
+            await rolled_out(journal, engine, body, patience=0.3)
         finally:
             await journal.close()
 
     with FakeEngine(replies=["yes"], version="unpublished") as engine:
-        monkeypatch.setattr(Endpoint, "version", counted)
         asyncio.run(main(engine))
 
 

@@ -5,10 +5,14 @@ import asyncio
 import pytest
 
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.pipeline.batches import PacedBatches
+from holdfast.pipeline.settings import PipelineSettings
 from holdfast.pipeline.status import StatusFile, families, read_status, watched_page
 from holdfast.prometheus import render
+from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
-from support.records import consuming, ready, settle
+from holdfast.training.settings import TrainingSettings
+from support.records import consuming, make_tasks, ready, settle
 
 
 def test_the_page_has_queues_versions_and_what_the_parts_say(tmp_path):
@@ -54,6 +58,36 @@ def test_a_training_that_is_over_says_so(tmp_path):
         await journal.commit(consumer, 1)
         (first, *_) = await watched_page(journal, "run", folder=None)
         assert first == "training run: over, 2 groups, 2 trained, stream sealed"
+
+    asyncio.run(body())
+
+
+def test_the_gauges_at_the_end_are_those_of_the_journal(tmp_path):
+    async def body():
+        journal = MemoryJournal()
+        run, _, claims = await ready(journal, *"abcd")
+        consumer = await consuming(journal, run)
+        for claim in claims:
+            await settle(journal, claim)
+        status = StatusFile(tmp_path / "pipeline" / "trainer.json")
+        batches = PacedBatches(
+            journal,
+            consumer,
+            EpochStream(make_tasks(*"abcd"), seed=0),
+            training=TrainingSettings.of(groups=2, samples=2, steps=2),
+            pipeline=PipelineSettings(max_staleness=0),
+            tasks=4,
+            status=status,
+        )
+        await journal.next_batch(consumer, 1, groups=2)
+        await batches.pool.open()
+        status.update({"groups_open": 4, "groups_ready": 4}, doing="training")
+        await journal.commit(consumer, 1)
+        await batches.close()
+        (part,) = read_status(tmp_path / "pipeline")
+        stats = await batches.pool.stats()
+        assert part.numbers["groups_open"] == stats.open == 2
+        assert part.numbers["groups_ready"] == stats.ready == 2
 
     asyncio.run(body())
 

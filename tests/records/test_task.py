@@ -1,6 +1,7 @@
 """Rows become tasks with stable, distinct ids, and a bad row is named by its line."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,14 @@ def test_inserting_an_unrelated_row_renames_nothing(rows: list[str], at: int) ->
     assert after == before
 
 
-def test_ids_are_derived_from_content() -> None:
-    first, two, three = as_tasks(
-        [{"prompt": "a"}, {"prompt": "a"}, {"prompt": "a", "ground_truth": "4"}]
-    )
-    assert first.id.endswith("-0")
-    assert two.id == first.id[:-1] + "1"
-    assert three.id.partition("-")[0] != first.id.partition("-")[0]
+def test_ids_are_derived_from_what_a_rollout_reads() -> None:
+    rows = [{"prompt": "a"}, {"prompt": "a", "ground_truth": "4"}, {"prompt": "a", "level": 1}]
+    first, two, three = as_tasks(rows)
+    assert re.fullmatch("row-[0-9a-f]{6}", first.id)
+    assert two.id == f"{first.id}-2", "equal rows stay two tasks"
+    assert three.id.partition("-")[2] not in first.id
+    (corrected,) = as_tasks([{"prompt": "a", "ground_truth": "5"}])
+    assert corrected.id == first.id, "a scorer's column names nothing"
 
 
 def test_given_ids_are_kept_and_must_be_unique() -> None:
@@ -130,7 +132,7 @@ def test_an_attribute_that_a_task_lacks_is_said_to_be_where_it_is():
 def test_an_id_that_is_derived_is_no_id_that_is_given() -> None:
     (task,) = as_tasks([{"prompt": "a"}])
     results = [task.id for task in as_tasks([{"prompt": "a"}, {"id": task.id, "prompt": "b"}])]
-    assert results == [task.id.replace("-0", "-1"), task.id]
+    assert results == [f"{task.id}-2", task.id]
     rows: list[dict[str, object]] = [
         {"prompt": "a", "input_metadata": {"row_id": name}} for name in ("r", "r", "r-2", "s")
     ]

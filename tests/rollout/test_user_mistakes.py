@@ -160,12 +160,13 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
 @pytest.mark.parametrize(
     ("given", "arguments"),
     [
-        (lambda t: t.task.messages, r"not tuple .*; did you mean \*messages\?"),
-        (lambda t: ["x"], r"not list \['x'\]; did you mean \*messages\?"),
+        (lambda t: t.task.messages, r"not a tuple of \d+; did you mean \*messages\?"),
+        (lambda t: ["x"], r"not a list of 1; did you mean \*messages\?"),
         (lambda t: {"role": "user"}, "t.add: the message has no 'content'"),
         (lambda t: {"content": "x"}, "t.add: the message has no 'role'"),
         (lambda t: {"role": "user", "content": 3}, "t.add: the message: content is of type int"),
         (lambda t: 3, "t.add takes messages, dicts and strings, not int 3"),
+        (lambda t: (t.task.id,), "t.add takes messages, dicts and strings, not a tuple of 1; did"),
         (lambda t: None, "not None"),
     ],
 )

@@ -32,9 +32,7 @@ async def sampled(client):
     requests = [
         (number, member) for number in range(len(TEMPERATURES)) for member in range(MEMBERS)
     ]
-    return group_samples(
-        await asyncio.gather(*(_sample(client, *requests) for requests in requests))
-    )
+    return group_samples(await asyncio.gather(*(_sample(client, *named) for named in requests)))
 
 
 async def _sample(client, number, member):

@@ -13,12 +13,18 @@ from holdfast.records.samples.sample import Sample, _Branch
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
 from holdfast.training.advantages import estimate
-from holdfast.training.batch import check_trainable, sequences_of
+from holdfast.training.batch import (
+    TrainedTrajectory,
+    TrainingGroup,
+    check_trainable,
+    sequences_of,
+)
 from holdfast.training.objective.objective import Objective
 from holdfast.training.run.batches import (
     FUTILE_DRAWS,
     NothingRewarded,
     NothingValid,
+    StepBatch,
     check_rewarded,
 )
 from support.training import LOST, batches_of, rolled_out
@@ -200,3 +206,13 @@ def test_what_was_drawn_from_another_distribution_is_not_trained(changes, is_ref
             check_trainable(sample)
     else:
         check_trainable(sample)
+
+
+def test_a_scorers_metric_is_the_mean_over_trajectories_that_have_it():
+    members = [
+        TrainedTrajectory(f"a/{n}", 1.0, (), metrics)
+        for n, metrics in enumerate([{"format": 1.0}, {"format": 0.0, "length": 7.0}, {}])
+    ]
+    trained, dismissed = TrainingGroup("a", tuple(members)), TrainingGroup("b", tuple(members[:1]))
+    batch = StepBatch((trained,), (dismissed,), 4, 0)
+    assert batch.metrics == {"format": pytest.approx(2 / 3), "length": 7.0}

@@ -10,18 +10,20 @@ import torch
 from msgspec import structs
 
 from holdfast.embedded.model.files import TINY
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.engine.connect import EngineAddress
+from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
+from holdfast.training.model import memory
 from holdfast.training.objective.losses import LossParts, policy_loss
 from holdfast.training.objective.objective import Kl, Objective
-from holdfast.training.run import checks
 from holdfast.training.run.checks import (
     LossFailed,
     check_device,
     check_loss,
     check_memory,
     check_model,
+    check_shares,
     checked_loss,
     count_parameters,
     describe_shared,
@@ -68,7 +70,7 @@ def test_a_model_without_its_parts_is_named(model):
 def test_weights_that_are_damaged_are_named(model, content):
     (model / "model.safetensors").write_bytes(content)
     with pytest.raises(UsageError, match=r"model\.safetensors is damaged .*copy the model again"):
-        check_memory(model, SMALL, has_engine=True)
+        check_memory(model, SMALL, EngineAddress())
 
 
 # --- the machine
@@ -110,11 +112,11 @@ def test_the_memory_that_is_needed_is_that_of_weights_gradients_and_optimizer():
 def test_too_little_memory_is_said_with_both_numbers(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9999 kB\nMemAvailable:    1000 kB\n")
-    monkeypatch.setattr(checks, "MEMORY", meminfo)
+    monkeypatch.setattr(memory, "MEMORY", meminfo)
     with pytest.raises(UsageError, match=r"takes at least .* GB of memory, and 0\.0 GB are free"):
-        check_memory(TINY, SMALL, has_engine=True)
-    monkeypatch.setattr(checks, "MEMORY", tmp_path / "nothing")
-    check_memory(TINY, SMALL, has_engine=True)
+        check_memory(TINY, SMALL, EngineAddress())
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "nothing")
+    check_memory(TINY, SMALL, EngineAddress())
 
 
 # --- tasks
@@ -162,8 +164,9 @@ def test_a_loss_that_raises_is_named_with_its_line():
     def mine(batch, objective):
         raise ValueError("wrong")
 
-    with pytest.raises(HoldfastError, match=r"mine failed at .*test_checks\.py:\d+: ValueError"):
+    with pytest.raises(LossFailed, match=r"mine failed at .*test_checks\.py:\d+: ValueError") as no:
         checked_loss(mine)(None, None)
+    assert 'raise ValueError("wrong")' in no.value.traceback
 
 
 @pytest.mark.parametrize(
@@ -192,3 +195,22 @@ def test_a_loss_that_is_right_is_called_as_it_is():
     given = (batch.logprobs.sum(), parts())
     assert checked_loss(lambda batch, objective: given)(batch, None) is given
     assert callable(checked_loss(policy_loss))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "engine", "fits"),
+    [(10, 5, True), (60, 5, False), (10, 50, False)],
+)
+def test_a_gpu_that_is_too_small_for_both_shares_names_both(
+    trainer: int, engine: int, fits: bool
+) -> None:
+    gigabyte = 10**9
+    sizes = [100 * gigabyte, 95 * gigabyte, trainer * gigabyte, engine * gigabyte]
+    if fits:
+        check_shares(*sizes, share=0.45)
+        return
+    with pytest.raises(UsageError) as caught:
+        check_shares(*sizes, share=0.45)
+    says = str(caught.value)
+    assert f"share (45 %, --engine-memory) is 45.0 GB and has to hold {engine}.0 GB" in says
+    assert f"trainer's is 50.0 GB and has to hold at least {trainer}.0" in says

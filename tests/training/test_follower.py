@@ -100,8 +100,8 @@ def test_the_rank_that_died_first_is_the_cause_and_not_those_that_end_with_it(tm
 
 def test_ranks_that_see_other_files_are_refused(tmp_path, monkeypatch):
     model, other = (tiny_models.llama(tmp_path / str(seed), seed=seed) for seed in (0, 1))
-    real = network._load
-    monkeypatch.setattr(network, "_load", lambda folder, dtype: real(other, dtype))
+    real = network.load_model
+    monkeypatch.setattr(network, "load_model", lambda folder, dtype: real(other, dtype))
     with (
         joined(2, tmp_path) as ranks,
         pytest.raises(UsageError, match=r"the weights in .*: rank 1 has"),

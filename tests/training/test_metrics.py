@@ -5,7 +5,14 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from holdfast.training.run.curve import draw
-from holdfast.training.run.metrics import TrainingMetrics, is_flat, is_skipped, read, step_line
+from holdfast.training.run.metrics import (
+    TrainingMetrics,
+    is_flat,
+    is_skipped,
+    read,
+    standard_error,
+    step_line,
+)
 
 NUMBERS = {
     "reward": 0.49,
@@ -16,6 +23,11 @@ NUMBERS = {
     "trajectories_failed": 0,
     "skipped_updates": 0,
     "seconds": 7.2,
+    "reward_error": 0.0441,
+    "gap_mean": 1.23e-5,
+    "clipped_positive": 0.004,
+    "clipped_negative": 0.01,
+    "sampled_tokens": 8640,
 }
 
 
@@ -62,11 +74,38 @@ def test_a_rewind_drops_what_came_later_and_a_line_that_a_kill_cut(tmp_path):
 
 def test_the_line_of_a_step():
     assert step_line(1, NUMBERS) == (
-        "step 1     reward 0.490  loss -0.000  kl 0.000  informative 13/16 groups  "
-        "128 trajectories  7 s"
+        "step 1     reward 0.490 ± 0.044  gap 1e-05  clipped 1.4 %  13/16 groups  1,200 tokens/s"
+        "  7 s"
     )
-    line = step_line(12, NUMBERS | {"trajectories_failed": 3, "skipped_updates": 1})
-    assert "3 failed  gradients not finite: skipped" in line
+    more = {"trajectories_failed": 3, "skipped_updates": 1, "kl": 0.0213}
+    line = step_line(12, NUMBERS | more | {"scorer/format": 0.75, "scorer/length": 211.0})
+    assert line == (
+        "step 12    reward 0.490 ± 0.044  gap 1e-05  clipped 1.4 %  kl 0.021  13/16 groups"
+        "  3 failed\n"
+        "           gradients not finite: skipped  1,200 tokens/s  7 s  format 0.75  length 211"
+    )
+
+
+@pytest.mark.parametrize("metrics", [0, 1, 40])
+def test_no_line_of_a_step_is_wider_than_a_terminal(metrics):
+    more = {f"scorer/metric number {n}": 1e6 * n for n in range(metrics)}
+    lines = step_line(12345, NUMBERS | more | {"sampled_tokens": 10**9}).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum("metric number" in part for line in lines for part in line.split("  ")) == metrics
+
+
+def test_a_step_whose_tokens_other_weights_have_sampled_has_no_gap():
+    numbers = {name: value for name, value in NUMBERS.items() if name != "gap_mean"}
+    assert "gap" not in step_line(1, numbers)
+
+
+def test_the_error_of_a_mean_is_that_of_its_groups():
+    assert standard_error([[1.0, 0.0], []]) is None
+    alike, apart = [[1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]
+    assert standard_error(alike) == pytest.approx(0.5)
+    assert standard_error(apart) == 0.0
+    singles = [[1.0], [0.0], [1.0], [1.0]]
+    assert standard_error(singles) == pytest.approx(0.25)
 
 
 def test_a_tracker_that_fails_is_reported_and_left_out(tmp_path):

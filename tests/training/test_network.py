@@ -1,14 +1,17 @@
 """The network: packed rows give the numbers and gradients of one sequence at a time."""
 
+import copy
 import random
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from holdfast.records.errors import UsageError
 from holdfast.training.model.network import Lora, Network
+from holdfast.training.model.plain import load_model
 from holdfast.training.packing.attention import PackedLayout, attend
 from holdfast.training.packing.head import token_logprobs
 from holdfast.training.packing.rows import TokenSequence, pack
@@ -192,7 +195,7 @@ def raise_(_):
     ("wrong", "why"),
     [
         (raise_, "(no compiler)"),
-        (lambda output: 3 * output, "(they then differ by "),
+        (lambda output: 3 * output, "(their logprobs are then off by mean "),
     ],
 )
 def test_layers_that_compile_badly_stay_as_they_are(monkeypatch, wrong, why):
@@ -208,3 +211,43 @@ def test_layers_that_compile_badly_stay_as_they_are(monkeypatch, wrong, why):
     ones = torch.ones(16)
     assert torch.equal(network.logprobs(row, ones)[0], plain.logprobs(row, ones)[0])
     assert all(parameter.grad is None for parameter in network.parameters.values())
+
+
+def steep(folder):
+    """A model whose likely tokens are far from the others, as those of real models are."""
+    model = load_model(TINY, torch.float32)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(6.0)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_layers_that_round_otherwise_are_taken_where_they_are_as_near_to_float32(
+    tmp_path, monkeypatch
+):
+    """Two roundings to bfloat16 differ by more than each of them may be wrong."""
+
+    def compile_in_float32(layer, **_):
+        exact = copy.deepcopy(layer).float()
+
+        def run(*arguments, **named):
+            more = [tree_map(_as_float, each) for each in (arguments, named)]
+            return exact(*more[0], **more[1]).to(torch.bfloat16)
+
+        layer._compiled_call_impl = run
+
+    folder = steep(tmp_path)
+    plain = Network(folder, dtype=torch.bfloat16)
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_in_float32)
+    network = Network(folder, dtype=torch.bfloat16, compiled=True)
+    assert (plain.why_sequential, network.why_sequential, network.why_slow) == ("", "", "")
+    row = network.trial.row
+    with torch.no_grad():
+        ones = torch.ones(len(row.targets))
+        two = [each.logprobs(row, ones)[0] for each in (plain, network)]
+    assert (two[0] - two[1]).abs().max() > 0.2, "no maximum would let it pass"
+
+
+def _as_float(value):
+    is_half = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+    return value.float() if is_half else value

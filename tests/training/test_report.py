@@ -161,7 +161,7 @@ def test_runs_as_json_lists_every_run(trained, capfdbinary):
 def test_report_and_show_say_what_became_of_the_groups(trained, capsys):
     assert main(["report", "run"]) == 0
     out = capsys.readouterr().out
-    assert "mean reward: clean 1.0000 (n=4)" in out
+    assert "mean reward: 1.0000 (n=4)" in out
     assert "trainer: 1 step trained on 1 group, 1 dismissed (1 uninformative), 1 open" in out
     assert "held out: 0: 1.000" in out
     assert main(["show", "run"]) == 0

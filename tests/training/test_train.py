@@ -1,6 +1,7 @@
 """`holdfast.train`: what cannot be trained is said in one line, before anything is written."""
 
 import asyncio
+import re
 import shutil
 import threading
 from functools import partial
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import RunChanged, open_run
+from holdfast.engine.scoring.scorer import Score
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
@@ -22,7 +24,7 @@ from holdfast.testing import FakeEngine
 from holdfast.training.checkpoint import CheckpointDamaged
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
-from holdfast.training.run import folder
+from holdfast.training.run import folder, gap
 from holdfast.training.run.folder import (
     DiskFull,
     DiskTooSmall,
@@ -32,7 +34,7 @@ from holdfast.training.run.folder import (
     use_folder,
 )
 from holdfast.training.run.loop import Restored, TrainingState, in_thread
-from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat
+from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat, read
 from holdfast.training.run.open_training import open_training, rewind
 from holdfast.training.run.train import train
 from holdfast.training.run.weights import WeightFolder
@@ -176,7 +178,17 @@ def test_settings_that_make_no_sense_cannot_be_made(make, arguments):
         make()
 
 
-def test_an_engine_without_token_ids_is_refused(tmp_path):
+@pytest.fixture
+def no_model(monkeypatch):
+    """Nobody may load a model: that takes minutes for a large one."""
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("holdfast.training.run.train.Trainer", load)
+
+
+def test_an_engine_without_token_ids_is_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with FakeEngine(dialect="chat") as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=[engine.url])
@@ -184,7 +196,7 @@ def test_an_engine_without_token_ids_is_refused(tmp_path):
     assert asyncio.run(journal.runs()) == []
 
 
-def test_logprobs_of_another_distribution_are_refused(tmp_path):
+def test_logprobs_of_another_distribution_are_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with FakeEngine(logprobs_mode="raw") as engine:
         caught = attempt(
@@ -197,7 +209,7 @@ def test_logprobs_of_another_distribution_are_refused(tmp_path):
     assert asyncio.run(journal.runs()) == []
 
 
-def test_an_engine_that_takes_no_weights_is_refused(tmp_path):
+def test_an_engine_that_takes_no_weights_is_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with WeightedEngine(weights=WeightOptions(dev_mode=False)) as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)
@@ -724,3 +736,58 @@ def test_a_step_without_groups_changes_nothing():
     assert is_flat(result.numbers | {"groups_informative": 0})
     assert (result.loss, result.tokens, trainer.step_number) == (0.0, 0, 1)
     assert all(torch.equal(t, before[n]) for n, t in trainer.weights().items())
+
+
+def test_a_gap_that_nothing_explains_ends_the_training_before_the_step_is_saved(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gap, "explained", lambda *dtypes: 0.0)
+    monkeypatch.setattr(gap, "PROBED_BY_WEIGHTS", 10**6)  # Else it would not come to a step.
+    objective = Objective(entropy=0.01)  # So that groups of equal rewards are computed, too.
+    settings = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, objective=objective))
+    out = tmp_path / "out"
+    caught = attempt(out, settings=settings)
+    assert caught.type is gap.GapTooWide
+    caught.match("step 1: the logprobs of engine and trainer are .* nats apart on average")
+    assert not (out / "checkpoints").exists()
+    assert [path.name for path in (out / "weights").iterdir()] == ["step-0"]
+
+
+def test_a_step_shows_what_moves_on_the_terminal_in_the_file_and_in_trackers(tmp_path):
+    logged = {}
+
+    class Seen:
+        def log(self, numbers, step):
+            logged[step] = dict(numbers)
+
+        def close(self):
+            pass
+
+    def scored(trajectory):
+        length = len(trajectory.reply)
+        return Score(length / (1 + length), metrics={"characters": length})
+
+    lines = []
+    asyncio.run(
+        train(
+            solve,
+            tasks=TASKS,
+            journal=MemoryJournal(),
+            name="first",
+            out=tmp_path / "out",
+            scorer=scored,
+            settings=structs.replace(
+                SMALL, groups=2, samples=4, trainer=structs.replace(SMALL.trainer, steps=1)
+            ),
+            trackers=[Seen()],
+            report=lines.append,
+        )
+    )
+    (line,) = [line for line in lines if line.startswith("step 1 ")]
+    assert re.match(r"step 1     reward 0\.\d{3} ± 0\.\d{3}  gap \d(\.\d)?e-\d\d  clipped ", line)
+    assert re.search(r" tokens/s\s.* s\s+characters \d", line, re.DOTALL)
+    assert max(map(len, line.splitlines())) <= 100
+    (numbers,) = (n for n in read(tmp_path / "out/metrics.jsonl") if n.pop("step") == 1)
+    assert numbers["scorer/characters"] > 0
+    assert numbers["sampled_tokens"] >= numbers["tokens"] > 0
+    assert logged[1] == numbers

@@ -43,6 +43,6 @@ def test_to_train_on_keeps_the_learning_rate():
 
 
 def test_a_refused_learning_rate_is_named_with_the_one_before():
-    text = train_on(Path("w"), 3e-4, asked=1e-3)
+    text = train_on(Path("w"), 3e-4, wanted_rate=1e-3)
     assert "--learning-rate 0.001, or 0.0003 as before, another --run" in text
-    assert train_on(Path("w"), 3e-4, asked=3e-4) == train_on(Path("w"), 3e-4)
+    assert train_on(Path("w"), 3e-4, wanted_rate=3e-4) == train_on(Path("w"), 3e-4)

@@ -14,6 +14,7 @@ from holdfast.weights import sync as sync_module
 from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.version import WeightsNotTaken
 from support.policy.clients import until
+from support.policy.recorded import record_weights
 from support.weights.engines import SEED, engine, synced
 from support.weights.versions import mislabelled, version_at
 
@@ -102,7 +103,7 @@ def test_a_replica_that_fails_an_update_gets_no_calls_until_it_has_it(tmp_path: 
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path, step) for step in (1, 2)]
         async with synced(engines) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(6)
             await it.under_way(6)
             await it.sync.publish(versions[1])
@@ -121,7 +122,7 @@ def test_a_replica_that_fails_an_update_gets_no_calls_until_it_has_it(tmp_path: 
 def test_a_replica_that_takes_no_weights_is_given_up_with_its_root_cause(tmp_path: Path) -> None:
     async def body(engines: Any) -> None:
         async with synced(engines) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             await it.sync.publish(version_at(tmp_path, 1))
             bad, good = it.policy.endpoints
             await until(lambda: bad.breaker.is_abandoned)
@@ -207,7 +208,7 @@ def test_tokens_of_weights_that_the_check_refused_are_dropped(
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path, step) for step in (1, 2)]
         async with synced(engines) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(6, tokens=60)
             await it.under_way(6)
             await it.sync.publish(versions[1])
@@ -236,7 +237,7 @@ def test_a_reply_that_ends_before_the_check_waits_for_it(
         monkeypatch.setattr(sync_module, "check_scores", check_late)
         versions = [version_at(tmp_path, step) for step in (1, 2)]
         async with synced(engines) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(6, tokens=60)
             await it.under_way(6)
             await it.sync.publish(versions[1])
@@ -299,7 +300,7 @@ def test_an_engine_that_is_killed_at_any_step_mislabels_nothing(tmp_path: Path, 
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path, number) for number in (1, 2)]
         async with synced(engines) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(6)
             await it.under_way(6)
             await it.sync.publish(versions[1])

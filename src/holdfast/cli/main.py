@@ -44,6 +44,7 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = {
+    "init": _Command("write a small project to begin with", "projects", "init"),
     "run": _Command(
         "run tasks × samples of a rollout, or go on with a run that was interrupted",
         "run",

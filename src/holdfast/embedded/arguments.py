@@ -6,10 +6,39 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.addresses import secret_in
+from holdfast.records.errors import UsageError
 
 STARTING = "starting: "
 NOTE = "note: "
 """Begins the lines that `--progress` writes."""
+
+
+class VllmSettings(Struct, frozen=True, kw_only=True):
+    """A vLLM that is to be started: the options that `--engine vllm` adds."""
+
+    python: str = ""
+    """The Python that has vLLM; "": the one that runs this."""
+    memory: float | None = None
+    """Its share of the GPU's memory; None: vLLM's own default."""
+    dtype: str = ""
+    """In which it computes; "": vLLM's own default for the model."""
+    lora_rank: int | None = None
+    """The highest rank of adapters that it loads at run time; None: it loads none."""
+    options: str = ""
+    """More options of vLLM's own, as on a command line."""
+
+    def words(self) -> tuple[str, ...]:
+        """The options of `holdfast serve` that say the same."""
+        given = {
+            "--engine-python": self.python,
+            "--engine-memory": self.memory,
+            "--engine-dtype": self.dtype,
+            "--engine-lora-rank": self.lora_rank,
+        }
+        arguments = [word for name, value in given.items() if value for word in (name, str(value))]
+        # With a sign between them: its value may begin with a dash.
+        more = [f"--engine-options={self.options}"] if self.options else []
+        return ("--engine", "vllm", *arguments, *more)
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
@@ -30,13 +59,18 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """Whether it writes to stdout what it does until it serves."""
     api_key: str | None = None
     log_requests: bool = False
+    vllm: VllmSettings | None = None
+    """A vLLM serves in place of the embedded engine."""
 
 
 DESCRIPTION = (
     "Serves a causal LM from a Hugging Face folder, OpenAI-compatible, on this machine.\n"
+    "The embedded engine serves it, or a vLLM that is started for it (--engine vllm).\n"
     "The same prompt, seed and sampling give the same tokens whatever else is in the batch.\n\n"
     "  holdfast serve --model DIR --port 8000\n"
 )
+ENGINES = ("embedded", "vllm")
+_VLLM_OPTIONS = ("python", "memory", "dtype", "lora_rank", "options")
 _DEFAULTS = ServeSettings()
 _MAX_PORT = 65535
 _MAX_BATCH = 1024
@@ -129,6 +163,67 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="require the key in this environment variable of clients (default: none)",
     )
+    add_vllm(parser)
+
+
+def add_vllm(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that starts an engine."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=ENGINES[0],
+        help="start this engine (default: %(default)s)",
+    )
+    group = parser.add_argument_group("start vLLM (--engine vllm)")
+    group.add_argument(
+        "--engine-python",
+        default="",
+        metavar="PATH",
+        help="start vLLM with this Python (default: the one that runs this)",
+    )
+    group.add_argument(
+        "--engine-memory",
+        type=share,
+        metavar="SHARE",
+        help="let vLLM use this share of the GPU's memory (default: vLLM's own)",
+    )
+    group.add_argument(
+        "--engine-dtype",
+        default="",
+        metavar="NAME",
+        help="let vLLM compute in this type (default: vLLM's choice for the model)",
+    )
+    group.add_argument(
+        "--engine-lora-rank",
+        type=int,
+        metavar="N",
+        help="let vLLM load LoRA adapters up to this rank (default: none)",
+    )
+    group.add_argument(
+        "--engine-options",
+        default="",
+        metavar="TEXT",
+        help="add these options to vLLM's command line: '--tensor-parallel-size 2'",
+    )
+
+
+def share(text: str) -> float:
+    """Above 0 and at most 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"wants a share above 0 and up to 1, not {text}")
+    return value
+
+
+def vllm_of(args: argparse.Namespace) -> VllmSettings | None:
+    """What was given on a command line that has these options."""
+    if args.engine != "vllm":
+        given = [name for name in _VLLM_OPTIONS if getattr(args, f"engine_{name}")]
+        if given:
+            option = f"--engine-{given[0].replace('_', '-')}"
+            raise UsageError(f"{option} belongs to --engine vllm: give that, too")
+        return None
+    return VllmSettings(**{name: getattr(args, f"engine_{name}") for name in _VLLM_OPTIONS})
 
 
 def settings(args: argparse.Namespace) -> ServeSettings:
@@ -146,6 +241,7 @@ def settings(args: argparse.Namespace) -> ServeSettings:
         progress=args.progress,
         api_key=secret_in(args.api_key_env, option="--api-key-env"),
         log_requests=args.log_requests,
+        vllm=vllm_of(args),
     )
 
 

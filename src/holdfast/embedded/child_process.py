@@ -1,4 +1,4 @@
-"""The embedded engine as a child process.
+"""An engine of ours as a child process: `holdfast serve`, with the embedded engine or a vLLM.
 
 It listens on a free port of 127.0.0.1 and ends with its parent, however that ends: it holds the
 other end of a pipe that closes with it.
@@ -10,6 +10,7 @@ computes nor reads for a while, or after a limit that the caller has set.
 import asyncio
 import os
 import selectors
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from holdfast.embedded.arguments import NOTE, STARTING
+from holdfast.embedded.arguments import NOTE, STARTING, VllmSettings
 from holdfast.log_files import open_log
 from holdfast.records.errors import HoldfastError, UsageError
 
@@ -48,8 +49,11 @@ class EmbeddedEngine:
         ready_within: float | None = None,
         idle_within: float = IDLE_SECONDS,
         report: Callable[[str], None] | None = None,
+        vllm: VllmSettings | None = None,
     ):
-        """`ready_within`: seconds that a start may take in all; None: as long as it makes progress.
+        """`vllm`: the vLLM to start; None: the embedded engine serves.
+
+        `ready_within`: seconds that a start may take in all; None: as long as it makes progress.
         `idle_within`: seconds for which it may do nothing. `report` is called, in the thread that
         starts it, with the stage of a start that takes long and what makes the engine slow."""
         self._folder = model
@@ -58,6 +62,8 @@ class EmbeddedEngine:
         self._ready_within = ready_within
         self._idle_within = idle_within
         self._report = report
+        self._vllm = vllm
+        self._title = "the embedded engine" if vllm is None else "vLLM"
         self._starting = True
         self._child: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -96,7 +102,7 @@ class EmbeddedEngine:
             code = self._end()
             kind = UsageError if code == 2 else EngineDidNotStart
             how = "did not start" if code >= 0 else f"was killed by signal {-code} as it started"
-            raise kind(f"the embedded engine {how}: {self._tail()}") from error
+            raise kind(f"{self._title} {how}: {self._tail()}") from error
         except BaseException:
             self._end()
             raise
@@ -145,7 +151,7 @@ class EmbeddedEngine:
             try:
                 await self.start_in_thread()
             except HoldfastError as error:
-                notify(f"the embedded engine died, and cannot be started again yet: {error}")
+                notify(f"{self._title} died, and cannot be started again yet: {error}")
                 await asyncio.sleep(RESTART_SECONDS)
 
     def kill(self) -> None:
@@ -179,7 +185,13 @@ class EmbeddedEngine:
         command += ["--until-stdin-closes", "--progress"]
         if self._folder is not None:
             command += ["--model", str(self._folder)]
+        if self._vllm is not None:
+            command += self._vllm.words()
         return [*command, *self._options]
+
+    def _by_hand(self) -> str:
+        arguments = () if self._vllm is None else self._vllm.words()
+        return shlex.join(["holdfast", "serve", *arguments, "--port", "8000"])
 
     def _open_log(self) -> IO[bytes]:
         if self._log is None:
@@ -193,12 +205,12 @@ class EmbeddedEngine:
         reported = start.seconds
         while (line := start.next_line(_POLL_SECONDS)) is None:
             if not self._starting:
-                raise EngineDidNotStart("the start of the embedded engine was given up")
+                raise EngineDidNotStart(f"the start of {self._title} was given up")
             self._check_limits(start)
             self._report_notes(start)
             if self._report is not None and start.seconds - reported >= REPORT_SECONDS:
                 reported = start.seconds
-                self._report(f"the embedded engine is {start.stage} ({reported:.0f} s so far)")
+                self._report(f"{self._title} is {start.stage} ({reported:.0f} s so far)")
         self._report_notes(start)
         return line
 
@@ -206,7 +218,7 @@ class EmbeddedEngine:
         notes, start.notes = start.notes, []
         if self._report is not None:
             for note in notes:
-                self._report(f"the embedded engine: {note}")
+                self._report(f"{'engine' if self._vllm else self._title}: {note}")
 
     def _check_limits(self, start: "Start") -> None:
         limit = self._ready_within
@@ -217,7 +229,7 @@ class EmbeddedEngine:
         else:
             return
         raise EngineDidNotStart(
-            f"the embedded engine {why}; start it yourself (holdfast serve --port 8000), see "
+            f"{self._title} {why}; start it yourself ({self._by_hand()}), see "
             f"where it stops, and name it with --policy http://127.0.0.1:8000. {self._tail()}"
         )
 
@@ -239,10 +251,11 @@ class EmbeddedEngine:
         """What the child printed since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
-        said = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
-        text = said.decode("utf-8", "replace").strip()
-        # It says who speaks, and so does whoever quotes it.
-        return text.removeprefix("holdfast: ") or f"(it wrote nothing to {self._log})"
+        output = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
+        text = output.decode("utf-8", "replace").strip()
+        # It says who speaks, and so does whoever quotes it. vLLM's own log comes before.
+        *_, last = f"\n{text}".rpartition("\nholdfast: ")
+        return last.strip() or f"(it wrote nothing to {self._log})"
 
 
 class Start:
@@ -265,7 +278,7 @@ class Start:
 
     def idle_seconds(self) -> float:
         """Seconds since it last computed, read or printed something."""
-        if (work := _work_of(self._pid)) != self._work:
+        if (work := work_of(self._pid)) != self._work:
             self._work, self._active = work, time.monotonic()
         return time.monotonic() - self._active
 
@@ -289,7 +302,7 @@ class Start:
         return None
 
 
-def _work_of(pid: int) -> int:
+def work_of(pid: int) -> int:
     """A number that grows while a process computes or reads. On a system without one it is the
     time: then only `ready_within` ends a start."""
     try:

@@ -37,15 +37,15 @@ _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
 _STOP_SECONDS = 60.0
 """Seconds for answering requests in flight, also on a busy machine."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(settings: ServeSettings) -> int:
     """Serves until SIGTERM, SIGINT or the end of stdin. Raises `UsageError` before it listens."""
-    _check_key_needed(settings)
+    check_key_needed(settings)
     require("the embedded engine", extra="local")
-    path = _path(settings)
-    with _bind(settings) as sock:
+    path = model_path(settings)
+    with bind_port(settings) as sock:
         return _serve(settings, path, sock)
 
 
@@ -53,7 +53,7 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
     end_at_once()
     if settings.until_stdin_closes:
         end_with_stdin()
-    stage = partial(_report_stage, settings)
+    stage = partial(report_stage, settings)
     stage("importing torch and transformers")
     import torch
 
@@ -75,7 +75,7 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
         name = settings.name or path.resolve().name
         if engine.model.solo:
             slow = f"{name} runs one sequence at a time, and slower for it: {engine.model.why_solo}"
-            _note(slow)
+            note(slow)
             if settings.progress:
                 print(f"{NOTE}{slow}", flush=True)  # noqa: T201
         asyncio.run(_listen(engine, settings, sock=sock, name=name))
@@ -93,7 +93,7 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     engine.on_failure = lambda: loop.call_soon_threadsafe(stop.set)
-    for number in _SIGNALS:
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     log = _log_request if settings.log_requests else None
     port = sock.getsockname()[1]
@@ -116,11 +116,11 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         try:
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
         except OSError as error:  # Another process bound the same port, and listened first.
-            raise _port_error(settings, error) from error
+            raise port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
-        print(f"serving {name} at http://{_bracket(host)}:{port}", flush=True)  # noqa: T201
+        print(f"serving {name} at http://{bracket(host)}:{port}", flush=True)  # noqa: T201
         if token is not None and not settings.progress:
-            _note(f"the token that changes weights is in {token_file(port)}")
+            note(f"the token that changes weights is in {token_file(port)}")
         await stop.wait()
         # First the engine, so that requests in flight are answered with what they have.
         await asyncio.to_thread(engine.close)
@@ -130,15 +130,15 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
             token.close()
 
 
-def _report_stage(settings: ServeSettings, stage: str) -> None:
+def report_stage(settings: ServeSettings, stage: str) -> None:
     """To the parent, or to people: a start takes long enough to look like a hang."""
     if settings.progress:
         print(f"{STARTING}{stage}", flush=True)  # noqa: T201
     else:
-        _note(f"{stage} …")
+        note(f"{stage} …")
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -147,7 +147,7 @@ def _log_request(request_id: str) -> None:
     print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _bind(settings: ServeSettings) -> socket.socket:
+def bind_port(settings: ServeSettings) -> socket.socket:
     """A socket that has its port, and does not listen yet."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
@@ -158,18 +158,18 @@ def _bind(settings: ServeSettings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        raise _port_error(settings, error) from error
+        raise port_error(settings, error) from error
     return sock
 
 
-def _port_error(settings: ServeSettings, error: OSError) -> UsageError:
+def port_error(settings: ServeSettings, error: OSError) -> UsageError:
     return UsageError(
         f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes a "
         "free one"
     )
 
 
-def _check_key_needed(settings: ServeSettings) -> None:
+def check_key_needed(settings: ServeSettings) -> None:
     if settings.api_key is None and not is_loopback(settings.host):
         raise UsageError(
             f"--host {settings.host} can be reached from other machines: name the environment "
@@ -177,11 +177,11 @@ def _check_key_needed(settings: ServeSettings) -> None:
         )
 
 
-def _bracket(host: str) -> str:
+def bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _path(settings: ServeSettings) -> Path:
+def model_path(settings: ServeSettings) -> Path:
     path = settings.model or TINY
     if not path.is_dir():
         what = "--model" if settings.model else "the model that comes with holdfast"
@@ -200,7 +200,7 @@ def _silence_progress_bars() -> None:
 
 def end_at_once() -> None:
     """From here on, SIGTERM and SIGINT end this process at once."""
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 

@@ -35,8 +35,8 @@ def settings_from(
     value: "Settings | Mapping[str, object] | None", *, name: str = "settings"
 ) -> Settings | None:
     """A `Settings`, or a dict of its fields."""
-    found: Settings | None = as_declared(name, value, Settings | None)
-    return found
+    settings: Settings | None = as_declared(name, value, Settings | None)
+    return settings
 
 
 # --- the policy and the journal
@@ -151,17 +151,16 @@ def _has(value: object, *methods: str) -> bool:
 # --- the name
 
 
-def name_from(name: str | None, rollout: object, tasks: object) -> str:
-    """The run's name. Without one, it is made of the names of the rollout and of the tasks' file or
-    function. So the same call has the same name and continues the same run."""
-    if name is not None:
-        return name
-    parts = [function_name(rollout)]
+def series_from(rollout: object, tasks: object) -> str:
+    """What runs without a name are called: after the rollout, and the file or function that its
+    tasks come from. A source that is called `tasks` says no more, and is left out."""
+    parts = [rollout if isinstance(rollout, str) else function_name(rollout)]
     if isinstance(tasks, str | PurePath):
         parts.append(_stem(str(tasks)))
     elif callable(tasks):
         parts.append(function_name(tasks))
-    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")[:200] or "run"
+    kept = [part for part in parts if part != "tasks"]
+    return re.sub(r"[^\w.-]+", "-", "-".join(kept)).strip("-.")[:190] or "run"
 
 
 def _stem(source: str) -> str:

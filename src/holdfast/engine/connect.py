@@ -5,19 +5,21 @@ and started again should it die. Everything is checked before it is given out, a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.engine.options import PATIENCE
 from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from holdfast.embedded.child_process import EmbeddedEngine
     from holdfast.policy.client.replicas import EnginePolicy
 
+LOOK_SECONDS = 1.0
+"""Between two looks for an engine that is waited for."""
+Answer = TypeVar("Answer")
 Notify = Callable[[str], None]
 """Called with a line for people."""
 
@@ -40,12 +45,14 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """Where a policy is served, and how to speak to it."""
 
     urls: tuple[str, ...] = ()
-    """The addresses of the replicas; empty: the embedded engine."""
+    """The addresses of the replicas; empty: an engine is started here."""
     models: tuple[str, ...] = ()
     """Names that the engine may have for the model, the first as it was given; none: its only
     model."""
     folder: str | None = None
-    """A model for the embedded engine; None: its own."""
+    """A model for the engine that is started here; None: that of the embedded one."""
+    vllm: VllmSettings | None = None
+    """The vLLM that is started here; None: the embedded engine is."""
     api_key: str | None = None
     dialect: str | None = None
     """None: it is found out."""
@@ -56,6 +63,8 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """A model family, or another of the names that `renderer_for` knows."""
     is_trained: bool = False
     """Whether a training gives the replicas their weights."""
+    waits: bool = False
+    """Whether an engine that is down at the start is waited for, as in any later outage."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
@@ -79,11 +88,11 @@ async def connect(
     async with AsyncExitStack() as stack:
         urls, models = address.urls, address.models
         if not urls:
-            engine = await stack.enter_async_context(engines.use(address.folder))
+            engine = await stack.enter_async_context(engines.use(address.folder, address.vllm))
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await _find_model(address, urls, models),
+            await _until_up(address, notify, lambda: _find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -92,8 +101,25 @@ async def connect(
             is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
-        await check_engine(policy, dialect=address.dialect)
+        await _until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
         yield Connection(policy, renderer or _renderer(policy, address))
+
+
+async def _until_up(
+    address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
+) -> Answer:
+    """What `ask` returns. Where the address says so, an engine that is down is waited for."""
+    began, is_reported = time.monotonic(), False
+    while True:
+        try:
+            return await ask()
+        except EndpointDown as error:
+            if not address.waits or time.monotonic() - began >= address.patience:
+                raise
+            if not is_reported:
+                notify(f"{error}; waiting for it")
+            is_reported = True
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Connection:
@@ -151,7 +177,7 @@ async def _find_model(address: EngineAddress, urls: Sequence[str], models: Seque
         raise found[0]
     name = probe.endpoints[0].name
     where = f"{name} ({address.source})" if address.source else name
-    served = [model.id for model in answers[0]]
+    served = [model.id for model in answers[0] if not model.is_ours]
     return choose_model(models, served, where=where, remedy=address.remedy)
 
 
@@ -162,31 +188,35 @@ def _renderer(policy: Policy, address: EngineAddress) -> Renderer:
 
 
 class EmbeddedEngines:
-    """Embedded engines by the folder of their model: each is started when it is first used, kept
+    """Engines that are started here, by the folder of their model: each when it is first used, kept
     alive while it is in use, and left running for the next use until `close`."""
 
     def __init__(self, notify: Notify, *, quiet: bool = False):
         """`quiet`: nothing is said about a start that succeeds."""
         self._notify = notify
         self._progress = None if quiet else notify
-        self._engines: dict[str | None, EmbeddedEngine] = {}
+        self._engines: dict[tuple[str | None, VllmSettings | None], EmbeddedEngine] = {}
 
     @asynccontextmanager
-    async def use(self, folder: str | None) -> "AsyncIterator[EmbeddedEngine]":
+    async def use(
+        self, folder: str | None, vllm: VllmSettings | None = None
+    ) -> "AsyncIterator[EmbeddedEngine]":
         """For one user of each engine at a time."""
-        if folder not in self._engines:
-            self._engines[folder] = await self._start(folder)
-        engine = self._engines[folder]
+        key = folder, vllm
+        if key not in self._engines:
+            self._engines[key] = await self._start(folder, vllm)
+        engine = self._engines[key]
         async with in_background(engine.keep_alive(self._notify), name="keep the engine alive"):
             yield engine
 
-    async def _start(self, folder: str | None) -> "EmbeddedEngine":
+    async def _start(self, folder: str | None, vllm: VllmSettings | None) -> "EmbeddedEngine":
         from holdfast.embedded.child_process import EmbeddedEngine
 
         if self._progress is not None:
-            self._progress("no policy is named: starting the embedded engine")
+            which = "no policy is named: starting the embedded engine"
+            self._progress(which if vllm is None else "starting vLLM")
         path = None if folder is None else Path(folder)
-        engine = EmbeddedEngine(path, report=self._progress)
+        engine = EmbeddedEngine(path, report=self._progress, vllm=vllm)
         await engine.start_in_thread()
         return engine
 

@@ -57,7 +57,7 @@ async def open_run(
     """Creates the run, or finds it and makes sure that it is the same."""
     run = await journal.find_run(spec.name)
     if run is None:
-        _check(spec.group)
+        check_new(spec.group)
         try:
             return await journal.create_run(spec, tasks)
         except UsageError:
@@ -70,7 +70,7 @@ async def open_run(
     change = await _read_change(journal, run, spec, tasks)
     described = await _accepted(journal, change, accept_changes=accept_changes)
     if spec.group != run.spec.group:
-        _check(spec.group)
+        check_new(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
         amended = await journal.amend_run(run, spec, tasks, differences=described)
@@ -95,13 +95,13 @@ async def check_same(
     run = await journal.find_run(spec.name)
     if run is None or run.spec.judge or not is_meant(run.spec):
         return
-    same = _with_engine_of(run, spec)
+    same = with_engine_of(run, spec)
     if run.spec.differences(same):
         change = await _read_change(journal, run, same, tasks)
         await _accepted(journal, change, accept_changes=accept_changes)
 
 
-def _with_engine_of(run: Run, spec: RunSpec) -> RunSpec:
+def with_engine_of(run: Run, spec: RunSpec) -> RunSpec:
     """Its model and renderer, which only an engine knows, are taken as they are recorded."""
     return structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
 
@@ -124,12 +124,12 @@ class _Change(Struct, frozen=True):
         changed field."""
         now = {task.id for task in self.tasks}
         staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
-        found = {}
+        notes = {}
         if self.spec.samples > self.run.spec.samples and (who := held_text(staying)):
-            found["samples"] = f"{who}, which get no more samples"
+            notes["samples"] = f"{who}, which get no more samples"
         if self.run.spec.tasks != self.spec.tasks and (about := "; ".join(self._about_tasks(now))):
-            found["tasks"] = about
-        return found
+            notes["tasks"] = about
+        return notes
 
     def _about_tasks(self, now: Container[str]) -> Iterator[str]:
         removed = {
@@ -169,7 +169,7 @@ def _with_note(line: str, notes: Mapping[str, str]) -> str:
     return f"{line} ({note})" if note else line
 
 
-def _check(group: GroupPolicy) -> None:
+def check_new(group: GroupPolicy) -> None:
     """Checks a new policy. A recorded run with the same policy continues as it began."""
     if group.shortfall is Shortfall.DROP and group.at_least > 1:
         raise UsageError(
@@ -248,11 +248,11 @@ def _why_not_rewritten(
     having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
     if fields == _CORRECTABLE and scorer and not (who := held_text(having)):
         return ""
-    one = len(changed) == 1
-    has, its, asks = ("has", "its", "asks") if one else ("have", "their", "ask")
+    is_single = len(changed) == 1
+    has, its, asks = ("has", "its", "asks") if is_single else ("have", "their", "ask")
     how = f", and {its} {fields} changed" if fields else f" and now {asks} something else"
     what = f"{many(len(changed), 'task')} {has} been worked on{how} ({_list_ids(changed)})"
-    other_ids = f"give {'it another id' if one else 'them other ids'}"
+    other_ids = f"give {'it another id' if is_single else 'them other ids'}"
     if fields != _CORRECTABLE:
         return f"{what}: {other_ids}"
     if not scorer:
@@ -266,7 +266,7 @@ async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
-    same = _with_engine_of(run, spec)
+    same = with_engine_of(run, spec)
     return None if run.spec.differences(same) else run
 
 
@@ -278,7 +278,7 @@ async def rolled_out_run(
     run = await journal.find_run(spec.name)
     if run is None:
         return None
-    same = _with_engine_of(run, spec)
+    same = with_engine_of(run, spec)
     if run.spec.differences(same):
         if not accept_changes:
             return None
@@ -320,8 +320,13 @@ async def describe_differences(
     journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
 ) -> list[str]:
     """The differences of two specs, with their tasks named instead of their digests."""
-    tasks_line = _compare_tasks(await _current_tasks(journal, run), tasks)
-    return [tasks_line if line.startswith("tasks:") else line for line in differences]
+    about_tasks = f"tasks: {await describe_tasks(journal, run, tasks)}"
+    return [about_tasks if line.startswith("tasks:") else line for line in differences]
+
+
+async def describe_tasks(journal: Journal, run: Run, tasks: Sequence[Task]) -> str:
+    """In which tasks these are not the run's."""
+    return _compare_tasks(await _current_tasks(journal, run), tasks)
 
 
 async def _current_tasks(journal: Journal, run: Run) -> list[Task]:
@@ -352,7 +357,7 @@ def _compare_tasks(recorded: Iterable[Task], now: Iterable[Task]) -> str:
         ],
     }
     listed = [f"{len(ids)} {what} ({_list_ids(ids)})" for what, ids in changes.items() if ids]
-    return f"tasks: {', '.join(listed) or 'in another order'}"
+    return ", ".join(listed) or "in another order"
 
 
 def _list_ids(ids: Sequence[str]) -> str:

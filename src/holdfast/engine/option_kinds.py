@@ -115,12 +115,12 @@ def token_bias(value: str) -> tuple[int, float]:
 
 def json_object(value: str) -> dict[str, object]:
     try:
-        found = json.loads(value)
+        data = json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise ArgumentTypeError(f'wants a JSON object, like {{"name": true}}, not {value:.100}')
-    return found
+    return data
 
 
 def price_table(value: str) -> str:

@@ -67,7 +67,7 @@ class Option(NamedTuple):
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The arguments of argparse's `add_argument`; pytest's `addoption` has the same."""
         default = f"{self.default:g}" if isinstance(self.default, float) else self.default
-        found = {
+        keywords_made = {
             "help": self.help.format(default),
             "type": self.kind,
             "default": self.default,
@@ -77,7 +77,9 @@ class Option(NamedTuple):
         } | changes
         # A switch without a default would be False: no value, which may be the default, is None.
         return {
-            name: value for name, value in found.items() if value is not None or name == "default"
+            name: value
+            for name, value in keywords_made.items()
+            if value is not None or name == "default"
         }
 
 
@@ -407,7 +409,8 @@ SCORER_TRIES = Option(
 )
 SCORER = Option(
     "scorer",
-    "score trajectories with this function (default: `score` in the rollout's file)",
+    "score trajectories with this function (default: `score` in the rollout's file); reward "
+    "functions of other trainers: verl:FILE.py, trl:FILE.py:NAME",
     metavar="[FILE.py:]NAME",
     is_common=True,
 )
@@ -489,6 +492,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 # --- when the run exists already
 
 NEW = switch("new", "begin another run: NAME-2, NAME-3, …")
+FRESH = switch("fresh", "the same as --new: sample everything anew, and reuse nothing")
 ACCEPT_CHANGES = switch(
     "accept-changes", "go on although tasks, sampling or code changed, and record the change"
 )
@@ -498,7 +502,15 @@ MODEL = Option(
     metavar="NAME",
     is_common=True,
 )
-RUN = Option("run", "give the run this name", metavar="NAME", is_common=True)
+RUN = Option(
+    "run",
+    "give the run this name (default: after the file, with a number: agent-1)",
+    metavar="NAME",
+    is_common=True,
+)
+DRY_RUN = switch(
+    "dry-run", "only show what would be sampled, reused, scored and kept, and the first prompt"
+)
 JOIN = switch("join", "work on a run beside its live workers")
 RETRY_FAILED = switch(
     "retry-failed",

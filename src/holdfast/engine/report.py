@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from holdfast.engine.export.prices import Cost, Prices
+from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
@@ -47,6 +48,23 @@ class Rewards(Struct):
     @property
     def mean(self) -> float | None:
         return self.total / self.count if self.count else None
+
+
+class ScoreMean(Struct, frozen=True):
+    """A mean over trajectories."""
+
+    value: float
+    error: float | None
+    """The standard error, clustered by task; None with fewer than two tasks."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{number_text(self.value)}{error_text(self.error)} (n={self.count:,})"
+
+
+def _mean_of(rewards: RewardMean) -> ScoreMean | None:
+    value = rewards.mean
+    return None if value is None else ScoreMean(value, rewards.error, rewards.count)
 
 
 class RootCause(Struct):
@@ -104,6 +122,12 @@ class RunReport(Struct):
     groups_dropped: int = 0
     clean: Rewards = field(default_factory=Rewards)
     disturbed: Rewards = field(default_factory=Rewards)
+    rewards: ScoreMean | None = None
+    """Of all of them; None without any."""
+    pass_at: dict[str, float] = {}
+    """For rewards of 0 and 1 and several samples: at `str(samples)`, the share of the groups, all
+    of whose members have a reward, in which one of them is 1."""
+    metrics: dict[str, ScoreMean] = {}
     corrupt: list[str] = []
     without_score: int = 0
     """Outcomes that their scorer declared to have no valid score."""
@@ -115,6 +139,8 @@ class RunReport(Struct):
     """Turns of engines that do not say how many tokens they had."""
     cost: Cost | None = None
     """By the user's table of prices."""
+    reused: dict[str, int] = {}
+    """How many trajectories other runs had sampled already, by their names."""
     removed: int = 0
     """Trajectories of tasks that were removed: they count in `usage` and `cost`, and nowhere else.
     """
@@ -172,6 +198,8 @@ class _Counts:
         self._by_status: Counter[Status] = Counter()
         self._failed: Counter[str] = Counter()
         self._used: UsageByModel = {}
+        self._rewards: dict[str, list[float]] = {}
+        self._metrics: dict[str, RewardMean] = {}
 
     def take(self, row: TrajectoryRow, summary: Summary | JournalCorrupt) -> bool:
         """Whether it has begun, can be read, and is part of the run."""
@@ -189,10 +217,30 @@ class _Counts:
             return False
         _add(self._report, summary)
         _use(self._used, summary)
+        self._count_scores(row.key.task, summary)
         for failure in summary.failures:
             self._examples.setdefault((failure.phase, failure.root), row.id)
             _add_cause(self._causes, failure, str(row.key), summary)
         return row.records > 0
+
+    def _count_scores(self, task: str, summary: Summary) -> None:
+        if summary.reward is not None:
+            self._rewards.setdefault(task, []).append(summary.reward)
+        for name, value in summary.metrics.items():
+            self._metrics.setdefault(name, RewardMean()).add(task, value)
+
+    def _add_scores(self, report: RunReport) -> None:
+        mean = RewardMean()
+        for task, rewards in self._rewards.items():
+            for reward in rewards:
+                mean.add(task, reward)
+        report.rewards = _mean_of(mean)
+        results = {name: _mean_of(values) for name, values in self._metrics.items()}
+        report.metrics = {name: mean for name, mean in results.items() if mean is not None}
+        samples, groups = self._run.spec.samples, self._rewards.values()
+        whole = [rewards for rewards in groups if len(rewards) == samples]
+        if samples > 1 and whole and all(set(rewards) <= {0.0, 1.0} for rewards in groups):
+            report.pass_at = {str(samples): sum(map(max, whole)) / len(whole)}
 
     def _take_resting(self, summary: Summary | JournalCorrupt) -> None:
         """It was sampled all the same. What cannot be read counts when its task is there again."""
@@ -211,6 +259,7 @@ class _Counts:
             cause.traceback = await _read_traceback(journal, self._examples[key], cause)
         report.usage = {model: usage.as_fields() for model, usage in sorted(used.items())}
         report.cost = prices.cost_of(used) if prices is not None else None
+        self._add_scores(report)
         _count_groups(report, self._run, self._statuses, self._open_groups)
         if report.permanent_failures:
             held = await journal.held_groups(self._run)
@@ -238,6 +287,8 @@ async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -
 
 
 def _add(report: RunReport, summary: Summary) -> None:
+    if summary.reused:
+        report.reused[summary.reused] = report.reused.get(summary.reused, 0) + 1
     report.turns += summary.turns
     report.sampled_tokens += summary.sampled_tokens
     report.uncounted_turns += summary.uncounted_turns
@@ -317,8 +368,8 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a training's groups. Unless `full`, it
-    leaves out frames of Holdfast and tracebacks of errors that were retried with success."""
+    """The report for people. `training` says what became of a training's groups. Without
+    `full_tracebacks`, frames of Holdfast and tracebacks of retried errors are left out."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -332,6 +383,7 @@ def as_text(
             f"{report.groups_kept} of {many(report.groups, 'group')} kept, "
             f"{report.groups_dropped} dropped"
         ),
+        *(f"  {count:,} reused from {run}" for run, count in report.reused.items()),
         *_usage_lines(report),
         *_nothing_generated(report),
     ]
@@ -441,14 +493,21 @@ def _rewards(report: RunReport) -> list[str]:
         if report.without_score
         else []
     )
-    if clean.mean is None and disturbed.mean is None:
+    if report.rewards is None:
         return [*missing, *_why_none_is_scored(report.unscored)]
-    parts = [
-        f"{name} {rewards.mean:.4f} (n={rewards.count})"
-        for name, rewards in (("clean", clean), ("disturbed", disturbed))
-        if rewards.mean is not None
-    ]
-    return [f"  mean reward: {', '.join(parts)}", *missing]
+    rates = [f"pass@{k} {rate:.2f}" for k, rate in report.pass_at.items()]
+    lines = [f"  mean reward: {', '.join([str(report.rewards), *rates])}"]
+    if disturbed.mean is not None:
+        parts = [
+            f"{name} {number_text(rewards.mean)} (n={rewards.count})"
+            for name, rewards in (("clean", clean), ("disturbed", disturbed))
+            if rewards.mean is not None
+        ]
+        lines.append(f"    of these: {', '.join(parts)}")
+    if report.metrics:
+        metrics = (f"{escape_text(name)} {mean}" for name, mean in report.metrics.items())
+        lines.append(f"  metrics: {', '.join(metrics)}")
+    return [*lines, *missing]
 
 
 def _why_none_is_scored(unscored: Mapping[str, int]) -> list[str]:

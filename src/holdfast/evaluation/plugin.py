@@ -308,11 +308,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
         from holdfast.evaluation.stats.outcome import EvaluationFailed
         from holdfast.records.errors import HoldfastError
 
-        found = call.excinfo.value if call.excinfo else None
-        if isinstance(found, EvaluationFailed | HoldfastError):
+        value = call.excinfo.value if call.excinfo else None
+        if isinstance(value, EvaluationFailed | HoldfastError):
             # The words say all there is to say; our own frames say nothing to anyone.
-            name = "" if isinstance(found, EvaluationFailed) else f"{type(found).__name__}: "
-            report.longrepr = f"{name}{found}"
+            name = "" if isinstance(value, EvaluationFailed) else f"{type(value).__name__}: "
+            report.longrepr = f"{name}{value}"
     return report  # type: ignore[return-value]
 
 
@@ -343,8 +343,8 @@ class _Collector:
                 lines = outcome["notes"]
                 for text, table in zip(outcome["texts"], outcome["tables"], strict=True):
                     # What failed is shown in full among the failures.
-                    said = text.splitlines()[: None if outcome["passed"] else 2]
-                    lines = [*lines, *said, *table]
+                    shown_lines = text.splitlines()[: None if outcome["passed"] else 2]
+                    lines = [*lines, *shown_lines, *table]
                 for line in [*lines, *outcome["pages"]]:
                     terminalreporter.write_line(line)
         for line in self._written():
@@ -401,10 +401,10 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    words = [str(word) for word in config.invocation_params.args]
+    arguments = [str(word) for word in config.invocation_params.args]
     # What is wrong is raised by the first of our evaluations: other tests may want such a flag.
     config.stash[_taken_over], config.stash[_wrong_flags] = flags.take_over(
-        vars(config.option), words
+        vars(config.option), arguments
     )
     if config.getoption(flags.PREFIX + "resume") and config.getoption(flags.PREFIX + "new"):
         raise pytest.UsageError("--holdfast-resume and --holdfast-new exclude each other")

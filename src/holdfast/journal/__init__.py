@@ -33,7 +33,7 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-"""With one slash: a `Path` has made one of two."""
+"""A URL with one slash, since a `Path` makes one of two."""
 _DSN = re.compile(r"\s*(?:host|hostaddr|port|user|password|dbname)\s*=.*\b(?:host|user|dbname)\s*=")
 """As libpq takes it, too."""
 POSTGRES = ("postgresql", "postgres")
@@ -63,7 +63,7 @@ def take_password(where: str) -> str:
 
 
 def share_passwords() -> None:
-    """From now on, processes of ours that this one starts have the passwords that it took."""
+    """From now on, our child processes get the passwords that this process took."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if taken_passwords:
@@ -74,8 +74,8 @@ def adopt_passwords() -> None:
     """Takes them out of this process's environment again: agents and tools inherit that."""
     from holdfast.journal.postgres.address import taken_passwords
 
-    if found := os.environ.pop(PASSWORDS, None):
-        taken_passwords.update(json.decode(found, type=dict[str, str]))
+    if passwords := os.environ.pop(PASSWORDS, None):
+        taken_passwords.update(json.decode(passwords, type=dict[str, str]))
 
 
 def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
@@ -139,9 +139,9 @@ def check_address(where: object) -> None:
             "a journal on a server is a URL: write postgresql://USER@HOST/DATABASE for it, not "
             "user=… host=… dbname=…"
         )
-    if found := _URL.match(str(where)):
+    if match := _URL.match(str(where)):
         # No more of it is said: it may hold a password.
         raise UsageError(
-            f"journal {found[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}, or "
+            f"journal {match[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}, or "
             "postgresql://USER@HOST/DATABASE, as text"
         )

@@ -57,8 +57,8 @@ async def look_until(
     deadline = loop.time() + wait
     while True:
         seen = changes.count
-        found = await look()
+        change = await look()
         left = deadline - loop.time()
-        if is_enough(found) or left <= 0:
-            return found
+        if is_enough(change) or left <= 0:
+            return change
         await changes.wait(seen, timeout=min(left, poll))

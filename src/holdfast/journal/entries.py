@@ -31,7 +31,7 @@ class AppendEntry(Struct):
     status: Status | None
     settled: bool | None
     summary: bytes | None = None
-    """Of a trajectory that it settles: what is kept of it."""
+    """The summary of a trajectory that the entry settles."""
 
 
 class BadRecord(JournalCorrupt):
@@ -83,7 +83,7 @@ def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:
 
 
 def refusal(lease: Lease, epoch: int | None) -> JournalError:
-    """Why an entry is not written: `epoch` is that of the trajectory, None where it is gone."""
+    """Why an entry is not written. `epoch` is the trajectory's; None if the trajectory is gone."""
     if epoch != lease.epoch:
         return lost(lease, epoch)
     # An earlier append of this lease failed while this one was already queued. Written, it would

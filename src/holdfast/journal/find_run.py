@@ -10,7 +10,7 @@ MAX_NAMED = 10
 
 
 async def run_named(journal: Journal, name: str) -> Run:
-    """Raises `UsageError` where there is none."""
+    """The run with that name. Raises `UsageError` without one."""
     if not isinstance(name, str):
         raise UsageError(f"a run is named by its name, a text, not {name!r:.100}")
     check_characters("run", name)

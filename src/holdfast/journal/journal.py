@@ -23,6 +23,7 @@ from msgspec import Struct
 from holdfast.journal.changes import Changes
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.replica_weights import ReplicaWeights
 from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
@@ -41,7 +42,7 @@ class WorkerIdentity(Struct, frozen=True):
     born: str
     """When the process started, in the machine's own terms: a pid alone may be used again."""
     namespace: str = ""
-    """Where its pid means something: the boot and the PID namespace. "" where that is unknown."""
+    """Where its pid is valid: the boot and the PID namespace; "" if unknown."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -73,7 +74,7 @@ class Lease(Struct):
     next_seq: int
     broken: BaseException | None = None
     summary: Summary | None = None
-    """What the journal keeps of the trajectory when an append settles it. Whoever settles it sets
+    """The trajectory's summary, which the append that settles it stores. Whoever settles it sets
     this first, with the records of that append counted in."""
 
 
@@ -129,7 +130,7 @@ class Cut(Struct, frozen=True):
     lost: int
     reason: str
     status: Status
-    """Where the trajectory stands by what is left of its log."""
+    """The trajectory's status, by what is left of its log."""
 
 
 class RunProgress(Struct, frozen=True):
@@ -172,7 +173,7 @@ class Batch(Struct, frozen=True):
     """After this batch there is nothing left: the run is sealed, everything is settled, and every
     group was taken or dismissed."""
     missing: int = 0
-    """Of a batch that is not whole, how many more settled groups it takes."""
+    """How many more settled groups the batch needs to be whole."""
 
 
 class Deletion(Struct, frozen=True):
@@ -181,7 +182,7 @@ class Deletion(Struct, frozen=True):
     trajectories: int = 0
     records: int = 0
     blobs: int = 0
-    """Those that no other run uses."""
+    """The deleted blobs: those that no other run uses."""
 
 
 class GroupEnd(StrEnum):
@@ -206,7 +207,7 @@ class LedgerEntry(Struct, frozen=True):
 
 
 def digest_of(body: bytes) -> bytes:
-    """What a blob with this content is called."""
+    """The name of a blob with this content."""
     return hashlib.sha256(body).digest()
 
 
@@ -235,6 +236,16 @@ class Journal(Protocol):
         ...
 
     async def find_run(self, name: str) -> Run | None: ...
+    async def find_series(self, name: str) -> list[Run]:
+        """The runs of a series, the oldest first."""
+        ...
+
+    async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
+        """Those of `others` of which nobody consumes anything, in whichever run: from now on, the
+        run may have trajectories of theirs. Of runs that share trajectories, only one can ever be
+        consumed: no trajectory is delivered twice."""
+        ...
+
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
     ) -> Run:
@@ -255,8 +266,8 @@ class Journal(Protocol):
         command: RecordedCommand | None = None,
         training: str | None = None,
     ) -> Run:
-        """Replaces the tags, the recorded command, or the settings of a training, of a run, whoever
-        works on it; `amend_run` keeps them. None: as they were."""
+        """Replaces a run's tags, recorded command, or training settings, also while others work on
+        it; `amend_run` keeps them. None leaves them as they are."""
         ...
 
     async def rename_run(self, run: Run, name: str) -> Run:
@@ -275,8 +286,11 @@ class Journal(Protocol):
         ...
 
     async def compact(self) -> int:
-        """Gives the space of what was deleted back to the disk; how many bytes. May be repeated,
-        and changes nothing else. `RunHeld` while anybody works: they would have to wait."""
+        """Gives the space of deleted data back to the disk, and returns how many bytes.
+
+        It may be repeated, and changes nothing else. `RunHeld` while anybody works, since they
+        would have to wait.
+        """
         ...
 
     async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
@@ -293,8 +307,8 @@ class Journal(Protocol):
         ...
 
     async def unseal(self, run: Run) -> None:
-        """Opens the admission of tasks again: a training goes on after what was its last step.
-        Who has seen the end of the run is not told."""
+        """Opens a sealed run to more tasks: a training continues after its last step. Consumers
+        that have seen the end of the run are not notified."""
         ...
 
     async def progress(self, run: Run) -> RunProgress: ...
@@ -306,8 +320,8 @@ class Journal(Protocol):
     async def trajectories(
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> list[TrajectoryRow]:
-        """In the order of tasks, the members of each in theirs; of the tasks with these ordinals
-        alone, if they are given: then no other is read."""
+        """The trajectories in the order of tasks and samples; with ordinals, only those of these
+        tasks, and no others are read."""
         ...
 
     # --- workers and leases
@@ -350,8 +364,8 @@ class Journal(Protocol):
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
         """Every trajectory with its summary, in the order of `trajectories`, a few in memory at a
-        time. The log is read only where no summary is kept: of what is not settled. Where that
-        cannot be read, the error."""
+        time. A log is read only if it has no stored summary, as for open trajectories. If it cannot
+        be read, the error takes the summary's place."""
         ...
 
     async def rewards(self, run: Run) -> list[tuple[str, float]]:
@@ -366,7 +380,7 @@ class Journal(Protocol):
         ...
 
     async def cut(self, lease: Lease) -> Cut | None:
-        """Cuts the log to its last good record, if it has a bad one, and says what was lost."""
+        """Cuts the log to its last good record if it has a bad one, and says what was lost."""
         ...
 
     async def reopen(self, run: Run, *, reason: str) -> int:
@@ -374,8 +388,8 @@ class Journal(Protocol):
         ...
 
     async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
-        """Opens those of these trajectories again that are settled outcomes, to be scored anew: all
-        that is recorded stays. How many there were, but for groups that a consumer has."""
+        """Opens those of these trajectories that are settled outcomes, to be scored again; their
+        records stay. Returns how many, without groups that a consumer has."""
         ...
 
     # --- blobs
@@ -404,14 +418,28 @@ class Journal(Protocol):
         ...
 
     async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
-        """In their order; only the one with that name, if it is given: then no other is read."""
+        """The versions in their order; with a name, only that one, and no others are read."""
+        ...
+
+    # --- weights of replicas
+    async def note_weights(
+        self, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
+    ) -> bool:
+        """Writes the next record of a replica, or its last one anew; False, and nothing is written,
+        where somebody else has noted another one meanwhile. With a `consumer`, `LeaseLost` if it
+        has lost its lease."""
+        ...
+
+    async def replica_weights(self, run: Run) -> list[ReplicaWeights]:
+        """The last ones of each replica, in the order of their numbers."""
         ...
 
     # --- delivery
     async def subscribe(
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
-        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`."""
+        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`. `UsageError`
+        where a run that shares trajectories with this one has a consumer."""
         ...
 
     async def renew(self, consumer: Consumer) -> None:
@@ -480,8 +508,8 @@ class Journal(Protocol):
         ...
 
     async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
-        """What became of each admitted group from ordinal `since` on, in the order of tasks. It
-        costs as much as it lists."""
+        """The state of each admitted group from ordinal `since` on, in the order of tasks. Its cost
+        grows with the length of this list."""
         ...
 
     async def close(self) -> None: ...

@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 from holdfast.journal.process import boot_id, time_namespace
 
 JUMP_SECONDS = 5.0
-"""By how much the wall clock may leave the other one between two looks: it is corrected all the
-time, by far less."""
+"""How far the wall clock may drift from the other one between two looks. Normal corrections are far
+smaller."""
 _log = logging.getLogger("holdfast.journal")
 
 IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until > :ticks
@@ -31,7 +31,7 @@ not renew its lease, because the journal was away, has the time of one lease to 
 
 SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until - :ticks
     ELSE w.lease_until - :wall END)"""
-"""Of such a worker: how long its lease lasts."""
+"""How long the lease of such a worker lasts."""
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
@@ -60,7 +60,7 @@ class LeaseClock(Protocol):
 
 
 class BootClock:
-    """The machine's own. Without such a clock, leases go by the wall clock alone."""
+    """The machine's time since boot. Without such a clock, leases use the wall clock only."""
 
     def __init__(self) -> None:
         boot = boot_id() if hasattr(time, "CLOCK_BOOTTIME") else ""

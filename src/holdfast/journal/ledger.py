@@ -1,4 +1,4 @@
-"""What the ledger of a run's groups means, in whichever database it is kept."""
+"""The rules of the ledger of a run's groups, for every database."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -7,8 +7,8 @@ from holdfast.journal.journal import Consumer, GroupEnd
 from holdfast.journal.rules import not_taken, step_passed
 
 KnownGroup = tuple[int, int | None, int | None, str]
-"""Of a group that a consumer names: its task's number, its state, its step and the reason of its
-dismissal. The state is None where the consumer has no such group."""
+"""A group that a consumer names: its task's number, its state, its step and the reason of its
+dismissal. The state is None if the consumer has no such group."""
 UNKNOWN: KnownGroup = (-1, None, None, "")
 
 

@@ -38,7 +38,7 @@ def is_gone(worker: WorkerIdentity) -> bool:
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since it was started; "" where it has none."""
+    """The kernel's name for the time since boot; "" if it has none."""
     return _read("/proc/sys/kernel/random/boot_id").strip()
 
 

@@ -17,14 +17,14 @@ _PACKED = b"\x78"
 
 def references(body: bytes) -> set[bytes]:
     """Everything in it that has the shape of a digest."""
-    found = set(_DIGEST.findall(body))
+    matches = set(_DIGEST.findall(body))
     if body.startswith(_PACKED):
-        found |= set(_DIGEST.findall(_unpacked(body)))
-    return found
+        matches |= set(_DIGEST.findall(_unpacked(body)))
+    return matches
 
 
 def _unpacked(body: bytes) -> bytes:
-    """What there is to unpack; b"" where that is nothing."""
+    """The bytes to unpack; b"" if there are none."""
     try:
         return zlib.decompressobj().decompress(body, MAX_UNPACKED)
     except zlib.error:
@@ -34,16 +34,14 @@ def _unpacked(body: bytes) -> bytes:
 def reachable(
     bodies: Iterable[bytes], blob: Callable[[bytes], bytes | None], *, among: set[bytes]
 ) -> set[bytes]:
-    """The blobs of `among` that `bodies` speak of, themselves or through other blobs.
-
-    `blob` reads one by its digest; None for one that is not there.
-    """
-    found: set[bytes] = set()
+    """The blobs of `among` that `bodies` refer to, directly or through other blobs. `blob` reads
+    one by its digest; None if it is missing."""
+    names: set[bytes] = set()
     for body in bodies:
-        found |= references(body) & among
-    left = list(found)
+        names |= references(body) & among
+    left = list(names)
     while left:
-        new = (references(blob(left.pop()) or b"") & among) - found
-        found |= new
+        new = (references(blob(left.pop()) or b"") & among) - names
+        names |= new
         left += new
-    return found
+    return names

@@ -50,7 +50,7 @@ class MisnamedTask(JournalCorrupt):
 
 
 def task_of(ordinal: object, name: object, body: object, crc: object) -> Task:
-    """Of a row; what is not as it was written is `JournalCorrupt`."""
+    """The task in a row. A damaged one raises `JournalCorrupt`."""
     if not isinstance(body, bytes) or not _is_good(ordinal, body, crc):
         raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
     try:
@@ -80,7 +80,7 @@ def places_of_moved(rows: Iterable[tuple[int, bytes, int]]) -> dict[int, int]:
 
 
 def shown(name: object) -> str:
-    """A name for a message, whatever damage made of it."""
+    """A name for messages, whatever damage has done to it."""
     return str(name).encode(errors="surrogateescape").decode(errors="replace")
 
 
@@ -88,7 +88,7 @@ def shown(name: object) -> str:
 
 
 def contradictions(history: History, status: int, *, settled: bool) -> Iterator[str]:
-    """In what the row differs from its log."""
+    """How the row differs from its log."""
     if status not in _STATUSES:
         yield f"has status {status}, which does not exist"
     elif history.finished is not None and status != history.status:
@@ -108,7 +108,7 @@ def summary_body(summary: Summary, trajectory: int) -> bytes:
 
 
 def kept_summary(body: object, trajectory: int) -> Summary | None:
-    """None where nothing is kept, or not as it was written."""
+    """The stored summary; None without one, or if it is damaged."""
     if not isinstance(body, bytes):
         return None
     content = body[_crc.size :]
@@ -121,7 +121,7 @@ def kept_summary(body: object, trajectory: int) -> Summary | None:
 
 
 def summary_of_row(row: TrajectoryRow, body: object) -> Summary | None:
-    """What is kept of a trajectory; None where that is not of its whole log."""
+    """The stored summary of a trajectory; None if it does not cover the whole log."""
     summary = kept_summary(body, row.id) if row.settled else None
     if summary is None or (summary.records, summary.status) != (row.records, row.status):
         return None

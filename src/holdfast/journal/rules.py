@@ -25,12 +25,12 @@ def check_size(run: Run, *, planned: int, more: int) -> None:
 
 
 def distinct(run: Run, tasks: Sequence[Task]) -> list[Task]:
-    """Each task once; `UsageError` where one id stands for two contents."""
-    found: dict[str, Task] = {}
+    """Each task once. `UsageError` if one id has two contents."""
+    by_id: dict[str, Task] = {}
     for task in tasks:
-        if found.setdefault(task.id, task) != task:
+        if by_id.setdefault(task.id, task) != task:
             raise other_task(run, task.id)
-    return list(found.values())
+    return list(by_id.values())
 
 
 def other_task(run: Run, name: str) -> UsageError:
@@ -77,7 +77,8 @@ def check_batch(groups: object, step: object = 0) -> None:
 
 
 def check_step(step: object) -> None:
-    """Of a commit or a rewind: what is no whole number would be written, and not read again."""
+    """Checks the step of a commit or a rewind: anything but a whole number could be written, but
+    not read again."""
     check_whole("step", step, least=0)
 
 
@@ -105,6 +106,14 @@ def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> Consume
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
         "more; stop it, or wait for it, and try again; nothing was changed"
+    )
+
+
+def shared_and_consumed(run: Run, other: Run, consumer: str) -> UsageError:
+    return UsageError(
+        f"run {run.spec.name!r} shares trajectories with {other.spec.name!r}, which consumer "
+        f"{consumer!r} has: they would be delivered twice; consume that run, or sample this one "
+        "anew (--fresh; from Python: new=True)"
     )
 
 
@@ -156,7 +165,7 @@ def _differs(recorded: Task, now: Task) -> bool:
 
 
 def held_text(held: Mapping[str, Sequence[str]]) -> str:
-    """Which consumers have how many groups; "" where none has any."""
+    """Which consumers have how many groups; "" if none has any."""
     numbers = {name: len(tasks) for name, tasks in held.items() if tasks}
     return " and ".join(
         f"consumer {name!r} has {number:,} group{'' if number == 1 else 's'}"
@@ -199,12 +208,15 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
 
 
 def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
-    """What a run is described by when it is amended: notes on it stay."""
+    """The description of an amended run, with its notes."""
     return structs.replace(
         spec,
         tags=recorded.tags,
         command=spec.command or recorded.command,
         training=recorded.training,
+        series=recorded.series,
+        fresh=recorded.fresh,
+        lineage=recorded.lineage,
     )
 
 
@@ -216,14 +228,14 @@ def name_taken(name: str) -> UsageError:
 
 def check_tags(tags: Sequence[object]) -> tuple[str, ...]:
     """Each once, in their order."""
-    found: list[str] = []
+    texts: list[str] = []
     for tag in tags:
         if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG or not tag.isprintable():
             raise UsageError(f"a tag has 1 to {MAX_TAG} characters on one line: {tag!r:.300}")
         if "," in tag or tag != tag.strip():
             raise UsageError(f"a tag has no commas, and no space at its ends: {tag!r}")
-        found.append(tag)
-    return tuple(dict.fromkeys(found))
+        texts.append(tag)
+    return tuple(dict.fromkeys(texts))
 
 
 def step_passed(name: str, *, step: int, last: int) -> UsageError:

@@ -52,10 +52,11 @@ class BufferFeed:
         decode: Decode | None = None,
         wait: float | None = None,
     ):
-        """`buffer`: the handle of NeMo's `ReplayBuffer` actor. `config`: its `MasterConfig`, of
-        which `UsageError` names what cannot be followed. `wait`: seconds that a full buffer is
-        waited for, longer than a step takes; None: no end, as training may stand still for a long
-        time."""
+        """`buffer`: the handle of NeMo's `ReplayBuffer` actor.
+
+        `config`: its `MasterConfig`; `UsageError` names what cannot be followed in it. `wait`:
+        seconds to wait for a full buffer, longer than a step takes; None: without end.
+        """
         self._delivery = delivery
         self._buffer = buffer
         self._settings = settings_of(config)
@@ -88,8 +89,8 @@ class BufferFeed:
                 self._add(group, target)
 
     def _held(self, target: int) -> list[str]:
-        """The tasks whose groups NeMo has restored for a step. The buffer is asked once: whatever
-        comes into it later comes from here."""
+        """The tasks whose groups NeMo has restored for a step. The buffer is asked once; later
+        groups come from here."""
         if self._restored is None:
             state = self._call("state_dict") if self._call("size") else None
             self._restored = {} if state is None else _tasks_by_step(state, self._settings.max_age)

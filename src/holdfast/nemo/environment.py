@@ -29,7 +29,7 @@ KEY = "holdfast"
 """Of NeMo's metadata, where the episode is."""
 MAX_LIVE = 1024
 TRIES = 3
-"""How often a turn is tried in an environment that breaks, each time in one that is made anew."""
+"""How often a turn is tried in an environment that breaks, each time in a new one."""
 Metadata = Mapping[str, Any]
 
 
@@ -96,7 +96,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
             self._thread.close(self._close_all())
 
     def first_observation(self, metadata: Metadata) -> str:
-        """What the reset of a row's environment shows, for its prompt."""
+        """What the reset of a row's environment shows, for the row's prompt."""
         return self._thread.call(self._first(metadata))
 
     # --- in the event loop
@@ -146,7 +146,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         return await self._act_once(row, past, action)
 
     async def _act_once(self, row: Metadata, past: "_Past", action: str) -> Observation:
-        """In an environment that is after exactly what the metadata says. While it is at it, the
+        """Acts once, in an environment in exactly the state of the metadata. Meanwhile the
         environment is not among those that may be closed."""
         episode = self._live.pop(past.episode, None)
         if episode is None or episode.done != len(past.actions):
@@ -191,7 +191,7 @@ class _Turn(Struct, frozen=True):
 
 
 class _Past(Struct, frozen=True):
-    """What was done in an episode, and the digest of each answer."""
+    """The actions in an episode, and the digest of each answer."""
 
     episode: str
     actions: tuple[str, ...] = ()
@@ -272,7 +272,7 @@ def _seed(metadata: Metadata) -> int:
 
 
 def _action(log: Sequence[Mapping[str, Any]]) -> str:
-    """What the policy said last."""
+    """The policy's last message."""
     if not log or log[-1]["role"] != "assistant":
         raise UsageError(
             "a message log that is given to an environment ends with what the model said"

@@ -12,6 +12,7 @@ training that does one thing after the other.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, structs
 
@@ -20,6 +21,7 @@ from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld
 from holdfast.pipeline.status import StatusFile
 from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import HoldfastError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
 from holdfast.records.samples.version import WeightVersion
@@ -40,13 +42,13 @@ from holdfast.training.settings import TrainingSettings
 Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
 """A batch that is reserved and read before its step: the step, its rows and its groups."""
 Admitted = tuple[list[LedgerEntry], bool, int]
-"""What is open; whether the stream is sealed; how many were just admitted."""
+"""The open groups; whether the stream is sealed; how many were just admitted."""
 LOOK_SECONDS = 0.02
 """Between two looks at a journal in which others are busy."""
 
 
 class PacedBatches(Batches):
-    """The batches of one consumer, whose rollouts go on while it trains."""
+    """The batches of one consumer, while rollouts continue beside the training."""
 
     def __init__(
         self,
@@ -193,6 +195,8 @@ class PacedBatches(Batches):
         self._ahead = self._admission = None
         await end_tasks(tasks)
         if self._status is not None:
+            with suppress(HoldfastError):  # A journal that is lost has no numbers.
+                self._status.update(self._queues(await self.pool.open()))
             self._status.update({}, doing="ended")
 
     async def _end_admission(self) -> None:
@@ -298,19 +302,21 @@ class PacedBatches(Batches):
     # --- saying so
 
     def _note(self, step: int, entries: Sequence[LedgerEntry]) -> None:
+        self._show(step, "waiting for rollouts", self._queues(entries))
+
+    def _queues(self, entries: Sequence[LedgerEntry]) -> dict[str, float]:
         now = self._clock()
         for entry in entries:
             if _is_ready(entry):
                 self._ready_since.setdefault(entry.ordinal, now)
         ready = [entry.ordinal for entry in entries if _is_ready(entry)]
-        numbers = {
+        return {
             "groups_bound": self.pool.bound,
             "groups_open": len(entries),
             "groups_ready": len(ready),
             "groups_rolling": sum(entry.reason == "rolling out" for entry in entries),
             "oldest_ready_seconds": now - min((self._ready_since[n] for n in ready), default=now),
         }
-        self._show(step, "waiting for rollouts", numbers)
 
     def _show(self, step: int, doing: str, numbers: "dict[str, float] | None" = None) -> None:
         if self._status is None:
@@ -359,7 +365,7 @@ class PublishedVersions:
         return made[-1] if made else None
 
     def lag(self, group: TrainingGroup, now: WeightVersion) -> Lag | None:
-        """None where a token's version is not known, or where nothing was sampled."""
+        """None if a token's version is unknown, or if nothing was sampled."""
         spans = [
             span
             for trajectory in group.trajectories

@@ -24,14 +24,15 @@ from holdfast.pipeline.settings import RestartPolicy
 
 LAST_LINES = 20
 READ_SECONDS = 2.0
-"""For what a part wrote before its end to be read; longer takes only who holds its pipe."""
+"""Seconds for reading what a part wrote before its end. It takes longer only if another process
+holds its pipe."""
 KILL_SECONDS = 10.0
-"""For the end of a process that was killed; longer takes only one that the kernel cannot end."""
+"""Seconds for the end of a killed process. It takes longer only if the kernel cannot end it."""
 _STREAMS = ("stdout", "stderr")
 
 
 class PipelinePart(Struct, frozen=True):
-    """What is run, and where its output goes."""
+    """A command to run, and the place of its output."""
 
     name: str
     command: tuple[str, ...]
@@ -85,8 +86,8 @@ class ChildProcess:
         return thread
 
     def _read(self, name: str, pipe: IO[bytes], log: IO[bytes]) -> None:
-        """Always: a child whose pipe is full would stand still. Closes both, which nobody else may
-        while it reads."""
+        """Reads all the time, because a child with a full pipe would stand still. Closes both,
+        which nobody else may while it reads."""
         with pipe, log:
             for line in pipe:
                 with suppress(OSError):  # A full disk is no reason to stop reading.
@@ -137,7 +138,7 @@ class ChildProcess:
                 os.kill(self._process.pid, number)
 
     def _kill_group(self) -> None:
-        """What the part had started in its process group, and left behind."""
+        """Kills the processes that the part started in its process group and left behind."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -1,4 +1,5 @@
-"""The embedded engine of a supervisor: whenever it starts, it serves the newest published weights.
+"""The engine of a supervisor: the embedded one, or a vLLM that is started here. Whenever it starts,
+it serves the newest published weights.
 
 A trainer that dies takes no engine with it, and a rollouter that dies neither: requests of the
 other side go on. An engine that dies is started again at its address, by the policy of restarts:
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.child_process import EmbeddedEngine, EngineDidNotStart
 from holdfast.engine.open_run import TRAINED_MODEL
 from holdfast.journal import open_journal
@@ -31,8 +33,8 @@ async def newest_version(address: str, run: str, *, folder: Path) -> Served | No
         return None
     journal = open_journal(address)
     try:
-        found = await journal.find_run(run)
-        versions = [] if found is None else await journal.versions(found)
+        stored_run = await journal.find_run(run)
+        versions = [] if stored_run is None else await journal.versions(stored_run)
     finally:
         await journal.close()
     newest = newest_of(v for v in versions if (folder / WEIGHTS / v.name).is_dir())
@@ -51,6 +53,7 @@ class SupervisedEngine:
         log_requests: bool,
         report: Callable[[str], None],
         policy: RestartPolicy,
+        vllm: VllmSettings | None = None,
     ):
         self.restarts = Restarts(policy)
         self.keeper: asyncio.Task[str]
@@ -59,11 +62,13 @@ class SupervisedEngine:
         self._newest = newest
         self._folder = folder
         self._report = report
+        self._vllm = vllm
         self._more = ("--log-requests",) if log_requests else ()
         self._engine = self._new()
 
     def _new(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self._model, log=self._folder / ENGINE_LOG, report=self._report)
+        log = self._folder / ENGINE_LOG
+        return EmbeddedEngine(self._model, log=log, report=self._report, vllm=self._vllm)
 
     @property
     def url(self) -> str:

@@ -233,7 +233,7 @@ async def notice_commits(address: str, changes: Changes, *, every: float = COMMI
 
 def _mark(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

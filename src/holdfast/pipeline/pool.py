@@ -157,8 +157,8 @@ class DataPool:
     async def next_batch(
         self, step: int, *, groups: int, wait: float = 0.0, before: int | None = None
     ) -> Batch:
-        """As the journal's: whole groups, reserved for the step; the same again for the same step.
-        Of a sealed pool what is left, and then a batch that has `ended`."""
+        """As the journal's: whole groups, reserved for the step; the same ones when asked again. A
+        sealed pool gives its rest, and then a batch that has `ended`."""
         if self._consumer is None:
             raise UsageError("only who consumes the run takes batches: give DataPool a consumer")
         return await self._journal.next_batch(
@@ -168,17 +168,17 @@ class DataPool:
     # --- looking
 
     async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
-        """What is neither trained nor dismissed, in the order of tasks; with `step`, what earlier
-        steps have taken counts as trained. It costs what is open, not what ever was."""
-        found = await self._ledger(self._first)
+        """The groups that are neither trained nor dismissed, in the order of tasks. With `step`,
+        groups of earlier steps count as trained. Its cost grows with the open groups only."""
+        ledger_entries = await self._ledger(self._first)
         ended = 0
-        while ended < len(found) and found[ended].end is not GroupEnd.OPEN:
+        while ended < len(ledger_entries) and ledger_entries[ended].end is not GroupEnd.OPEN:
             ended += 1
         if ended:
-            self._first = found[ended - 1].ordinal + 1
+            self._first = ledger_entries[ended - 1].ordinal + 1
         return [
             entry
-            for entry in found[ended:]
+            for entry in ledger_entries[ended:]
             if entry.end is GroupEnd.OPEN
             and (step is None or entry.step is None or entry.step >= step)
         ]
@@ -225,8 +225,8 @@ class DataPool:
         if not trajectory.startswith(f"{name}{HELD_OUT}"):
             return []
         rows = [row for row in await self._journal.runs() if trajectory.startswith(f"{row.name}/")]
-        found = [await self._journal.find_run(row.name) for row in rows]
-        return [run for run in found if run is not None]
+        stored_runs = [await self._journal.find_run(row.name) for row in rows]
+        return [run for run in stored_runs if run is not None]
 
     async def stats(self) -> PoolStats:
         """It costs as much as the run has groups."""

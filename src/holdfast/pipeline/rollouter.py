@@ -1,12 +1,12 @@
 """Rollouter: the engine over a stream that others fill. It works, and ends when that is sealed.
 
-It samples nothing by weights that the run does not know: an engine that was started anew may hold
-the model as it was before all training, and is waited for until it has a published version. Nor
-does it begin while the trainer trains steps again after a restore: an engine may have weights of
-one of these steps, and what is admitted belongs to a later one.
+It samples only from replicas whose weights the trainer has recorded as checked (`WeightGate`), and
+nothing while the trainer trains steps again after a restore: what is admitted belongs to a later
+step than the weights of these.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,18 +17,19 @@ from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Worker
 from holdfast.policy.client.capability_check import PROMPT
-from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.client.probe import UNREACHABLE
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.policy.policy import Request
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
 from holdfast.training.settings import training_of
+from holdfast.weights.records import JournalRecords
 
 LOOK_SECONDS = 1.0
-"""Between two requests to each engine for its version."""
+"""Between two looks at a trainer that is waited for."""
+WAITING = "waiting until the trainer has trained again what it had trained, and sent its weights"
 
 
 class Rollouter:
@@ -56,8 +57,12 @@ class Rollouter:
     async def work(self, run: Run) -> Ending:
         """Returns when the stream has ended or a stop was requested; what is in flight is durable
         then, up to its last whole step."""
-        if await self._until_published(run):
-            await self._check_versions()
+        policy = self._connection.policy
+        if isinstance(policy, EnginePolicy):
+            records = JournalRecords(self._journal, run)
+            policy.gate_by(WeightGate(records, patience=policy.patience))
+            if await self._until_sent(run, policy):
+                await self._check_versions(policy)
         rollouts = self._plan.engine(
             run,
             self._journal,
@@ -68,56 +73,58 @@ class Rollouter:
         )
         return await rollouts.work()
 
-    async def _check_versions(self) -> None:
-        """Raises `UsageError` for engines that do not say which weights sampled a token: when they
-        change is another process's to know."""
-        policy = self._connection.policy
-        if not isinstance(policy, EnginePolicy):
-            return
+    async def _check_versions(self, policy: EnginePolicy) -> None:
+        """Raises `UsageError` for engines that say neither which weights sampled a token nor that
+        they were started anew: nobody could tell whose tokens they are."""
         request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
         spans = (await policy.sample(request)).versions
-        if any(span.source is not VersionSource.ENGINE for span in spans):
-            raise UsageError(
-                f"{policy.endpoints[0].name} does not say which weights sampled a token, and a "
-                "rollouter of its own cannot know: start vLLM with --enable-scale-out, or roll out "
-                "and train in one process (holdfast.pipeline.train_async)"
-            )
+        is_labelled = all(span.source is VersionSource.ENGINE for span in spans)
+        for endpoint in policy.endpoints:
+            if not is_labelled and not endpoint.incarnation:
+                raise UsageError(
+                    f"{endpoint.name} says neither which weights sampled a token nor when it was "
+                    "started, and a rollouter of its own cannot know: start vLLM with "
+                    "--enable-scale-out, or roll out and train in one process "
+                    "(holdfast.pipeline.train_async)"
+                )
 
-    async def _until_published(self, run: Run) -> bool:
-        """False where nothing is to be sampled: the run is over, or to be stopped."""
-        policy = self._connection.policy
-        if not isinstance(policy, EnginePolicy):
-            return True
-        reported = False
+    async def _until_sent(self, run: Run, policy: EnginePolicy) -> bool:
+        """Waits until a replica has weights that the trainer sent. False where nothing is to be
+        sampled: the run is over, or to be stopped. Raises `EndpointDown` when the trainer has sent
+        none for as long as an outage may last."""
+        began, is_reported = time.monotonic(), False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:
-            known = {version.name for version in await self._journal.versions(run)}
-            served = await asyncio.gather(*(e.version() for e in policy.endpoints))
-            for endpoint, version in zip(policy.endpoints, served, strict=True):
-                if version is None and await _never_says(endpoint):
-                    raise UsageError(
-                        f"{endpoint.name} does not say which weights it has: a rollouter of its "
-                        "own needs an engine that does; leave out --only and --async, or use "
-                        "SGLang or `holdfast serve`"
-                    )
-            if known.issuperset(served) and not await self._is_catching_up(run):
+            seen = self._journal.changes.count
+            records = await self._journal.replica_weights(run)
+            is_busy = await self._is_catching_up(run)
+            if not is_busy and any(record.is_checked for record in records):
                 return True
-            if not reported:
-                reported = True
-                self._report("waiting until the engines have weights that the trainer published")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.event.wait(), LOOK_SECONDS)
+            waited = time.monotonic() - began
+            if not is_busy and waited > policy.patience:
+                raise EndpointDown(
+                    f"waited {waited:.0f} s until the trainer sends weights to "
+                    f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
+                    "the same engines (--only trainer, or without --only)"
+                )
+            if not is_reported:
+                is_reported = True
+                self._report(WAITING)
+            await self._wait(seen)
         return False
+
+    async def _wait(self, seen: int) -> None:
+        changed = self._journal.changes.wait(seen, timeout=LOOK_SECONDS)
+        stopped = self._stop.event.wait()
+        tasks = [asyncio.ensure_future(each) for each in (changed, stopped)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _is_catching_up(self, run: Run) -> bool:
         found = await self._journal.find_run(run.spec.name)
         training = None if found is None else training_of(found)
         return training is not None and training.is_catching_up
-
-
-async def _never_says(endpoint: Endpoint) -> bool:
-    """Whether it is up, and has no version to tell: one that is down tells none either."""
-    try:
-        await endpoint.models()
-    except UNREACHABLE:
-        return False
-    return endpoint.breaker.is_passing and await endpoint.version() is None

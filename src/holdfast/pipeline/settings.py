@@ -14,7 +14,7 @@ from holdfast.training.settings import TrainingSettings
 
 
 class TooOld(StrEnum):
-    """What becomes of a group whose oldest token is more versions behind than the bound."""
+    """What to do with a group whose oldest token is too many versions old."""
 
     TRAIN = "train"
     """With the correction of the objective; counted."""
@@ -108,8 +108,8 @@ def check_pipeline(pipeline: PipelineSettings, training: TrainingSettings, *, ta
 def adapted(
     pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int
 ) -> PipelineSettings:
-    """For a staleness that nobody chose: none, where the training is too short for it, or its loss
-    needs fresh samples."""
+    """For a default staleness: 0 if the training is too short for it, or if its loss needs fresh
+    samples."""
     try:
         check_pipeline(pipeline, training, tasks=tasks)
     except UsageError:
@@ -118,8 +118,8 @@ def adapted(
 
 
 def corrected(pipeline: PipelineSettings, training: TrainingSettings) -> TrainingSettings:
-    """With samples that may be stale, an objective without a correction gets the mask that leaves
-    out tokens whose probability has changed much (IcePop)."""
+    """If samples may be stale, an objective without a correction gets a mask (IcePop), which leaves
+    out tokens whose probability has changed much."""
     objective = training.trainer.objective
     if not pipeline.max_staleness or objective.correction is not None or training.loss:
         return training

@@ -1,7 +1,5 @@
-"""What each part of a pipeline says of itself: a small file that is whole or the one before.
-
-Whoever wants to know (`holdfast train --watch`, Prometheus) reads it; nobody depends on it.
-"""
+"""The status of each part of a pipeline: a small file, written whole. `holdfast train --watch` and
+Prometheus read it; nothing depends on it."""
 
 import json
 import os
@@ -70,16 +68,16 @@ class StatusFile:
 
 def read_status(folder: Path) -> list[PartStatus]:
     """Of every part that ever wrote one; what cannot be read is left out."""
-    found = []
+    part_statuses = []
     for path in sorted(folder.glob("*.json")):
         try:
             body = json.loads(path.read_text())
             numbers = {str(name): float(value) for name, value in body["numbers"].items()}
             doing, at, pid = str(body["doing"]), float(body["at"]), int(body["pid"])
-            found.append(PartStatus(path.stem, doing, at, pid, numbers))
+            part_statuses.append(PartStatus(path.stem, doing, at, pid, numbers))
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             continue
-    return found
+    return part_statuses
 
 
 class RolloutProgress(Progress):
@@ -114,7 +112,7 @@ class RolloutProgress(Progress):
 
 
 SILENT_SECONDS = 10.0
-"""After which a status is old: while the trainer computes, it says nothing."""
+"""Seconds after which a status is old. A trainer writes none while it computes."""
 
 
 async def pool_of(journal: Journal, name: str) -> DataPool:
@@ -192,11 +190,11 @@ async def watched_page(journal: Journal, name: str, *, folder: Path | None) -> l
 
 def families(parts: Sequence[PartStatus], restarts: Mapping[str, int]) -> list[Family]:
     """Each number of each part; what only grows is a counter."""
-    found = []
+    metrics = []
     for part in parts:
         for name, value in sorted(part.numbers.items()):
             kind = "counter" if name.endswith("_total") else "gauge"
-            found.append(single(f"{part.part}_{name}", kind, value))
-        found.append(single(f"{part.part}_said_seconds", "gauge", max(0, time.time() - part.at)))
+            metrics.append(single(f"{part.part}_{name}", kind, value))
+        metrics.append(single(f"{part.part}_said_seconds", "gauge", max(0, time.time() - part.at)))
     samples = tuple(("", label("part", name), float(n)) for name, n in restarts.items())
-    return [*found, Family("restarts_total", "counter", samples)]
+    return [*metrics, Family("restarts_total", "counter", samples)]

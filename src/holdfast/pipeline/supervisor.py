@@ -31,7 +31,7 @@ class PipelineEnding(Struct, frozen=True):
     """How a pipeline ended."""
 
     cause: str
-    """Of an end that was early: what the part that ended it said last; "" when all was done."""
+    """Why it ended early: the last line of the part that caused it; "" if all was done."""
     code: int
     """The exit status of that part, 1 for an engine; 0 when all was done or a stop was requested.
     """
@@ -73,8 +73,8 @@ class _Keeper:
         return False
 
     def _why(self, child: ChildProcess) -> str:
-        said = child.last_line if self.code >= 0 else ""
-        return f"{how_ended(self.part.name, self.code)}{f': {said}' if said else ''}"
+        last_line = child.last_line if self.code >= 0 else ""
+        return f"{how_ended(self.part.name, self.code)}{f': {last_line}' if last_line else ''}"
 
     def _on_line(self, stream: str, text: str) -> None:
         self._supervisor.on_line(self.part.name, stream, text)
@@ -121,8 +121,10 @@ class Supervisor:
 
     @property
     def restarts(self) -> dict[str, int]:
-        found = {keeper.part.name: keeper.restarts.count for keeper in self._keepers}
-        return found if self._engine is None else found | {"engine": self._engine.restarts.count}
+        restarts = {keeper.part.name: keeper.restarts.count for keeper in self._keepers}
+        return (
+            restarts if self._engine is None else restarts | {"engine": self._engine.restarts.count}
+        )
 
     @property
     def pids(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 MIN_THREAD_SIZE = 1 << 15
 """Characters or tokens. A tokenizer takes about a second for each million of characters."""
 MAX_THREADS = 4
-"""Each one may need hundreds of bytes for every token of a prompt."""
+"""The most threads: each may need hundreds of bytes for every token of a prompt."""
 Result = TypeVar("Result")
 
 

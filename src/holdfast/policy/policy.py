@@ -67,7 +67,7 @@ class Request(Struct, frozen=True):
     seconds: float | None = None
     """The time limit of a completion in parts, without outages; then it is truncated."""
     experts_from: int | None = None
-    """From which token of prompt and completion on routed experts are wanted; None: none are."""
+    """The first token of prompt and completion whose routed experts are wanted; None: none."""
     # What follows is set for one try, whose prompt has the tokens that are sampled already.
     model: str = ""
     """The name that the engine is asked for."""
@@ -95,15 +95,17 @@ class Completion(Struct, frozen=True, gc=False):
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """The distribution of its engine's logprobs, for any sampling parameters."""
     usage: Usage | None = None
-    """Of all tries that sent something; None: nobody says."""
+    """The usage of all tries that sent something; None if no engine reports it."""
     experts: ExpertRows | None = None
     """Of the tokens from the request's `experts_from` to the last but one."""
     reasoning_tags: tuple[str, ...] = ()
     """Between which the message's reasoning was part of its content."""
+    dialect: str = ""
+    """The HTTP interface of the engine that ended it."""
 
 
 class Policy(Protocol):
-    """What is sampled from. A subclass may leave out all methods but `sample`."""
+    """A source of samples. A subclass may leave out all methods except `sample`."""
 
     model: str
 
@@ -154,7 +156,7 @@ class WrappedPolicy:
 
 
 class NoPolicy(Policy):
-    """In place of a policy where nothing is to be sampled: `sample` raises."""
+    """A policy for runs that sample nothing: `sample` raises."""
 
     def __init__(self, model: str = "", why: HoldfastError | None = None):
         """`why`: the error that `sample` raises."""

@@ -32,7 +32,7 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 """The names of LiteLLM are understood, too."""
 NEAR = 0.75
-"""How alike a word has to be to a provider's name for that to be what is meant."""
+"""How similar a word must be to a provider's name for a suggestion."""
 
 
 def provider_of(model: str | None) -> str | None:
@@ -42,15 +42,15 @@ def provider_of(model: str | None) -> str | None:
 
 
 def meant_provider(text: str) -> str:
-    """`; is 'openai/gpt-4o' meant?` for what is nearly a provider's model; "" for anything else."""
+    """`; is 'openai/gpt-4o' meant?` for a misspelled provider; "" for anything else."""
     prefix, _, rest = text.partition("/")
     near = nearest(prefix.lower(), PROVIDERS, alike=NEAR)
     return f"; is '{near}/{rest or 'NAME'}' meant?" if near else ""
 
 
 def unknown_provider(text: str) -> str:
-    """What is wrong with `nosuch/model`, which is written as a provider's model is; "" for what is
-    written otherwise."""
+    """What is wrong with `nosuch/model`, which looks like a provider's model; "" for other
+    names."""
     prefix, slash, model = text.partition("/")
     is_name = prefix.replace("-", "").replace("_", "").isalnum()
     if not (slash and model and is_name) or prefix == "localhost":

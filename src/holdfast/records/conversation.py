@@ -58,7 +58,7 @@ def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
 
 
 def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:
-    """What came after the last reply: nobody generated from it."""
+    """The answers to the last reply; no generation follows them."""
     call_ids = {call.id for call in last.message.tool_calls}
     texts = []
     for step in history.in_order:
@@ -120,12 +120,13 @@ def _chain(history: History, last: Generated) -> list[Generated]:
 
 
 def _since_break(chain: list[Generated]) -> list[Generated]:
-    """From where the conversation was last rendered anew: there, all messages are recorded."""
+    """The point at which the conversation was last rendered from scratch: all messages are recorded
+    there."""
     starts = [at for at, step in enumerate(chain) if step.prefix_break]
     return chain[starts[-1] :] if starts else chain
 
 
 def main_end(history: History) -> Generated | None:
-    """The last generation of the main conversation, or of any where there is none in that."""
+    """The last generation of the main conversation; without one, the last generation of any."""
     main = [step for step in history.generations if "." not in step.path]
     return next(reversed(main or history.generations), None)

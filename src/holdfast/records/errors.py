@@ -77,7 +77,8 @@ class JournalNewer(JournalError):
 
 
 class JournalUnreachable(JournalError):
-    """Its server did not answer for as long as a command waits: the same command goes on later."""
+    """The journal's server did not answer while a command waited. The same command continues
+    later."""
 
     exit_code = Exit.STOPPED
 
@@ -101,8 +102,8 @@ class JournalDamaged(JournalError):
 
 
 class LostCommits(JournalDamaged):
-    """The journal no longer has what it had acknowledged. Nothing goes on until someone puts it
-    back or accepts the loss: what may not be done twice may be among it."""
+    """The journal lacks commits that it had acknowledged. All commands stop until someone restores
+    the files or accepts the loss: the lost records may be of calls that must not happen twice."""
 
 
 class RunHeld(JournalError):
@@ -122,7 +123,7 @@ class LeaseLost(JournalError):
 
 
 class DeliveryTimeout(JournalError):
-    """No batch came for as long as a consumer waits for one. Nothing was taken; it may go on."""
+    """No batch came while a consumer waited. Nothing was taken; the consumer may continue."""
 
     retryable = True
 
@@ -159,6 +160,11 @@ class EngineUnavailable(PolicyError):
 
 class BadAnswer(PolicyError):
     """The engine answered, but not with what was asked: missing ids, NaN logprobs, wrong model."""
+
+
+class WeightsDoubted(BadAnswer):
+    """Nobody knows that the weights which sampled these tokens were the right ones. They are
+    dropped, and sampled again."""
 
 
 class PolicyRefused(PolicyError):
@@ -198,8 +204,8 @@ class RecordTooLarge(HoldfastError):
 
 
 class NotTrainable(HoldfastError):
-    """The data is good for evaluation, and no sample is made of it: it has no token ids, or
-    logprobs of another distribution than the one that was sampled from."""
+    """The data is good for evaluation, but gives no sample: it has no token ids, or logprobs of
+    another distribution than the sampled one."""
 
     exit_code = Exit.USAGE
 
@@ -216,7 +222,7 @@ class Truncated(HoldfastError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.returned = returned
-        """What the rollout would return for it: a reward, or (turns used, reward)."""
+        """What the rollout would return: a reward, or (turns used, reward)."""
 
 
 class ContextOverflow(Truncated):
@@ -277,7 +283,7 @@ class ToolSaysNo(HoldfastError):
 
 
 class Diverged(HoldfastError):
-    """On replay the rollout asked for something other than what is recorded (I9)."""
+    """On replay, the rollout asked for something other than what is recorded (I9)."""
 
 
 class AttemptTimeout(HoldfastError):
@@ -304,16 +310,16 @@ class ScorerDied(HoldfastError):
 
 
 class ScorerUnloadable(HoldfastError):
-    """A process of its own cannot load the scorer, or loads another one. It stops the run: nothing
-    failed, and what is rolled out can be scored later."""
+    """A scorer's process cannot load the scorer, or loads another one. The run stops; no trajectory
+    fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False
 
 
 class ScoringStopped(HoldfastError):
-    """A scorer asked for the end of it all, as `pytest.skip()` does, by what it `raised`. It stops
-    the run: nothing failed, and what is rolled out can be scored later."""
+    """A scorer asked to stop everything, as `pytest.skip()` does, with the error that it `raised`.
+    The run stops; no trajectory fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False

@@ -60,8 +60,11 @@ TREATMENT: dict[Cause, Treatment] = {
 
 
 _WORST_FIRST = (Cause.CODE, Cause.ENVIRONMENT, Cause.INFRASTRUCTURE, Cause.POLICY)
-"""What an exception group counts as: a bug beside an accident is a bug, which no retry mends; an
-accident beside a limit that the policy met is an accident, and no outcome."""
+"""The order in which an exception group takes the cause of its worst member.
+
+A bug beside an accident is a bug, because no retry repairs it. An accident beside a limit is an
+accident, and no outcome.
+"""
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
@@ -232,8 +235,8 @@ def _is_in_library(file: str) -> bool:
 
 
 def fold_traceback(text: str) -> str:
-    """A recorded traceback for people: frames of Holdfast, and those of asyncio between them, are
-    one line, also where there are no others."""
+    """A recorded traceback for people: frames of Holdfast, and of asyncio between them, become one
+    line, even if no others are left."""
     parts = _FRAME.split(text)
     frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
     is_ours = [_is_ours(head) for head, _ in frames]
@@ -327,7 +330,7 @@ _CLIENTS = frozenset(
         ("websockets", "WebSocketException"),
     }
 )
-"""Of each library, by its top package, the root of what its requests raise."""
+"""For each library, by its top package: the base class of its request errors."""
 _FILES = (
     FileExistsError,
     FileNotFoundError,

@@ -24,7 +24,7 @@ class Unprintable(RuntimeError):
 
 
 class ExitCalled(RuntimeError):
-    """User code raised what is meant for the process or the loop, not for a trajectory."""
+    """User code raised an exception that is meant for the process or the event loop."""
 
 
 class _Nobody(Exception):
@@ -57,7 +57,7 @@ def traceback_of(error: BaseException) -> TracebackType | None:
 
 
 def frames_of(error: BaseException) -> list[tracebacks.FrameSummary]:
-    """Where it was raised, outermost first."""
+    """The frames where it was raised, outermost first."""
     return list(tracebacks.extract_tb(traceback_of(error)))
 
 

@@ -20,10 +20,8 @@ class Shortfall(StrEnum):
 
 
 class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """What becomes of the trajectories of one task when some of them fail for good.
-
-    Recorded with the run: a resume with another one is refused, unless changes are accepted.
-    """
+    """What to do with the trajectories of a task when some of them fail for good. It is recorded
+    with the run; a resume with another policy is refused unless changes are accepted."""
 
     refill: int = 1
     """How often a member is rolled out anew when its attempts are spent."""

@@ -31,6 +31,7 @@ from holdfast.records.step import (
     Record,
     Refilled,
     Reopened,
+    Reused,
     Scored,
     ScoringFailed,
     Snapshotted,
@@ -47,7 +48,7 @@ from holdfast.records.usage import NOTHING, Usage, UsageByModel, judge_usage
 
 
 class EpisodeLog:
-    """What was done to one environment since its opening, and what was kept of it."""
+    """The actions in one environment since its opening, and its snapshots."""
 
     __slots__ = ("actions", "cuts", "last_step", "snapshots")
 
@@ -81,35 +82,37 @@ class History:
     """The present state of one trajectory, and what led to it."""
 
     def __init__(self, records: Iterable[Record] = (), *, settled: bool = True):
-        """`settled`: as the journal lists it, for whoever reads rewards. What is not settled is to
-        be scored, perhaps anew, by another scorer: it has no score and no reward until then."""
+        """`settled`: whether the journal lists the trajectory as settled, for readers of rewards.
+
+        An open trajectory has no score and no reward yet, because it may be scored again, by
+        another scorer.
+        """
         self._settled = settled
         self.steps: dict[str, Step] = {}
         self.results: dict[str, ToolResult] = {}
         self.shown_tools: dict[str, str] = {}
-        """The schemas, JSON, that each generation was shown; it has none where they are the task's.
-        Those of one conversation are one text."""
+        """The schemas (JSON) that each generation was shown; absent if they are the task's.
+        Generations of one conversation share one text."""
         self.drafts: dict[str, Drafted] = {}
         """Generations that are not finished: all of their durable tokens in one."""
         self.calls: dict[tuple[bytes, int], Called] = {}
         """Of a black-box agent, by key and occurrence."""
         self.calls_ever = 0
-        """Those that are history, too, and calls of tools."""
+        """Includes those in history, and tool calls."""
         self.refusals: dict[tuple[int, bytes], CallRefused] = {}
         """Calls of a black-box agent that were not answered, of all its attempts."""
         self.worlds: dict[str, EpisodeLog] = {}
-        """What was done to each environment, by the path of its opening."""
+        """The actions in each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
-        """How many attempts ended, without a failure of their own, while a tool call ran, or the
-        environment was called; on the way back, by the path of its opening. What was done at last
-        counts no more."""
+        """How many attempts ended without a recorded failure while a tool call ran or an
+        environment was called; for an environment on its way back, by the path of its opening. A
+        later success resets the count."""
         self.furthest = 0
         """How many steps there ever were at once, in this life."""
         self.unfinished: set[str] = set()
-        """Tool calls that began, and of whose end nothing is recorded: neither a result nor a
-        failure of the attempt that made them. Whoever reads this from a journal knows that the
-        process died in them."""
+        """Tool calls that began and have no recorded end: neither a result nor a failed attempt. In
+        a journal, this means that the process died in them."""
         self._begun: set[str] = set()
         self._entered: set[str] = set()
         self._failed = False
@@ -129,6 +132,8 @@ class History:
         self.used: UsageByModel = {}
         """All that was ever sampled, by model: what is history and no part of the data, and what a
         judge used, too."""
+        self.reused = ""
+        """The run that sampled it, where that was another one."""
         self.records = 0
         for record in records:
             self.take(record)
@@ -147,7 +152,7 @@ class History:
             self._turn(record)
 
     def after(self, records: Iterable[Record]) -> "History":
-        """What this becomes with these records. It stays as it is itself."""
+        """A history with these records added; this one does not change."""
         later = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
@@ -270,6 +275,9 @@ class History:
                 self.scored = record
                 for model, usage in judge_usage(record.details).items():
                     self._use(model, usage)
+            case Reused():
+                self.reused = record.run
+                self.used = {}
             case ScoringFailed():
                 self.scoring_failures.append(record.failure)
                 if record.final and self.finished is not None:
@@ -348,7 +356,7 @@ class History:
         return [self.steps[path] for path in sorted(self.steps, key=path_order)]
 
     def reward_at(self, step: Step) -> float:
-        """What an environment gave for it; 0.0 for anything else."""
+        """The reward that an environment gave for the step; 0.0 for other steps."""
         if isinstance(step, EnvironmentStepped):
             return step.reward
         result = self.results.get(step.path) if isinstance(step, ToolIntent) else None
@@ -365,26 +373,26 @@ class History:
 
     @property
     def interrupted_calls(self) -> list[str]:
-        """The names of the tools of whose calls nobody knows whether they took effect, where the
-        model was told so."""
+        """The names of tools with interrupted calls, where the model got the result
+        "interrupted"."""
         paths = (self.steps[path] for path, result in self.results.items() if result.interrupted)
         return [step.name for step in paths if isinstance(step, ToolIntent)]
 
     @property
     def unanswered_calls(self) -> list[CallRefused]:
-        """What the last attempt of an agent was refused, and never got by asking again."""
+        """The refused calls of an agent's last attempt that it did not repair."""
         last = len(self.attempts)
         refusals = (call for call in self.refusals.values() if call.attempt == last)
         return [call for call in refusals if not call.answer]
 
     @property
     def seams(self) -> int:
-        """How often a reply went on after an interruption instead of being sampled anew."""
+        """How often a reply continued after an interruption instead of being sampled again."""
         return sum(len(step.seams) for step in self.generations)
 
     @property
     def environment_steps(self) -> list[EnvironmentStepped]:
-        """What was done in environments through `step`, openings aside."""
+        """The actions in environments by `step`, without openings."""
         return [
             step
             for step in self.in_order

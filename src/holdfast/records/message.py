@@ -33,7 +33,7 @@ class Role(StrEnum):
 
 
 class FunctionCall(Struct, frozen=True, gc=False):
-    """What a call names, and what it is given."""
+    """The name and the arguments of a call."""
 
     name: str
     arguments: str
@@ -253,7 +253,7 @@ def as_message(value: object, *, where: str = "a message") -> Message:
 
 
 def as_messages(values: object, *, where: str = "messages") -> tuple[Message, ...]:
-    """The messages of a conversation; a text alone is one of the user's."""
+    """The messages of a conversation. A plain text is one user message."""
     if isinstance(values, str):
         return (user(values),)
     if isinstance(values, Mapping | Message) or not isinstance(values, Iterable):
@@ -293,7 +293,7 @@ def _plain_call(call: object) -> object:
 
 
 def _check_members(plain: Mapping[str, object], where: str) -> None:
-    """What is missing; what is there in another type is found when it is converted."""
+    """Checks for missing members. Members of a wrong type are noticed by the conversion."""
     if "role" not in plain:
         raise UsageError(f"{where} has no 'role'{_instead(plain, 'role')}")
     _as_role(plain["role"], where)
@@ -320,7 +320,7 @@ def _instead(plain: Mapping[str, object], missing: str) -> str:
 
 
 def _explain(plain: Mapping[str, object], where: str) -> str:
-    """The member that is of another type than messages have, and what it wants; "" if none is."""
+    """The member with a wrong type, and the right type; "" if all are right."""
     if wrong := _explain_content(plain.get("content"), where):
         return wrong
     for name in ("tool_call_id", "name", "reasoning"):

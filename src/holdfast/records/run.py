@@ -18,14 +18,18 @@ MAX_SAMPLES = 1_000_000
 """Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
 MAX_NAMED = 5
 """Functions and values that are named as changed."""
-_APART = frozenset({"rollout_code", "scorer_code", "tags", "command", "training"})
-"""What `rollout` and `scorer` stand for, and what is no part of what is sampled."""
+_APART = frozenset(
+    {"rollout_code", "scorer_code", "tags", "command", "training", "series", "fresh", "lineage"}
+)
+"""What `rollout` and `scorer` cover, and what is no part of what is sampled."""
+_SAMPLES = ("model", "renderer", "sampling", "seed", "rollout")
+"""What decides, together with a task, how its trajectories are sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
 
 class Code(Struct, frozen=True):
-    """What the fingerprint of some code stands for."""
+    """What the fingerprint of some code covers."""
 
     parts: dict[str, str] = {}
     """The digest of each function, class and value, by its name: so that a change can be named."""
@@ -37,11 +41,11 @@ class RecordedCommand(Struct, frozen=True):
     words: tuple[str, ...]
     """Without secrets, and without the program's name."""
     folder: str
-    """Where it was given: relative paths mean something there."""
+    """The folder of the command, to which relative paths refer."""
 
 
 class RunSpec(Struct, frozen=True):
-    """What a run samples. Resuming with another one is refused unless accepted by name."""
+    """What a run samples. Resuming with another spec is refused, unless the change is accepted."""
 
     name: str
     samples: int
@@ -62,9 +66,16 @@ class RunSpec(Struct, frozen=True):
     tags: tuple[str, ...] = ()
     """The user's own words for it. No part of what is sampled."""
     command: RecordedCommand | None = None
-    """No part of it, either. None for a run that a program began."""
+    """Not part of what is sampled. None if a program began the run."""
     training: str = ""
-    """Of a training: the settings that make it another one, as JSON. "": it is no training."""
+    """For a training: the settings that make it another one, as JSON. "": it is no training."""
+    series: str = ""
+    """The runs that share trajectories: what one of them has sampled, the next ones reuse. "": it
+    is in none."""
+    fresh: bool = False
+    """It reuses nothing."""
+    lineage: tuple[str, ...] = ()
+    """Of a run in a series: its own mark, and those of the runs whose trajectories it may have."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)
@@ -75,10 +86,8 @@ class RunSpec(Struct, frozen=True):
         _check_kind("group", self.group, GroupPolicy)
 
     def check(self, *, tasks: int) -> None:
-        """Raises when a run of that many tasks cannot be worked on as it is described.
-
-        Not part of construction: what a journal holds is read, whatever it was begun with.
-        """
+        """Raises if a run of this many tasks cannot work as described. It is not part of
+        construction, because a journal's specs must always be readable."""
         if any(unicodedata.category(character) in _BREAKING for character in self.name):
             raise UsageError(
                 f"a run's name has no control characters or line breaks: {self.name!a}"
@@ -102,12 +111,26 @@ class RunSpec(Struct, frozen=True):
 
     def differences(self, other: "RunSpec") -> list[str]:
         """One line for each thing in which `other` is not this run."""
-        old, new = _flat(self), _flat(other)
         return [
-            _difference(field, old.get(field), new.get(field)) + _about_code(self, other, field)
+            f"{field}: recorded {then}, now {now}{_about_code(self, other, field)}"
+            for field, (then, now) in self.changed(other).items()
+        ]
+
+    def changed(self, other: "RunSpec") -> dict[str, tuple[str, str]]:
+        """The same, as what it was and what it is now, by field."""
+        old, new = _flat(self), _flat(other)
+        return {
+            field: (_format_value(old.get(field)), _format_value(new.get(field)))
             for field in old
             if old.get(field) != new.get(field) and not _is_unknown(self, other, field)
-        ]
+        }
+
+    def changed_code(self, other: "RunSpec") -> str | None:
+        """The names of the functions and values that changed, in rollout or scorer; "" where they
+        are not known. None: the code is the same."""
+        fields = [field for field in ("rollout", "scorer") if field in self.changed(other)]
+        names = [name for field in fields for name in _changed_names(self, other, field)]
+        return ", ".join(_shortened(names)) if fields else None
 
     def has_other_scorer(self, other: "RunSpec") -> bool:
         """Whether the trajectories of `other` get their rewards from another scorer, or of none."""
@@ -115,6 +138,17 @@ class RunSpec(Struct, frozen=True):
             getattr(self, field) != getattr(other, field) and not _is_unknown(self, other, field)
             for field in ("scorer", "judge")
         )
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether its name is its series and a number, which the user did not choose."""
+        number = self.name.removeprefix(f"{self.series}-")
+        return bool(self.series) and number != self.name and number.isdecimal()
+
+    def may_reuse(self, other: "RunSpec") -> bool:
+        """Whether the trajectories of `other` are what this run would sample for the same tasks."""
+        keeps = self.group.keep_interrupted or not other.group.keep_interrupted
+        return keeps and all(getattr(self, name) == getattr(other, name) for name in _SAMPLES)
 
     def differs_by_code(self, other: "RunSpec") -> bool:
         """Whether `other` is this run with another rollout or scorer (most often, both are in one
@@ -161,10 +195,6 @@ def _check_kind(name: str, value: object, kind: type) -> None:
         raise UsageError(f"{name} is a {kind.__name__}(…), not {value!r:.100}")
 
 
-def _difference(field: str, recorded: object, now: object) -> str:
-    return f"{field}: recorded {_format_value(recorded)}, now {_format_value(now)}"
-
-
 def _format_value(value: object) -> str:
     return "none" if value in (None, "", (), []) else repr(value)
 
@@ -176,15 +206,19 @@ def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
 
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
     """Which functions and values differ, where both have the same name."""
+    names = _changed_names(recorded, now, field)
+    return f" (changed: {', '.join(_shortened(names))})" if names else ""
+
+
+def _changed_names(recorded: RunSpec, now: RunSpec, field: str) -> list[str]:
     codes = [getattr(spec, f"{field}_code", None) for spec in (recorded, now)]
     then, new = (code.parts if isinstance(code, Code) else {} for code in codes)
     if not then or not new:
-        return ""
+        return []
     called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
     if len(called) > 1:
-        return ""
-    names = [name for name in (*new, *then) if then.get(name) != new.get(name)]
-    return f" (changed: {', '.join(_shortened(names))})" if names else ""
+        return []
+    return [name for name in (*new, *then) if then.get(name) != new.get(name)]
 
 
 def _shortened(names: Iterable[str]) -> list[str]:

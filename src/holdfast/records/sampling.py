@@ -38,8 +38,8 @@ _TAKEN = frozenset(
         *("echo", "best_of", "use_beam_search", "prompt_logprobs", "return_tokens_as_token_ids"),
     )
 )
-"""What decides which prompt is answered and what is recorded. A request says it for itself, or does
-not say it: `extra_body` does not have it."""
+"""The fields that decide which prompt is answered and what is recorded. `extra_body` must not
+contain them."""
 _RENDERED = frozenset(
     (
         *("messages", "conversation", "tools", "documents", "add_generation_prompt"),
@@ -75,13 +75,14 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     reasoning_effort: str | None = None
     """How long the model is to think, as its template or its engine names it: low, high, …"""
     top_k: int = 0
-    """Of how many of the likeliest tokens each is drawn; 0: of all."""
+    """How many of the likeliest tokens each token is drawn from; 0: all."""
     tool_choice: str = ""
-    """What the reply has to call: `required` for any tool, `tool:NAME` for this one; "": it may."""
+    """The call that the reply must have: `required` for any tool, `tool:NAME` for a certain one;
+    "": none."""
     parallel_tool_calls: bool = True
     """False: it makes one call at most."""
     thinking_token_budget: int | None = None
-    """After how many tokens of reasoning the engine ends it; None: when the model does."""
+    """The number of reasoning tokens after which the engine ends the reasoning; None: no limit."""
     min_p: float = _ZERO
     """Tokens are not drawn that are less likely than this share of the likeliest; 0: all are."""
     presence_penalty: float = _ZERO
@@ -109,7 +110,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     """
 
     def changed(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of the parameters that are not at their defaults."""
+        """The parameters that differ from their defaults."""
         return tuple(name for name in names if getattr(self, name) != getattr(_DEFAULT, name))
 
     @property
@@ -119,8 +120,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
 
     @property
     def is_bent(self) -> bool:
-        """Whether some tokens were made more or less likely than the model has them. Of what is
-        passed on as it is, nobody knows."""
+        """Whether the sampling changes the model's probabilities of some tokens. For parameters
+        that are passed on unread, this is unknown."""
         return bool(self.changed(_BENDING))
 
     @property
@@ -236,12 +237,12 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
 
     @property
     def forced_tool(self) -> str:
-        """The one tool that has to be called; "" where there is none."""
+        """The one tool that must be called; "" if there is none."""
         return self.tool_choice.removeprefix(NAMED) if self.tool_choice.startswith(NAMED) else ""
 
     @property
     def schema(self) -> dict[str, object] | None:
-        """What the reply has to fit; None where any JSON will do, or none is wanted."""
+        """The schema that the reply must fit; None if any JSON, or no JSON, is wanted."""
         if not isinstance(self.json, str):
             return None
         decoded: dict[str, object] = msgspec.json.decode(self.json)
@@ -252,7 +253,7 @@ _DEFAULT = Sampling()
 
 
 def changed_parameters(sampling: Sampling) -> dict[str, object]:
-    """Those that are not at their defaults, as JSON has them."""
+    """The parameters that differ from their defaults, as in JSON."""
     given = msgspec.to_builtins(sampling)
     return {name: given[name] for name in sampling.changed(given)}
 
@@ -294,8 +295,8 @@ def _in_words(kind: object) -> str:
 
 
 def packed(sampling: Sampling) -> bytes:
-    """What fingerprints are taken of. As an object, and not as a struct, whose header says how many
-    fields there could be: a field that is added would be in all of them."""
+    """The input of fingerprints, as an object. A struct's header would contain the number of its
+    fields, so a new field would change all fingerprints."""
     return msgspec.msgpack.encode(msgspec.to_builtins(sampling))
 
 

@@ -25,8 +25,9 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What becomes of a call in which the process died: nobody knows whether it took effect. A
-    call that ended, be it with an error or at its timeout, is made again under any contract."""
+    """What happens to a call in which the process died, so that nobody knows whether it took
+    effect. A call that ended, even with an error or at its timeout, is repeated under any contract.
+    """
 
     IDEMPOTENT = "idempotent"
     """Run again with the same idempotency key."""
@@ -89,7 +90,7 @@ class Generated(_Record, frozen=True, tag=2):
     ids: bytes
     logprobs: bytes
     engine_finish_reason: str
-    """In the engine's own word; everybody else reads `finish_reason`."""
+    """The engine's own word; everybody else reads `finish_reason`."""
     versions: tuple[VersionSpan, ...]
     message: Message
     added: tuple[Message | str, ...]
@@ -101,29 +102,33 @@ class Generated(_Record, frozen=True, tag=2):
     prefix_break: str = ""
     """Why the prompt does not begin with the stream of `base`; "" when it does."""
     drafted: int = 0
-    """How many of its first tokens are in `Drafted` records; `ids` and `logprobs` then hold the
-    rest. Folding joins them (see `history`): nobody else sees a generation in parts."""
+    """How many of its first tokens are in `Drafted` records; `ids` and `logprobs` hold the rest.
+    The fold joins them (see `history`), so no reader sees a generation in parts."""
     seams: tuple[int, ...] = ()
     """The tokens at which it went on after an interruption."""
     trainable: bool = True
     """False: from an engine that gives no tokens, so that only its message is known."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """What its engine's logprobs have in them, whatever the sampling."""
+    """What its engine's logprobs include, whatever the sampling."""
     usage: Usage | None = None
-    """Of all its tries that sent something, also those before a seam; None: nobody says."""
+    """The usage of all its tries that sent something, also before a seam; None if no engine reports
+    it."""
     tools: str | None = None
-    """The schemas of the tools that were shown, JSON; None: those of `base`, or without one those
-    of the task."""
+    """The schemas of the shown tools, as JSON. None: those of `base`; without `base`, those of the
+    task."""
     experts: RoutedExperts | None = None
-    """Those of its tokens that no generation before has; None: not asked for, or not given."""
+    """The routed experts of tokens that no earlier generation holds; None if they were not
+    requested, or not given."""
     reasoning_tags: tuple[str, ...] = ()
     """Between which its reasoning was part of the content that a chat engine sent; (): it was not.
     """
+    dialect: str = ""
+    """The HTTP interface of the engine that ended it, as `--dialect` names it."""
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended, as chat APIs have it: a reply that the model ended with tool calls has
-        `tool_calls`, also where an engine says `stop` because it gives tokens and parses none."""
+        """Why it ended, in the words of chat APIs. A reply that the model ended with tool calls has
+        `tool_calls`, even if an engine that only returns tokens says `stop`."""
         called = self.message.tool_calls and self.engine_finish_reason in STOPPED
         return TOOL_CALLS if called else self.engine_finish_reason
 
@@ -134,13 +139,13 @@ class Generated(_Record, frozen=True, tag=2):
 
     @property
     def billed(self) -> Usage:
-        """What it used, also for tries that were interrupted."""
+        """What it used, including interrupted tries."""
         return self.counted if self.usage is None else self.usage
 
     @property
     def counted(self) -> Usage:
-        """What it used if nothing interrupted it: the same in a disturbed run and an undisturbed
-        one. So nothing of caches is in it."""
+        """What it would have used without interruptions: the same in a disturbed run and an
+        undisturbed one. So it does not count cached tokens."""
         if self.ids or self.delta:
             sampled = self.drafted + len(self.ids) // TOKEN_BYTES
             return Usage(self.keep + len(self.delta) // TOKEN_BYTES, sampled)
@@ -149,7 +154,7 @@ class Generated(_Record, frozen=True, tag=2):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The paths of the generations without which this one is not whole."""
+        """The paths of the generations that this one needs to be whole."""
         added = (item for item in self.added if isinstance(item, str) and item.startswith(ADDED))
         base = (self.base,) if self.base else ()
         return (*base, *(item.removeprefix(ADDED).partition(":")[0] for item in added))
@@ -174,7 +179,7 @@ class ToolResult(_Record, frozen=True, tag=4):
     """Why the call was rejected: unknown tool, invalid arguments, refusal, interruption."""
     seconds: float = 0.0
     reward: float | None = None
-    """What an environment's tool earned; None for a tool that earns nothing."""
+    """The reward of an environment's tool; None if the tool earns nothing."""
     done: bool = False
     truncated: bool = False
 
@@ -236,13 +241,13 @@ class Finished(_Record, frozen=True, tag=9):
     status: Status
     reason: str
     reward: float | None
-    """What the rollout itself returned, if it did."""
+    """The reward that the rollout returned, if any."""
     at: float
     unseen: tuple[str, ...] = ()
     """Generations that are no part of it: durable after the rollout had given up on them, or the
     answers to an agent's probes."""
     turns_used: int | None = None
-    """What the rollout itself said about it, if it did."""
+    """The number of turns that the rollout reported, if any."""
     added: tuple[str | Message, ...] = ()
     """The main conversation after its last reply, as in `Generated.added`. Empty where tools and
     environments said all of that: it is recorded with them."""
@@ -307,7 +312,8 @@ class Drafted(_Record, frozen=True, tag=14):
 
 
 class Snapshotted(_Record, frozen=True, tag=15):
-    """What an environment was after its first `applied` actions: a blob that it can restore."""
+    """The state of an environment after its first `applied` actions, as a blob that it can
+    restore."""
 
     environment: str
     applied: int
@@ -316,7 +322,7 @@ class Snapshotted(_Record, frozen=True, tag=15):
 
 
 class CloseFailed(_Record, frozen=True, tag=16):
-    """An environment could not be closed. What was done in it stands."""
+    """An environment could not be closed. The results in it stand."""
 
     environment: str
     failure: Failure
@@ -324,10 +330,8 @@ class CloseFailed(_Record, frozen=True, tag=16):
 
 
 class Entered(_Record, frozen=True, tag=18):
-    """An environment is about to be called where a process that is gone had come to already.
-
-    Durable before the call: one that kills the process every time is found out by it.
-    """
+    """The environment is about to repeat a step that a dead process had already reached. Durable
+    before the call, so that a call which kills the process every time is noticed."""
 
     path: str
     """The step; on the way back, the opening."""
@@ -365,7 +369,7 @@ class Called(_Record, frozen=True, tag=17):
     """Whether its first message is a response's `instructions`: a later call that goes on from it
     does not take that over."""
     heard: int = 0
-    """The last attempt whose agent is known to have received the answer; 0 for none."""
+    """The last attempt whose agent is known to have received the answer; 0 if unknown."""
 
 
 class CallRefused(_Record, frozen=True, tag=20):
@@ -390,6 +394,15 @@ class CallRefused(_Record, frozen=True, tag=20):
     """The id of the answer that the agent got when it asked again; "" while it did not."""
 
 
+class Reused(_Record, frozen=True, tag=21):
+    """All before it was recorded in another run, which sampled the same before. Nothing of it was
+    used, or paid for, in this run."""
+
+    run: str
+    """As it was called then."""
+    at: float
+
+
 Record = (
     AttemptStarted
     | Generated
@@ -410,6 +423,7 @@ Record = (
     | Called
     | Entered
     | CallRefused
+    | Reused
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

@@ -1,7 +1,8 @@
 """Task: one row of a data set, and how rows become tasks.
 
-Ids are given, or derived from the row's content plus its ordinal among equal rows: two rows with
-the same content stay two tasks, and inserting an unrelated row renames nothing.
+Ids are given, or derived from what a rollout reads of the row, with a number behind it for equal
+rows: `row-3fa94c`, `row-3fa94c-2`. So two equal rows stay two tasks, and inserting, removing or
+reordering other rows, or correcting a `ground_truth`, renames nothing.
 
 What a journal cannot hold is refused when it is read, by its place: nothing is recorded before.
 """
@@ -13,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -200,7 +201,8 @@ def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
     tasks = []
     for _, name, task in rows:
         if not _is_explicit(name):
-            name = next(each for each in _derived(name, task, seen) if each not in taken)
+            begin = row_name(task) if name is None else str(name)
+            name = next(each for each in _derived(begin, seen) if each not in taken)
             taken.add(name)
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
@@ -210,15 +212,14 @@ def _is_explicit(name: str | None) -> bool:
     return name is not None and not isinstance(name, _RowId)
 
 
-def _derived(name: str | None, task: Task, seen: Counter[str]) -> Iterator[str]:
+def _derived(begin: str, seen: Counter[str]) -> Iterator[str]:
     """The ids that a row may have, the first that is free."""
-    begin = content_digest(task)[:12] if name is None else str(name)
-    if name is not None and not seen[begin]:
+    if not seen[begin]:
         seen[begin] = 1
         yield begin
     while True:
         seen[begin] += 1
-        yield f"{begin}-{seen[begin] - 1 if name is None else seen[begin]}"
+        yield f"{begin}-{seen[begin]}"
 
 
 def _refuse_twice(rows: _Named, *, where: str, unit: str) -> None:
@@ -246,9 +247,14 @@ def own(task: Task) -> Task:
 
 
 def content_digest(task: Task) -> str:
-    """Names what the task asks, whatever its id."""
+    """A digest of what the task asks, without its id."""
     content = msgspec.structs.replace(task, id="")
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+
+def row_name(task: Task) -> str:
+    """The id of a row that has none, but for the number of an equal row."""
+    return f"row-{content_digest(msgspec.structs.replace(task, ground_truth=None))[:6]}"
 
 
 def tasks_digest(tasks: Iterable[Task]) -> str:
@@ -272,13 +278,25 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
     extra = {key: value for key, value in raw.items() if key not in FIELDS}
+    ground_truth = row.ground_truth
+    if ground_truth is None and _has_ground_truth(model := extra.get("reward_model")):
+        ground_truth, extra["reward_model"] = model["ground_truth"], _without_ground_truth(model)
     return name, Task(
         id="",
         messages=_messages(row, raw, where=where),
         tools=row.tools or (),
-        ground_truth=row.ground_truth,
+        ground_truth=ground_truth,
         metadata=extra | (row.metadata or {}),
     )
+
+
+def _has_ground_truth(model: object) -> TypeGuard[dict[str, object]]:
+    """Whether it is the column `reward_model` of verl's data sets."""
+    return isinstance(model, dict) and "ground_truth" in model
+
+
+def _without_ground_truth(model: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in model.items() if name != "ground_truth"}
 
 
 _WANTED = {
@@ -291,7 +309,7 @@ _WANTED = {
 
 
 def _ill_typed(raw: Mapping[str, object]) -> str:
-    """The first field of a row that is of another type, and what it is to be; "" if none is."""
+    """The first field of a row with a wrong type, and the right type; "" if all are right."""
     for name in filter(raw.__contains__, _WANTED):
         try:
             msgspec.convert({name: raw[name]}, _Row)
@@ -315,7 +333,7 @@ def check_id(name: str, *, where: str) -> None:
 
 
 def check_schema(tool: dict[str, object], *, where: str) -> None:
-    """Of one tool; those of other types than functions are the engine's affair."""
+    """Checks the schema of one tool. Tools that are no functions are left to the engine."""
     if tool.get("type", "function") == "function" and not _function_name(tool):
         raise UsageError(
             f"{where} names no function; it wants "
@@ -386,7 +404,7 @@ def _quote_key(key: object) -> str:
 
 
 def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
-    """The row's own id, or the one that an evaluation row carries."""
+    """The row's own id, or the id in an evaluation row."""
     if row.id is not None:
         return str(row.id)
     inner = raw.get("input_metadata")

@@ -6,10 +6,10 @@ from msgspec import Struct
 
 
 class Status(IntEnum):
-    """Where a trajectory stands. The numbers are the journal's; they never change."""
+    """The status of a trajectory. The journal stores the numbers, so they never change."""
 
     PENDING = 0
-    """Planned; nobody has worked on it, or it waits to go on."""
+    """Planned: nobody has worked on it, or it waits to continue."""
     RUNNING = 1
     """A worker has begun it."""
     COMPLETED = 2

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 MAX_TOKENS = 2**53
-"""What an API says beyond this is no count."""
+"""A larger count from an API is taken for an error."""
 
 
 class Usage(Struct, frozen=True, array_like=True, gc=False):
     """Tokens of one generation, or the sum of several."""
 
     prompt_tokens: int = 0
-    """What was sent to the engine, each time that it was sent."""
+    """Tokens sent to the engine, counted each time."""
     completion_tokens: int = 0
-    """What was sampled, reasoning included."""
+    """Sampled tokens, including reasoning."""
     cached_tokens: int = 0
-    """Of the prompt's, those that the engine says it had in its cache."""
+    """Prompt tokens that the engine reports as cached."""
     reasoning_tokens: int = 0
-    """Of the completion's, those that the engine says are reasoning."""
+    """Completion tokens that the engine reports as reasoning."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -33,7 +33,7 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         )
 
     def less(self, other: "Usage") -> "Usage":
-        """What is left of it without the other, and nothing where that is more."""
+        """The difference to the other usage, at least 0."""
         names = self.__struct_fields__
         return Usage(*(max(0, getattr(self, name) - getattr(other, name)) for name in names))
 
@@ -70,9 +70,10 @@ JUDGE = "judge"
 USED = "judge_usage"
 """Among a score's details: what judges used beside that, by their models."""
 UNREAD = "unread"
-"""Among what a judge says of itself in a score's details: its answers could not be read."""
+"""In a judge's details of a score: its answers could not be read."""
 UNREAD_JUDGE = "judge_unread"
-"""Among a score's details, where a function asked the judge and made a None of its own of that."""
+"""In a score's details: the function asked a judge, whose answer could not be read, and returned
+None itself."""
 
 
 def is_unread(details: Mapping[str, object]) -> bool:
@@ -83,7 +84,7 @@ def is_unread(details: Mapping[str, object]) -> bool:
 
 
 def judge_usage(details: Mapping[str, object]) -> UsageByModel:
-    """What judges used for a score; nothing where no judge says so."""
+    """The tokens that judges used for a score; empty if no judge reports any."""
     judge, used = details.get(JUDGE), details.get(USED)
     usages = (
         [(str(judge.get("model", "")), judge.get("usage"))] if isinstance(judge, Mapping) else []
@@ -107,7 +108,7 @@ def total_usage(used: Mapping[str, Usage]) -> Usage:
 
 
 def count_of(value: object) -> int | None:
-    """A count of tokens as an API says it; None for anything else."""
+    """A count of tokens from an API; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -13,14 +13,14 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class ToolUse(Struct, frozen=True):
-    """A tool call that was begun, and its result; None where it never had one."""
+    """A tool call that began, and its result; None if it never had one."""
 
     intent: ToolIntent
     result: ToolResult | None
 
 
 class TrajectoryView:
-    """What was asked, what was said, what was called, and how it ended."""
+    """The task, the conversation, the calls and the end of a trajectory."""
 
     def __init__(self, key: TrajectoryKey, task: Task, history: History, *, id: int | None = None):  # noqa: A002
         self.id = id
@@ -40,7 +40,7 @@ class TrajectoryView:
 
     @property
     def reward(self) -> float | None:
-        """What the rollout itself returned, or an earlier score."""
+        """The reward that the rollout returned, or an earlier score."""
         return self.history.reward
 
     @cached_property
@@ -71,7 +71,7 @@ class TrajectoryView:
 
     @property
     def turns_used(self) -> int:
-        """What the rollout said about it, else how often the policy spoke."""
+        """The number of turns that the rollout reported; otherwise how often the policy replied."""
         turns = self.history.finished.turns_used if self.history.finished else None
         trained = [step for step in self.history.generations if step.trainable or not step.ids]
         return len(trained) if turns is None else turns

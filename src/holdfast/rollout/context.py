@@ -87,8 +87,8 @@ class Rollout:
 
     @breaks_on_misuse
     def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
-        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape; a string, or
-        an observation, is what the user says."""
+        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape. A string, or
+        an observation, becomes a user message."""
         check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
             if isinstance(message, Observation):
@@ -254,7 +254,8 @@ class Rollout:
 
     @must_be_awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
-        """What `episode.step` does, from another branch than the one that opened the episode."""
+        """Does what `episode.step` does, from another branch than the one that opened the
+        episode."""
         self._check_own(episode)
         path = self._next_path()
         seen = await episode.act(path, action)
@@ -276,10 +277,10 @@ class Rollout:
         )
         if step is None:
             async with StepScope(self._session, path):
-                found = function()
-                if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
-                    found = await found
-            packed = validate.pack_value(found, label)
+                computed = function()
+                if asyncio.iscoroutine(computed) or isinstance(computed, Awaitable):
+                    computed = await computed
+            packed = validate.pack_value(computed, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.log.append(step)
         self._spend(0.0, path)
@@ -347,7 +348,7 @@ class Rollout:
     # --- how steps run
 
     def _check_own(self, *episodes: Episode) -> None:
-        """Whatever is used here belongs to the trajectory that is worked on."""
+        """Checks that an object that is used here belongs to the current trajectory."""
         check_own_attempt(self._session)
         for episode in episodes:
             episode.check_of(self._session)
@@ -437,7 +438,7 @@ class Rollout:
         return place
 
     def _added_last(self) -> tuple[Message | str, ...]:
-        """What follows the last reply, if anything of it is recorded nowhere else."""
+        """What follows the last reply, if some of it is recorded nowhere else."""
         known = self._stream.messages
         validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):

@@ -83,7 +83,7 @@ async def run_calls(
 
 
 async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
-    """Waits for every one of them; then raises the first error, in the order given."""
+    """Waits for all of them; then raises the first error, in the given order."""
     if len(works) == 1:
         return [await works[0]]
     tasks = [asyncio.create_task(work) for work in works]
@@ -208,9 +208,9 @@ async def _call(
     try:
         with _fail_on_accident(session, intent, tool, deadline):
             async with deadline, inside:
-                found = await begin()
-            seen = check_observation(found) if isinstance(found, Observation) else None
-            content, error = tool.render_result(found if seen is None else seen.text), ""
+                outcome = await begin()
+            seen = check_observation(outcome) if isinstance(outcome, Observation) else None
+            content, error = tool.render_result(outcome if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.render_result(str(refusal)), type(refusal).__name__
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)

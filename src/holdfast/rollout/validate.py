@@ -20,7 +20,7 @@ Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
 def message_of(value: object) -> Message:
-    """A message, a dict in OpenAI's shape, or what the user says."""
+    """A message from a message, a dict in OpenAI's shape, or a user's text."""
     if isinstance(value, str | Message | Mapping) or _dumps(value):
         message = as_message(value, where="t.add: the message")
         _check_parts(message)
@@ -54,6 +54,10 @@ def _dumps(value: object) -> bool:
 
 
 def _describe(value: object) -> str:
+    """A collection by its length: what is in it differs from task to task, and one mistake is one
+    line of the report."""
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"{type(value).__name__} {value!r:.100}"
 
 
@@ -68,8 +72,8 @@ def _hint(value: object) -> str:
 def conversation_of(
     messages: "list[Message]", tools: Sequence[dict[str, object]], renderer: Renderer
 ) -> "list[Message]":
-    """What is asked of the model, if it can be asked at all: a copy, since what is added meanwhile
-    is no part of it."""
+    """The conversation for the model, if the model can be asked at all. It is a copy, because
+    messages may be added meanwhile."""
     adopt_messages(messages)
     # Templates cannot begin with nothing; a renderer of one's own, as for a base model, may.
     if not messages and not getattr(renderer, "begins_empty", False):
@@ -124,7 +128,7 @@ def check_rollouts(rollouts: Sequence[object], where: str) -> None:
 
 
 def label_of(function: object, name: object) -> str:
-    """What a value is matched by."""
+    """The label that identifies a value."""
     if not callable(function):
         raise UsageError(f"t.value takes a function that is called once, not {_describe(function)}")
     label = name or getattr(function, "__qualname__", type(function).__name__)
@@ -134,9 +138,9 @@ def label_of(function: object, name: object) -> str:
 def as_recorded(value: Recordable) -> Recordable:
     """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
-        found = msgspec.msgpack.encode(value)
-        _check_size(len(found))
-        return msgspec.msgpack.decode(found, type=type(value))
+        packed = msgspec.msgpack.encode(value)
+        _check_size(len(packed))
+        return msgspec.msgpack.decode(packed, type=type(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = {Message: "message", ToolCall: "call"}[type(value)]
         raise UsageError(f"{value!r:.1000} is no {kind} that can be recorded: {error}") from error
@@ -159,21 +163,21 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
         named["json"] = schema_text(schema)
     kept = as_kept(named)
     try:
-        found = msgspec.convert({**msgspec.structs.asdict(run), **kept}, Sampling)
+        sampling = msgspec.convert({**msgspec.structs.asdict(run), **kept}, Sampling)
     except msgspec.ValidationError as error:
         raise UsageError(wrong_type(kept) or f"sampling: {error}") from error
-    if "" in found.stop:
+    if "" in sampling.stop:
         raise UsageError("stop: every reply holds the empty text; leave it out, or give None")
-    return found
+    return sampling
 
 
 def pack_value(value: object, label: str) -> bytes:
     """A value as it is recorded."""
     try:
-        found = msgspec.msgpack.encode(value)
-        msgspec.msgpack.decode(found)
-        _check_size(len(found))
-        return found
+        packed = msgspec.msgpack.encode(value)
+        msgspec.msgpack.decode(packed)
+        _check_size(len(packed))
+        return packed
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise TypeError(
             f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "

@@ -75,7 +75,7 @@ def config_of(args: Any) -> SlimeConfig:
 
 
 def _journal(args: Any) -> str:
-    """Where the first start makes it: in a folder that is there, since another one is a typo."""
+    """The journal's path, whose folder must exist: a missing folder is a typo."""
     where = str(getattr(args, "holdfast_journal", None) or "holdfast.db")
     check_address(where)
     if where != MEMORY and not is_server(where) and not Path(where).absolute().parent.is_dir():

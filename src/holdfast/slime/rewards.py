@@ -19,7 +19,7 @@ _SCALED = ("grpo", "gspo", "cispo")
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """For `--custom-reward-post-process-path`: the raw rewards, and those that slime trains on."""
+    """For `--custom-reward-post-process-path`: the raw rewards, and those for training."""
     wants = "post_process_rewards wants the Samples of slime, as a list"
     samples = listed(samples, wants, lambda item: hasattr(item, "get_reward_value"))
     raw = [_reward(args, sample) for sample in samples]

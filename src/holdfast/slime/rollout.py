@@ -81,8 +81,8 @@ class DataSource:
             )
 
     def save(self, rollout_id: int) -> None:
-        """slime's checkpoint of that rollout is on disk. Raises for one that was never given: what
-        nobody trained would count as trained."""
+        """slime's checkpoint of that rollout is on disk. Raises for a rollout that was never given,
+        because untrained groups would count as trained."""
         check_whole("rollout_id", rollout_id, least=0)
         stream = self._training()
         last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
@@ -94,7 +94,7 @@ class DataSource:
         self._call(stream.commit(rollout_id + 1))
 
     def load(self, rollout_id: int | None = None) -> None:
-        """slime goes on after the checkpoint of that rollout: what came later comes again."""
+        """slime continues after the checkpoint of that rollout; later groups come again."""
         done = -1 if rollout_id is None else rollout_id
         check_whole("rollout_id", done, least=-1)
         self._call(self._check_rollouts(done + 1))
@@ -105,7 +105,8 @@ class DataSource:
             self._check_begun(done)
 
     def _check_begun(self, done: int) -> None:
-        """Without checkpoints nothing goes on: what is recorded is of another training."""
+        """Without checkpoints a training cannot continue, so the records belong to another
+        training."""
         if done < 0 and self._config.checkpoints is None and self.ledger():
             self.close()
             raise UsageError(
@@ -126,8 +127,8 @@ class DataSource:
         return self._call(self._training().roll_out(rollout_id + 1, tasks))
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
-        """Each data set of `--eval-prompt-data` or `--eval-config` is a run of its own, which
-        nobody trains on."""
+        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, as a run of its own
+        without training."""
         results = {}
         for dataset in evaluations_of(self._args):
             sampling = evaluation_sampling(self._args, dataset)
@@ -153,7 +154,7 @@ class DataSource:
         return self._call(self._training().ledger())
 
     def close(self) -> None:
-        """Gives the leases back; what is under way goes on next time."""
+        """Gives the leases back; open trajectories continue next time."""
         thread, self._thread = self._thread, None
         streams, self._streams = list(self._streams.values()), {}
         if thread is not None:
@@ -162,8 +163,8 @@ class DataSource:
     # --- opening
 
     async def _check_rollouts(self, done: int) -> None:
-        """That the rollouts which a checkpoint holds are those that the run has given: of as many
-        groups each, and under this journal."""
+        """Checks that the checkpoint's rollouts are those of this run, with the same number of
+        groups each, in this journal."""
         if self._config.run in self._streams:
             ledger = await self._streams[self._config.run].ledger()
         else:
@@ -337,7 +338,7 @@ def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
 
 
 def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
-    """What the data set says; a placeholder has no prompt that anybody could send."""
+    """The data set's columns. A placeholder has no prompt."""
     prompt: Any = "" if is_placeholder(row) else msgspec.to_builtins(task.messages)
     label = None if task.ground_truth is None else str(task.ground_truth)
     return {"prompt": prompt, "label": label}

@@ -39,7 +39,7 @@ def read_csv(path: Path, data: bytes) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """The one that gives the header columns of a task; else the one that is there most often."""
+    """The delimiter that gives the header a task's columns; otherwise the most frequent one."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

@@ -39,8 +39,8 @@ class FileRecord(NamedTuple):
 
 
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
-    """The records of a file or a folder, in order. Raises `UsageError` if it cannot be read, which
-    names it by `what` it is; `hint` says where else a missing one was looked for."""
+    """The records of a file or folder, in order. Raises `UsageError` if it cannot be read. In the
+    error, `what` says what it is, and `hint` where else a missing file was looked for."""
     if path.is_dir():
         for file in _data_files(path):
             yield from _read_file(file, what)
@@ -199,7 +199,7 @@ def _open(path: Path, open_file: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """But in `content`, where null says that a message has none."""
+    """Without nulls, except in `content`, where null means that a message has none."""
     if isinstance(value, Mapping):
         return {
             name: _without_nulls(item)

@@ -83,7 +83,7 @@ async def _referenced(source: object, limit: int | None) -> list[object]:
 
 
 def _hint(source: object) -> str:
-    """What may be meant by a file that does not exist."""
+    """A suggestion for a file that does not exist."""
     text = str(source)
     path = Path(text).expanduser()
     if " " in text and not path.suffix:

@@ -129,7 +129,7 @@ async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
 
 @contextmanager
 def _blaming(reference: str) -> Iterator[None]:
-    """What a function of the user's raises is shown with its own traceback."""
+    """Shows an error of the user's function with the user's traceback."""
     try:
         yield
     except UsageError:
@@ -157,7 +157,7 @@ def _function_in(module: ModuleType, path: Path, name: str | None) -> Any:
 
 
 def _check_made(made: Any, *, by: str) -> Any:
-    """What a function has returned, as it is."""
+    """Checks what a function returned."""
     if made is None:
         raise UsageError(f"{by} returned None: let it return a list of tasks, or yield them")
     return made
@@ -176,7 +176,7 @@ def _check_takes_nothing(function: Any, where: str) -> None:
 
 
 def _rows_of_table(source: Any, what: str) -> list[object] | None:
-    """The rows of a table of pandas, polars, pyarrow or `datasets`; None for what is no table."""
+    """The rows of a table of pandas, polars, pyarrow or `datasets`; None for anything else."""
     if isinstance(source, Mapping) and source and all(_is_table(part) for part in source.values()):
         return _rows_of_table(one_split(source, what), what)
     convert = getattr(source, "to_pylist", None) or getattr(source, "to_dicts", None)
@@ -192,7 +192,7 @@ def _rows_of_table(source: Any, what: str) -> list[object] | None:
 
 
 def _is_table(value: object) -> bool:
-    """One of `datasets`: it is read row by row, and says which columns it has."""
+    """Whether it is a table of `datasets`, which is read row by row and knows its columns."""
     return hasattr(value, "column_names") and isinstance(value, Iterable)
 
 

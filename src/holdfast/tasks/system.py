@@ -19,7 +19,8 @@ def system_text(given: str | None) -> str | None:
 
 
 def with_system(tasks: Sequence[Task], text: str | None) -> list[Task]:
-    """`UsageError` for a task with a system message of its own: which one holds is not clear."""
+    """`UsageError` for a task with its own system message, because it is unclear which one
+    counts."""
     if text is None:
         return list(tasks)
     for task in tasks:

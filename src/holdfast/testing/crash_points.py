@@ -28,12 +28,13 @@ POINTS = _JOURNAL | {
     f"{place}.{moment}": f"{place}.{moment}"
     for place, moments in {
         "agent": "ended folder",
-        "engine": "admitted finished",
+        "engine": "admitted reused finished",
         "export": "row",
         "gateway": "delta recorded sent refused finished",
         "train": "batch stepped committed published",
         "checkpoint": "file written renamed",
-        "weights": "written staged prepared paused begun received reloaded sent resumed switched",
+        "weights": "written staged prepared noted paused begun received reloaded sent resumed "
+        "checked switched",
         "delivery": "reserved commit committed",
         "stream": "admitted settled reserved commit committed",
         "slime": "answered",

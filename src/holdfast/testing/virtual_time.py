@@ -45,7 +45,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
-    """What `main` returns, and how many seconds passed for it. `NothingDue` for a deadlock."""
+    """The result of `main`, and how many virtual seconds it took. `NothingDue` for a deadlock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         result = runner.run(main)
         loop = runner.get_loop()

@@ -127,8 +127,10 @@ def estimate_by_turn(
     for turn in range(turns):
         values = [[member[min(turn, len(member) - 1)] if member else None for member in group]
                   for group in groups]  # fmt: skip
-        for members, found, group in zip(groups, results, estimate(values, estimator), strict=True):
-            for member, listed, value in zip(members, found, group, strict=True):
+        for members, estimates, group in zip(
+            groups, results, estimate(values, estimator), strict=True
+        ):
+            for member, listed, value in zip(members, estimates, group, strict=True):
                 if member and listed is not None and value is not None and turn < len(member):
                     listed.append(value)
     return results
@@ -151,7 +153,7 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
 def _divisors(
     valid: Sequence[Sequence[float]], centred: Sequence[Sequence[float]], scale: Scale
 ) -> list[float]:
-    """What each group's differences are divided by; 0 for those that have to become 0."""
+    """The divisor of each group's differences; 0 for differences that must become 0."""
     if scale is Scale.GROUP_DEVIATION:
         return [_deviation(group) + EPSILON for group in valid]
     if scale is Scale.GROUP_MEAN:

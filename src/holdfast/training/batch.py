@@ -7,7 +7,7 @@ has. But for reading a group from the journal, everything is pure; nothing here 
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.samples.sample import Sample, samples_of
+from holdfast.records.step import VersionSource
 from holdfast.training.advantages import (
     Estimator,
     OverlongPenalty,
@@ -40,6 +41,8 @@ class TrainedTrajectory(Struct, frozen=True):
     key: str
     reward: float | None
     samples: tuple[Sample, ...]
+    metrics: Mapping[str, float] = {}
+    """The scorer's, beside the reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -51,7 +54,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """Those that are trained."""
+        """The trained turns."""
         return sum(len(_turn_starts(sample)) for sample in self.samples)
 
     def returns(self, reward: float, discount: float) -> list[float]:
@@ -74,7 +77,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
 
 class TrainingGroup(Struct, frozen=True):
-    """What was sampled for one task; its valid members only."""
+    """The samples of one task; only its valid members."""
 
     task: str
     trajectories: tuple[TrainedTrajectory, ...]
@@ -93,6 +96,8 @@ class TrainedSequence(Struct, frozen=True):
     temperatures: Sequence[float]
     advantages: Sequence[float]
     weight: float
+    is_fresh: bool = True
+    """Whether all of it was sampled by the weights that are trained, as far as anybody knows."""
 
 
 async def load_group(
@@ -104,15 +109,18 @@ async def load_group(
     # Of every member: a wrong status would leave one out. At once: one after the other, most of the
     # time goes into changes between threads.
     histories = await asyncio.gather(*(history_of(journal, member) for member in members))
-    found = []
+    trajectories = []
     for member, history in zip(members, histories, strict=True):
         if not member.status.is_outcome:
             continue
         samples = samples_of(history, task=task, group=task, sample=member.key.sample)
         for sample in samples if trained else ():
             check_trainable(sample)
-        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
-    return TrainingGroup(task, tuple(found))
+        metrics = {} if history.scored is None else history.scored.metrics
+        trajectories.append(
+            TrainedTrajectory(str(member.key), history.reward, tuple(samples), metrics)
+        )
+    return TrainingGroup(task, tuple(trajectories))
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
@@ -143,11 +151,12 @@ def sequences_of(
     discount: float | None = None,
     penalties: Sequence[Sequence[float]] | None = None,
     max_tokens: int | None = None,
+    version: str | None = None,
 ) -> list[TrainedSequence]:
     """Every branch that is trained, in order. `penalties` are taken off the rewards, in the shape
     of the groups (a divergence from the reference, say). With a `discount`, a turn is credited with
     what was earned from it on; without, every turn with the whole reward. A branch that is longer
-    than `max_tokens` is refused."""
+    than `max_tokens` is refused. `version`: the name of the weights that are trained."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -162,7 +171,7 @@ def sequences_of(
             masked = is_masking and trajectory.is_truncated
             if advantage is not None and not masked:
                 trained.append((trajectory, advantage, number))
-    return _weighted(trained, objective, max_tokens=max_tokens)
+    return _weighted(trained, objective, max_tokens=max_tokens, version=version)
 
 
 def _weighted(
@@ -170,10 +179,11 @@ def _weighted(
     objective: Objective,
     *,
     max_tokens: int | None,
+    version: str | None,
 ) -> list[TrainedSequence]:
     lengths = [[sum(s.loss_mask) for s in t.samples] for t, _, _ in trained]
     weights = sequence_weights(lengths, objective.mean, objective.constant)
-    found = []
+    sequences = []
     for (trajectory, advantages, family), shares in zip(trained, weights, strict=True):
         turns = iter(advantages)
         for sample, weight in zip(trajectory.samples, shares, strict=True):
@@ -183,8 +193,10 @@ def _weighted(
                     f"most {max_tokens}: raise row_tokens (--row-tokens), or limit the rollout"
                 )
             if any(sample.loss_mask):
-                found.append(_sequence(sample, _by_token(sample, turns), weight, family))
-    return found
+                advantages = _by_token(sample, turns)
+                is_fresh = version is None or _is_sampled_by(sample, version)
+                sequences.append(_sequence(sample, advantages, weight, family, is_fresh=is_fresh))
+    return sequences
 
 
 def sequence_weights(
@@ -232,12 +244,12 @@ def _advantages(
     discount: float | None,
 ) -> list[list[list[float] | None]]:
     """Of each trained turn of each trajectory."""
-    found: list[list[list[float] | None]] = []
+    advantages: list[list[list[float] | None]] = []
     if discount is None:
         for group, values in zip(groups, estimate(rewards, estimator), strict=True):
             both = zip(group.trajectories, values, strict=True)
-            found.append([None if value is None else [value] * t.turns for t, value in both])
-        return found
+            advantages.append([None if value is None else [value] * t.turns for t, value in both])
+        return advantages
     returns: list[Returns] = []
     for group, listed in zip(groups, rewards, strict=True):
         pairs = zip(group.trajectories, listed, strict=True)
@@ -260,8 +272,13 @@ def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
     return [advantages[place] for place, trains in enumerate(sample.loss_mask) if trains]
 
 
+def _is_sampled_by(sample: Sample, version: str) -> bool:
+    spans = (span for span in sample.version_spans if span.source is not VersionSource.UNKNOWN)
+    return all(span.version == version for span in spans)
+
+
 def _sequence(
-    sample: Sample, advantages: list[float], weight: float, family: int
+    sample: Sample, advantages: list[float], weight: float, family: int, *, is_fresh: bool
 ) -> TrainedSequence:
     trained = [place for place, trains in enumerate(sample.loss_mask) if trains]
     temperatures = [1.0] * len(sample.token_ids)
@@ -273,12 +290,13 @@ def _sequence(
         temperatures=[temperatures[place] for place in trained],
         advantages=advantages,
         weight=weight,
+        is_fresh=is_fresh,
     )
 
 
 def check_trainable(sample: Sample) -> None:
-    """Raises `NotTrainable` where the logprobs are not those of the distribution that was sampled
-    from, or where that was cut: the ratio to the trainer's would be wrong."""
+    """Raises `NotTrainable` if the logprobs belong to another distribution than the sampled one, or
+    if that one was cut: the ratio to the trainer's logprobs would be wrong."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

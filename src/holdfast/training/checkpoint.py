@@ -28,11 +28,11 @@ _CHUNK_BYTES = 2**22
 
 
 class CheckpointDamaged(HoldfastError):
-    """A checkpoint that is not what its manifest says."""
+    """A checkpoint differs from its manifest."""
 
 
 class TrainerState(Struct, frozen=True):
-    """What is not a tensor."""
+    """The state of a trainer beside its tensors."""
 
     run: str
     step: int
@@ -40,7 +40,7 @@ class TrainerState(Struct, frozen=True):
     model: str
     """The digest of the model that training began from."""
     settings: dict[str, object]
-    """With what it was trained; a resume with others is refused."""
+    """The settings of the training. A resume with others is refused."""
     version: str
     """The name of the weights as engines know them."""
     digest: str
@@ -51,7 +51,7 @@ class TrainerState(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True):
-    """What is kept of one step."""
+    """What is stored of one step."""
 
     state: TrainerState
     tensors: dict[str, dict[str, Tensor]]
@@ -86,8 +86,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
-    """The newest whole checkpoint, and what was wrong with those that are newer; None when there
-    is no checkpoint at all. Raises `CheckpointDamaged` when there are only damaged ones."""
+    """The newest whole checkpoint, and what is wrong with newer ones; None without any checkpoint.
+    Raises `CheckpointDamaged` if all are damaged."""
     problems: list[str] = []
     for path in reversed(_all(folder)):
         try:

@@ -29,7 +29,7 @@ from holdfast.training.settings import Lora, TrainerSettings
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
 """`policy_loss`, or one of your own."""
 Rows = Sequence[TrainedRow | None]
-"""Of one rank; None: a filler."""
+"""The rows of one rank; None: a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
 
 
@@ -88,7 +88,7 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """Of each row; None: not wanted."""
+    """The logprobs of each row; None: not needed."""
 
     old: Sequence[Tensor | None]
     """Of the network before the step."""
@@ -96,7 +96,7 @@ class KnownLogprobs(Struct, frozen=True):
 
 
 class StepNumbers(Struct, frozen=True):
-    """What a step came to, over all ranks."""
+    """The numbers of a step, over all ranks."""
 
     loss: float
     norms: list[float]
@@ -105,7 +105,7 @@ class StepNumbers(Struct, frozen=True):
 
 
 class _Share(Struct, frozen=True):
-    """What a rank adds to them."""
+    """What one rank adds to them."""
 
     loss: float
     diagnostics: DiagnosticTotals
@@ -122,6 +122,7 @@ class Computation:
         options: dict[str, Any] = {
             "device": build.device,
             "dtype": getattr(torch, build.dtype),
+            "longest": build.settings.row_tokens,
             "ranks": ranks,
         }
         self.network = Network(
@@ -151,7 +152,7 @@ class Computation:
         return network
 
     def follow(self, call: Call) -> None:
-        """Another rank than 0 does its part; what comes of it is rank 0's."""
+        """A rank other than 0 does its part; rank 0 uses the results."""
         if isinstance(call, Penalize):
             self.penalize(call)
         elif isinstance(call, Train):
@@ -168,10 +169,10 @@ class Computation:
 
     def weights(self) -> dict[str, Tensor]:
         """As exact as they are kept; on rank 0, where the whole network has them from now on."""
-        found = self.optimizer.weights()
+        weights = self.optimizer.weights()
         if self._ranks.is_leader:
-            self.network.take_whole(found)
-        return found
+            self.network.take_whole(weights)
+        return weights
 
     def penalize(self, call: Penalize) -> list[float]:
         """The sums over the trained tokens of each sequence."""
@@ -186,17 +187,21 @@ class Computation:
             for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
                 sums[sequence] += value
         # A sequence lies whole in one row: what the other ranks add is nothing.
-        found: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
-        return found
+        totals: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+        return totals
 
     def train(self, call: Train) -> StepNumbers:
         """One optimizer step."""
         diagnostics, shares, waiting = Diagnostics(), [], []
         # Before the first update, which must not change what the next is compared with.
         known = [self.known_logprobs(rows) for rows in call.updates]
-        for rows, logprobs in zip(call.updates, known, strict=True):
+        for number, (rows, logprobs) in enumerate(zip(call.updates, known, strict=True)):
             # The weights are of the whole step, of which each update has its share.
-            shares.append(self.backward(rows, logprobs, diagnostics, scale=len(call.updates)))
+            shares.append(
+                self.backward(
+                    rows, logprobs, diagnostics, scale=len(call.updates), has_moved=number > 0
+                )
+            )
             waiting.append(self.optimizer.update(call.rate))
         # A GPU has worked through everything without being asked; now its numbers are read.
         loss = sum(sum(float(part) for part in share) for share in shares)
@@ -208,15 +213,15 @@ class Computation:
         if self._ranks.size == 1:
             return loss, diagnostics
         own = _Share(loss, diagnostics.totals())
-        said = self._ranks.exchange(msgspec.msgpack.encode(own))
-        shares = [msgspec.msgpack.decode(found, type=_Share) for found in said]
+        messages = self._ranks.exchange(msgspec.msgpack.encode(own))
+        shares = [msgspec.msgpack.decode(message, type=_Share) for message in messages]
         whole = Diagnostics()
         for share in shares:
             whole.add_totals(share.diagnostics)
         return sum(share.loss for share in shares), whole
 
     def known_logprobs(self, rows: Rows) -> KnownLogprobs:
-        """What a loss compares with, as far as the objective wants it."""
+        """The logprobs that a loss compares with, if the objective needs them."""
         objective = self.settings.objective
         old: Sequence[Tensor | None] = [None] * len(rows)
         reference = old
@@ -227,10 +232,17 @@ class Computation:
         return KnownLogprobs(old, reference)
 
     def backward(
-        self, rows: Rows, known: KnownLogprobs, diagnostics: Diagnostics, *, scale: int = 1
+        self,
+        rows: Rows,
+        known: KnownLogprobs,
+        diagnostics: Diagnostics,
+        *,
+        scale: int = 1,
+        has_moved: bool = False,
     ) -> list[Tensor]:
-        """Accumulates the gradients of an update; the parts of its loss."""
-        found = []
+        """Accumulates the gradients of an update; the parts of its loss. `has_moved`: the weights
+        are no longer those of the beginning of the step."""
+        tensors = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
             if row is None:
@@ -239,11 +251,13 @@ class Computation:
                 continue
             batch = self._batch(row, logprobs)
             batch.entropy, batch.old_logprobs, batch.reference_logprobs = entropy, old, reference
+            if has_moved and old is None:
+                batch.fresh = torch.zeros_like(logprobs, dtype=torch.bool)
             loss, parts = self._loss(batch, self.settings.objective)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
-            found.append(loss.detach())
+            tensors.append(loss.detach())
             diagnostics.add(batch, parts)
-        return found
+        return tensors
 
     def _batch(self, row: TrainedRow, logprobs: Tensor) -> TokenBatch:
         device = self.network.device
@@ -258,6 +272,7 @@ class Computation:
             advantages=to_tensor(row.advantages, device),
             weights=spread(row.weights),
             sequences=spread(range(len(row.lengths))),
+            fresh=spread(row.fresh).bool(),
         )
 
     def _inputs(self, row: TrainedRow | None) -> tuple[PackedRow, Tensor]:

@@ -65,7 +65,7 @@ def _loss(place: str) -> Loss:
 
 
 def follow_torchrun(place: TorchrunPlace, device: str) -> NoReturn:
-    """As one of the ranks that torchrun has started. Signals reach all of them; rank 0 decides."""
+    """Runs as one of torchrun's ranks. Signals reach all of them; rank 0 decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     group = join_torchrun(place, device)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

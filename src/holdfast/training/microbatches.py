@@ -14,8 +14,8 @@ from holdfast.training.batch import TrainedSequence
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 ROUND_TOKENS = 1000
-"""What a round costs beside its rows, in tokens: gathering a layer's weights and spreading its
-gradients takes about as long as computing so many."""
+"""The cost of a round beside its rows, in tokens: gathering a layer's weights and spreading its
+gradients takes about as long as computing this many."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
 """How much longer than an even share rows may be: sequences are not cut, and share beginnings."""
 
@@ -24,8 +24,8 @@ Rounds = list[list["TrainedRow | None"]]
 
 
 class TrainedRow(Struct, frozen=True):
-    """A row, with all that a loss is computed from. The lists from `engine_logprobs` on have an
-    entry for each trained token, those before it one for each sequence."""
+    """A row, with all that a loss is computed from. The lists from `engine_logprobs` to
+    `advantages` have an entry for each trained token, the others one for each sequence."""
 
     row: PackedRow
     members: list[int]
@@ -36,6 +36,8 @@ class TrainedRow(Struct, frozen=True):
     engine_logprobs: list[float]
     temperatures: list[float]
     advantages: list[float]
+    fresh: list[bool]
+    """Of each sequence: whether the weights that are trained have sampled it."""
 
 
 def deal(
@@ -103,9 +105,9 @@ def _evened(
     """The cheapest of several ways to cut: rows of the whole budget, or shorter ones that fill
     these rounds."""
 
-    def price(found: list[list[PackedRow | None]]) -> float:
-        dearest = (max(cost(row, hidden) for row in each if row is not None) for each in found)
-        return sum(dearest) + ROUND_TOKENS * len(found)
+    def price(packed: list[list[PackedRow | None]]) -> float:
+        dearest = (max(cost(row, hidden) for row in each if row is not None) for each in packed)
+        return sum(dearest) + ROUND_TOKENS * len(packed)
 
     longest = max(len(sequence.ids) for sequence in tokens)
     total = sum(len(row.ids) for row in chain.from_iterable(rounds) if row is not None)
@@ -127,4 +129,5 @@ def _trained(row: PackedRow, sequences: Sequence[TrainedSequence]) -> TrainedRow
         engine_logprobs=list(chain.from_iterable(s.engine_logprobs for s in chosen)),
         temperatures=list(chain.from_iterable(s.temperatures for s in chosen)),
         advantages=list(chain.from_iterable(s.advantages for s in chosen)),
+        fresh=[s.is_fresh for s in chosen],
     )

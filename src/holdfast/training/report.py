@@ -99,7 +99,7 @@ class TrainingCollector:
         trained = (entry.step or 0 for entry in entries if entry.end is GroupEnd.TRAINED)
         steps = max(trained, default=0)
         dismissed = [entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED]
-        found = sorted(self._rewards[name].items())
+        rewards = sorted(self._rewards[name].items())
         newest = newest_of(self._versions)
         return ConsumerReport(
             consumer=name,
@@ -110,13 +110,13 @@ class TrainingCollector:
             versions=len(self._versions),
             newest="" if newest is None else newest.name,
             staleness=dict(sorted(self._staleness[name].items())),
-            rewards=[(step, statistics.fmean(r)) for step, r in found if r and step <= steps],
+            rewards=[(step, statistics.fmean(r)) for step, r in rewards if r and step <= steps],
             held_out=self._held_out,
         )
 
 
 async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
-    """For a run that nobody trains on, it collects nothing."""
+    """Collects nothing for a run without a training."""
     consumers = await journal.consumers(run)
     versions = await journal.versions(run)
     return TrainingCollector(
@@ -132,15 +132,15 @@ async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion
     over = {
         row.name for row in await journal.runs() if row.settled == sum(row.by_status.values()) > 0
     }
-    found: dict[int, float] = {}
+    means: dict[int, float] = {}
     for version in versions:
         name = f"{run.spec.name}{HELD_OUT}{version.name}"
         evaluation = await journal.find_run(name) if name in over else None
         if evaluation is None:
             continue
         if rewards := [reward for _, reward in await journal.rewards(evaluation)]:
-            found[version.step] = statistics.fmean(rewards)
-    return sorted(found.items())
+            means[version.step] = statistics.fmean(rewards)
+    return sorted(means.items())
 
 
 def as_lines(report: ConsumerReport) -> list[str]:
@@ -168,12 +168,12 @@ def _groups(report: ConsumerReport) -> str:
     return f"{', '.join(parts)}; the run is {stream}"
 
 
-def _staleness(found: Mapping[int, int]) -> str:
-    total = sum(found.values())
+def _staleness(counts: Mapping[int, int]) -> str:
+    total = sum(counts.values())
     if not total:
         return ""
-    mean = sum(behind * number for behind, number in found.items()) / total
-    return f"; staleness {mean:.2f} on average, at most {max(found)}"
+    mean = sum(behind * number for behind, number in counts.items()) / total
+    return f"; staleness {mean:.2f} on average, at most {max(counts)}"
 
 
 def _points(curve: Curve) -> str:

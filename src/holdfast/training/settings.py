@@ -25,6 +25,14 @@ _COUNTS = (
 )
 
 
+class OnGap(StrEnum):
+    """Engine and trainer differ by more than their data types explain."""
+
+    STOP = "stop"
+    WARN = "warn"
+    """Training goes on."""
+
+
 class RateSchedule(StrEnum):
     """How the learning rate goes on after the warm-up."""
 
@@ -145,7 +153,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Steps between evaluations on held-out tasks, if there are any; also before the first."""
     eval_samples: int = 1
     eval_deadline: float | None = None
-    """Seconds after which an evaluation is given up, and training goes on; None: never."""
+    """Seconds after which an evaluation is abandoned and training continues; None: never."""
     eval_max_tokens: int | None = None
     """Per reply of an evaluation; None: as in training."""
     device: str = "cpu"
@@ -162,6 +170,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """How engines get new weights: the name of a strategy; "auto": the best that they offer."""
     weight_dir: Path | None = None
     """Where engines read them, if not in the folder of the training: `/dev/shm/…`."""
+    on_gap: OnGap = OnGap.STOP
+    """What becomes of a training whose engine and trainer disagree about logprobs."""
     log_requests: bool = False
     """Whether the embedded engine logs each request that it gets."""
 
@@ -224,7 +234,14 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         """What makes another training; how often is saved, evaluated or logged does not."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
-            *("log_requests", "eval_deadline", "eval_max_tokens", "weight_sync", "weight_dir"),
+            *(
+                "log_requests",
+                "on_gap",
+                "eval_deadline",
+                "eval_max_tokens",
+                "weight_sync",
+                "weight_dir",
+            ),
             "ranks",
         )
         values = {name: value for name, value in structs.asdict(self).items() if name not in free}
@@ -234,8 +251,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
 
 class TrainingRecord(Struct, frozen=True):
-    """What a run says of its training. Written when a process begins to train it, and when that
-    has caught up."""
+    """What a run records about its training, when a process begins to train it and when that
+    process has caught up."""
 
     settings: dict[str, object]
     """The identity of those that it is trained with."""
@@ -273,7 +290,7 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
 
 
 def _check_once(options: dict[str, object], whole: str, parts: tuple[str, ...]) -> None:
-    """Raises for a part of what is given whole: one of the two would be ignored."""
+    """Raises if a part is set although the whole is given: one of the two would be ignored."""
     if whole in options and (doubled := [name for name in options if name in parts]):
         raise UsageError(f"{doubled[0]} is part of {whole}, which is given too: give it in there")
 

@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 
 
 class StepResult(Struct, frozen=True):
-    """What a step did."""
+    """The results of a step."""
 
     loss: float
     numbers: dict[str, float]
     updates: int
     skipped_updates: int
-    """Those of them whose gradients were not finite."""
+    """The updates among them whose gradients were not finite."""
     seconds: float
     tokens: int
     """Trained tokens."""
@@ -137,30 +137,33 @@ class Trainer:
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 
     @checks_arguments()
-    def step(self, groups: Sequence[TrainingGroup]) -> StepResult:
-        """Trains on `groups`, in one or more updates. Raises before anything has changed."""
+    def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
+        """Trains on `groups`, in one or more updates. Raises before anything has changed.
+        `version`: the name of the weights as they are; the gap is that of tokens sampled by it."""
         began = time.monotonic()
-        sequences = self._sequences(groups)
+        sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
         updates = [self._deal(part) for part in self._parts(sequences)]
         calls = [Train(rows, rate) for rows in _by_rank(updates, self.ranks.size)]
-        found = self._share(calls, lambda: self.computation.train(calls[0]))
-        skipped = sum(not math.isfinite(norm) for norm in found.norms)
+        result = self._share(calls, lambda: self.computation.train(calls[0]))
+        skipped = sum(not math.isfinite(norm) for norm in result.norms)
         self.step_number += 1
         self.skipped_updates += skipped
         numbers = {
-            "gradient_norm": max(found.norms, default=0.0),
+            "gradient_norm": max(result.norms, default=0.0),
             "learning_rate": rate,
-            **found.diagnostics,
+            **result.diagnostics,
         }
         tokens = sum(len(s.tokens.trained) for s in sequences)
         return StepResult(
-            found.loss, numbers, len(found.norms), skipped, time.monotonic() - began, tokens
+            result.loss, numbers, len(result.norms), skipped, time.monotonic() - began, tokens
         )
 
-    def _sequences(self, groups: Sequence[TrainingGroup]) -> list[TrainedSequence]:
+    def _sequences(
+        self, groups: Sequence[TrainingGroup], version: str | None = None
+    ) -> list[TrainedSequence]:
         penalties = self._reward_penalties(groups) if self._penalizes_reward else None
-        found = sequences_of(
+        sequences = sequences_of(
             groups,
             self.settings.objective,
             truncation=self.settings.truncation,
@@ -168,14 +171,15 @@ class Trainer:
             discount=self.settings.discount,
             penalties=penalties,
             max_tokens=self.settings.row_tokens,
+            version=version,
         )
-        wrong = max((max(s.tokens.ids) for s in found), default=0)
+        wrong = max((max(s.tokens.ids) for s in sequences), default=0)
         if wrong >= self.network.vocabulary:
             raise UsageError(
                 f"token {wrong} is beyond the model's vocabulary of {self.network.vocabulary}: the "
                 "engine samples from another model or tokenizer than the one that is trained"
             )
-        return found
+        return sequences
 
     @property
     def _penalizes_reward(self) -> bool:

@@ -205,7 +205,7 @@ class _RowMetrics(dict[str, float]):
 
 
 class _Metrics:
-    """What the rollouts measure; TRL drains it when it logs."""
+    """The measurements of the rollouts; TRL drains them when it logs."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -236,7 +236,7 @@ class WeightTransfer:
         training.session.publish(dict(iterator), step=training.state.global_step)
 
     def resume(self) -> None:
-        """Nothing: engines that were sent a version go on by themselves."""
+        """Does nothing: engines that received a version continue by themselves."""
 
     def destroy(self) -> None:
         self._training.close()

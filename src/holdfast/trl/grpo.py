@@ -41,12 +41,12 @@ class OtherWeights(StrEnum):
 
     REFUSE = "refuse"
     ACCEPT = "accept"
-    """For a trainer that does not repeat its bits: retrained after a kill, its weights are close to
-    those that sampled."""
+    """For a trainer that does not repeat its bits: after a kill, its retrained weights are only
+    close to those that sampled."""
 
 
 def reward(holdfast_reward: Sequence[float | None], **columns: object) -> list[float | None]:
-    """What the rollouts' scorer gave. None stays None: TRL leaves it out of the baseline."""
+    """The reward of the rollouts' scorer. None stays None: TRL leaves it out of the baseline."""
     return list(holdfast_reward)
 
 
@@ -182,8 +182,8 @@ def _check_trainer(trainer: Any) -> None:
 
 
 def check_reward_functions(functions: Sequence[object]) -> None:
-    """Raises where TRL would sum up rewards: a member whose rollout failed has none, and another
-    function's number for it would be in the baseline."""
+    """Raises if TRL would add up rewards: a failed member would get another function's reward,
+    which would enter the baseline."""
     others = [function for function in functions if function is not reward]
     if others or not functions:
         names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
@@ -260,7 +260,7 @@ class _Session(TrlSession):
         return self._thread.call(self._roll_out(self._stream, generation, tasks, at=at))
 
     def evaluate(self, prompts: list[Any], trainer: Any, *, size: int) -> list[StepGroup]:
-        """Evaluations are a run of their own, which nobody trains on."""
+        """Evaluates in a run of its own, without training."""
         if self._eval is None:
             name = f"{self._stream.consumer.run.spec.name}-eval"
             self._eval = self._new_stream(name, size)

@@ -30,10 +30,11 @@ from holdfast.training.run.weights import WeightFolder, remove_old
 from holdfast.training.settings import TrainingSettings
 from holdfast.trl.arguments import check_arguments
 from holdfast.trl.rows import sampling_of
+from holdfast.weights.records import JournalRecords
 
 
 class TrlOptions(Struct, frozen=True, kw_only=True):
-    """What a user says about the rollouts. Raises `UsageError`; nothing is opened."""
+    """The user's options for the rollouts. Raises `UsageError`; opens nothing."""
 
     rollout: object
     scorer: PointScorer | GroupScorer | None
@@ -171,7 +172,8 @@ class TrlSession:
             yield self._served.connection
             return
         assert self._version is not None, "weights have a name before they are served"
-        async with self._engines.serve(self._version) as self._served:
+        records = JournalRecords(journal, self._stream.run, consumer=consumer)
+        async with self._engines.serve(self._version, records) as self._served:
             try:
                 yield self._served.connection
             finally:

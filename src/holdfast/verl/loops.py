@@ -147,7 +147,7 @@ class _Rollouts:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _fields(self, sample: Sample) -> dict[str, Any]:
-        """Without a scorer, it is verl that scores what has no reward."""
+        """Without a scorer, verl scores what has no reward."""
         return agent_loop_fields(sample) if self._scorer is None else to_agent_loop_output(sample)
 
     async def _stream(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
@@ -214,7 +214,7 @@ class _Rollouts:
         return task
 
     def _issued_in(self, step: int) -> "_IssuedPrompts":
-        """Those of steps that are long over are forgotten."""
+        """Forgets prompts of steps that are long over."""
         for old in [known for known in self._issued if known < step - KEPT_STEPS]:
             del self._issued[old]
         return self._issued.setdefault(step, _IssuedPrompts())
@@ -301,7 +301,7 @@ def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOut
 
 
 def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a scorer may look at; the ground truth is where verl's data sets have it."""
+    """The columns that a scorer may read, with the ground truth where verl's data sets have it."""
     model = kwargs.get("reward_model")
     columns: dict[str, Any] = {}
     if isinstance(model, Mapping) and "ground_truth" in model:
@@ -334,8 +334,8 @@ def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
 
 
 def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
-    """By which the run of such prompts differs from that of training: verl does not say what a
-    prompt is for, but how it is sampled."""
+    """The suffix that separates the run of such prompts from the training's: verl does not say what
+    a prompt is for, only how it is sampled."""
     config = loop.rollout_config
     wanted = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k")}
     if sampling == _sampling(wanted, loop):
@@ -348,8 +348,8 @@ def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
 
 
 def _training(config: Any) -> str:
-    """What a training is known by: the folder of its checkpoints, as it is written there. verl does
-    not say which weights its servers have."""
+    """The identity of a training: the folder of its checkpoints, as written in the configuration.
+    verl does not say which weights its servers have."""
     return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
 
 

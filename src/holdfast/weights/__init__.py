@@ -10,7 +10,9 @@ In the order in which a version goes through:
   and the choice among them
 - `collective`, `shared_memory`: one broadcast to all, or memory that both map
 - `sender`: what hands weights out, in a process that can be killed
+- `content`: a fingerprint of tensors, for steps that no logprob shows
 - `probe`: whether an engine has the weights that the trainer has
+- `records`: which weights each replica has, in the journal or in this process
 - `sync`: prepare, send, check, switch; replicas that failed or come back
 - `vllm_worker`: what runs inside vLLM's worker processes, if it is started with it
 

@@ -1,7 +1,5 @@
-"""What carries weights into an engine, by where it and the trainer compute.
-
-Needs no torch to import: strategies decide by it, in processes that have none.
-"""
+"""The carriers of weights into an engine, by where engine and trainer compute. Imports without
+torch, because strategies choose a carrier in processes that have none."""
 
 import socket
 from enum import StrEnum

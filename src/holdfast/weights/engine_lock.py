@@ -37,7 +37,7 @@ def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
 
 
 def _place(url: str) -> str:
-    """Its host and port, by which it is known whatever else the address says."""
+    """Its host and port, which identify it, whatever else the address contains."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     port = parts.port or (443 if parts.scheme == "https" else 80)

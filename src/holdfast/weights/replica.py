@@ -5,13 +5,16 @@ and what an engine answers to a request that failed is in the error, word for wo
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
 
 from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.errors import HoldfastError
 from holdfast.weights.carrier import Device
 from holdfast.weights.version import WeightsNotTaken
@@ -19,13 +22,13 @@ from holdfast.weights.version import WeightsNotTaken
 SWITCH_SECONDS = 60.0
 """For a request that moves no weights."""
 UPDATE_SECONDS = 600.0
-"""For one that does: a large model takes minutes to read."""
+"""Seconds for an engine that reads a model; large models take minutes."""
 NO_ROUTE = (403, 404, 405, 501)
 DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """By what it calls itself."""
+    """The kind of engine, by its own name."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -60,9 +63,9 @@ class Replica:
         self.release = ""
         """The engine's version number, once it was described."""
         self.dtype = ""
-        """Of its model, where it says so."""
+        """The data type of its model, if it reports one."""
         self.device = ""
-        """cpu or cuda, where it says so."""
+        """cpu or cuda, if it reports one."""
         self.transfer = TransferBackend.NONE
         self.workers: tuple[Device, ...] = ()
         """Of a vLLM with our worker extension: where each of its workers computes."""
@@ -70,6 +73,8 @@ class Replica:
         """How many worker processes it has."""
         self.is_divided = False
         """Of SGLang: whether its workers differ in more than tensor parallelism."""
+        self.is_paused = False
+        """Whether this process has paused it."""
 
     def __repr__(self) -> str:
         return f"Replica({self.name!r})"
@@ -170,11 +175,18 @@ class Replica:
             raise
         return True
 
+    async def loaded(self) -> str:
+        """The fingerprint of the weights that its workers loaded last, where they say it."""
+        body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
+        results = body.get("results")
+        return str(results[0]) if isinstance(results, list) and results else ""
+
     # --- while weights change
 
     async def pause(self) -> None:
         """Nothing is sampled until `resume`. Requests in flight are kept, or, where the engine can
         only abort them, go on from their tokens by themselves."""
+        self.is_paused = True
         if self.kind is EngineKind.VLLM:
             await self.post("/pause?mode=keep")
         elif self.kind is EngineKind.SGLANG:
@@ -187,6 +199,13 @@ class Replica:
             await self.post("/resume")
         elif self.kind is EngineKind.SGLANG:
             await self.post("/continue_generation", {})
+        self.is_paused = False
+
+    async def set_aside(self, version: str = UNFINISHED) -> None:
+        """What it has is called so, where the engine knows names: nobody takes weights that are
+        half there for those from before."""
+        if self.kind is not EngineKind.EMBEDDED:  # Its updates are all or nothing.
+            await self.post_if_known("/update_weight_version", self._named(version))
 
     async def reset_cache(self) -> None:
         """Nothing that old weights computed is used again, for requests in flight neither."""
@@ -197,10 +216,31 @@ class Replica:
 
     async def name_version(self, version: str) -> None:
         """For updates that do not carry the version's name."""
+        await self.post("/update_weight_version", self._named(version))
+
+    def _named(self, version: str) -> dict[str, object]:
         body: dict[str, object] = {"new_version": version}
         if self.kind is EngineKind.SGLANG:
             body["abort_all_requests"] = False
-        await self.post("/update_weight_version", body)
+        return body
+
+
+async def resume_paused(
+    urls: Sequence[str], *, api_key: str | None, report: Callable[[str], None]
+) -> None:
+    """Resumes engines that a trainer left paused. Only for who holds them (`engine_lock`). What is
+    down or has no such route is left as it is."""
+    policy = EnginePolicy(urls, "", api_key=api_key)
+    try:
+        for endpoint in policy.endpoints:
+            if await endpoint.is_paused():
+                await endpoint.send("POST", "/resume")
+                report(f"weights: {endpoint.name} was left paused, and is resumed")
+            elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not tell.
+                with suppress(*UNREACHABLE):
+                    await endpoint.send("POST", "/continue_generation", {})
+    finally:
+        await policy.aclose()
 
 
 def _decode(raw: bytes) -> dict[str, object]:

@@ -41,7 +41,7 @@ from holdfast.weights.shared_memory import TRIAL, SharedBuffer
 
 
 def metas_of(folder: Path) -> list[TensorMeta]:
-    """What a folder's safetensors hold, by their headers alone."""
+    """The tensors in a folder's safetensors, from their headers."""
     return [meta for meta, _ in _listed(folder)]
 
 
@@ -57,14 +57,14 @@ def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
 def _listed(folder: Path) -> list[tuple[TensorMeta, Path]]:
     from safetensors import safe_open
 
-    found = []
+    listing = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - no mapping
                 part = tensors.get_slice(name)
                 dtype = _NAMES[part.get_dtype()]
-                found.append((TensorMeta(name, dtype, tuple(part.get_shape())), file))
-    return found
+                listing.append((TensorMeta(name, dtype, tuple(part.get_shape())), file))
+    return listing
 
 
 _NAMES = {
@@ -93,8 +93,8 @@ class TensorFolder:
         file = self._files[name]
         if file not in self._open:
             self._open[file] = safe_open(file, framework="pt")
-        found: Tensor = self._open[file].get_tensor(name)
-        return found
+        tensor: Tensor = self._open[file].get_tensor(name)
+        return tensor
 
 
 class Sender:
@@ -149,8 +149,8 @@ class Sender:
         send_answer({"sent": True, "seconds": time.monotonic() - began})
 
     def share(self, folder: str, part: int, *, device: str = "cpu") -> None:
-        """A message of a version in shared memory, in place of the last one; its handle, what is in
-        it, and how many there are."""
+        """Puts a message of a version into shared memory, in place of the last one. Returns its
+        handle, its contents, and how many there are."""
         tensors = TensorFolder(Path(folder))
         parts = list(cut(tensors.metas))
         handle = self._replace(tensors.read(parts[part]), device)

@@ -16,7 +16,7 @@ from torch.multiprocessing import reductions as torch_reductions
 reductions: Any = torch_reductions
 
 TRIAL = b"holdfast"
-"""What is shared to find out whether memory can be shared."""
+"""Test data that is shared to find out whether memory can be shared."""
 _RAW = ("handle", "ref_counter_handle", "event_handle")
 _REST = ("storage_size", "storage_offset", "ref_counter_offset", "event_sync_required")
 
@@ -65,12 +65,12 @@ def _export_cuda(tensor: Tensor) -> dict[str, object]:
     _, arguments = reductions.reduce_tensor(tensor)
     # tensor class, size, stride, offset, storage class, dtype, device, handle, storage size and
     # offset, requires_grad, reference counter and its offset, event, whether to wait for it
-    found: list[Any] = list(arguments)
-    values = dict(zip(_REST, (found[8], found[9], found[12], found[14]), strict=True))
-    raw = dict(zip(_RAW, (found[7], found[11], found[13]), strict=True))
+    handle: list[Any] = list(arguments)
+    values = dict(zip(_REST, (handle[8], handle[9], handle[12], handle[14]), strict=True))
+    raw = dict(zip(_RAW, (handle[7], handle[11], handle[13]), strict=True))
     return {
         "size": tensor.numel(),
-        "offset": found[3],
+        "offset": handle[3],
         **values,
         **{name: b64encode(value).decode() for name, value in raw.items()},
     }
@@ -78,7 +78,7 @@ def _export_cuda(tensor: Tensor) -> dict[str, object]:
 
 def _import_cuda(handle: dict[str, Any], device: torch.device) -> Tensor:
     raw = {name: b64decode(handle[name]) for name in _RAW}
-    found: Tensor = reductions.rebuild_cuda_tensor(
+    tensor: Tensor = reductions.rebuild_cuda_tensor(
         Tensor,
         torch.Size([handle["size"]]),
         (1,),
@@ -95,4 +95,4 @@ def _import_cuda(handle: dict[str, Any], device: torch.device) -> Tensor:
         raw["event_handle"],
         handle["event_sync_required"],
     )
-    return found
+    return tensor

@@ -1,10 +1,12 @@
 """WeightSync: a version of the weights into every replica of a policy, all or nothing for each.
 
-Prepare, send, check, switch. While engines switch, calls and admission are held; requests in flight
-are kept by their engines. A replica that did not take a version, or took it and serves something
-else, gets no calls: it is sent the version again by the probe of its circuit breaker, started anew
-if it is ours, or given up with its root cause. One that comes back is given the version in force.
-Its tokens since the switch are dropped if the check fails, and no reply ends before the check.
+Prepare, send, check. Each replica's record says where it stands, and everyone who samples goes by
+it (`policy.client.weight_gate`): no call begins at a replica whose weights are on their way, and
+tokens of weights that turn out to be wrong are dropped. Requests in flight are kept by engines. A
+replica that did not take a version is sent it again by the probe of its circuit breaker, started
+anew if it is ours, or given up with its root cause. One that comes back, or whose weights somebody
+wants, is given the version in force. No engine is left paused: not by a dead trainer, whose
+successor resumes it, and not by this one when it gives up.
 """
 
 import asyncio
@@ -13,16 +15,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.hold import Hold
-from holdfast.records.errors import BadAnswer, EngineUnavailable, HoldfastError
-from holdfast.rollout.threads.contain import to_its_end
+from holdfast.policy.client.weight_gate import WeightGate, WeightRecords
+from holdfast.policy.dialects.dialect import UNFINISHED
+from holdfast.records.errors import (
+    EndpointDown,
+    EngineUnavailable,
+    HoldfastError,
+    UsageError,
+    WeightsDoubted,
+)
+from holdfast.records.samples.replica_weights import (
+    ReplicaWeights,
+    WeightState,
+    newest_by_replica,
+)
+from holdfast.rollout.threads.contain import end_task, to_its_end
 from holdfast.weights.probe import ProbeResult, check_scores, check_version
-from holdfast.weights.replica import UPDATE_SECONDS, Replica
+from holdfast.weights.records import MemoryRecords
+from holdfast.weights.replica import EngineKind, Replica
 from holdfast.weights.strategies.strategy import (
     AUTO,
     Acknowledgement,
@@ -32,10 +48,11 @@ from holdfast.weights.strategies.strategy import (
     choose,
     describe,
 )
-from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 MAX_SENDS = 3
 """How often a replica that answers is sent a version that it does not take."""
+LOOK_SECONDS = 1.0
 Restart = Callable[[Endpoint], Awaitable[None]]
 
 
@@ -62,16 +79,15 @@ class WeightSync:
         wanted: str = AUTO,
         restart: Restart | None = None,
         report: Callable[[str], None] = lambda line: None,
-        deadline: float = UPDATE_SECONDS,
     ):
         """`strategies` in the order of preference. `restart` starts a replica anew, if it is ours.
-        `report` gets lines for people. `deadline`: of the hold, in seconds."""
+        `report` gets lines for people."""
         self._policy = policy
         self._strategies = tuple(strategies)
         self._wanted = wanted
         self._restart = restart
         self._report = report
-        self._deadline = deadline
+        self._records: WeightRecords = MemoryRecords()
         self._replicas = {endpoint: Replica(endpoint) for endpoint in policy.endpoints}
         self._choices: dict[Replica, Choice] = {}
         self._locks = {replica: asyncio.Lock() for replica in self._replicas.values()}
@@ -79,9 +95,11 @@ class WeightSync:
         """Replicas whose weights are not known to be whole, with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Those that were started anew for the present version: once is enough."""
+        """Replicas that were restarted for the current version, once at most."""
         self._version: WeightFolder | None = None
-        self._is_first = False
+        self._sent: set[str] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._is_first = self._is_blind = False
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
@@ -90,16 +108,29 @@ class WeightSync:
     # --- before the first version
 
     async def start(self) -> None:
-        """Finds out how each replica gets its weights. Raises `UsageError` where none can."""
+        """Finds out how each replica gets its weights. Raises `UsageError` where none can, and
+        `EndpointDown` for one that goes away meanwhile: what it offers is not known then."""
         up = [r for e, r in self._replicas.items() if e.introduce is None]
-        choices = await asyncio.gather(*(self._choose(replica) for replica in up))
-        check_alike(up)
-        for strategy in self._used():
-            await strategy.start(self._by(strategy))
+        try:
+            choices = await asyncio.gather(*(self._choose(replica) for replica in up))
+            check_alike(up)
+            for strategy in self._used():
+                await strategy.start(self._by(strategy))
+        except UsageError as error:
+            for replica in up:
+                await _check_up(replica, error)
+            raise
         for line in describe(choices):
             self._report(line)
         for endpoint, replica in self._replicas.items():
-            endpoint.bring_up_to_date = partial(self._bring_up_to_date, replica)
+            endpoint.look_at_weights = partial(self._look_at, replica)
+        self.record_in(self._records)
+
+    def record_in(self, records: WeightRecords) -> None:
+        """Where it is written, from now on, which weights the replicas have."""
+        self._records = records
+        patience = self._policy.patience
+        self._policy.gate_by(WeightGate(records, patience=patience, is_sender=True))
 
     async def _choose(self, replica: Replica) -> Choice:
         choice = await choose(replica, self._strategies, wanted=self._wanted)
@@ -130,9 +161,11 @@ class WeightSync:
         for strategy in self._used():
             await strategy.prepare(version)
         self._version = version
-        self._policy.expect(version.name)
+        self._watch()
         for replica, choice in self._choices.items():
+            await replica.endpoint.ask_incarnation()
             await self._check(choice.strategy, version, replica)
+            await self._note(replica, WeightState.CHECKED, version)
             replica.endpoint.weights = version.name
 
     async def publish(self, version: WeightFolder) -> None:
@@ -143,15 +176,22 @@ class WeightSync:
         for strategy in self._used():
             await strategy.prepare(version)
         self._version = version
+        self._sent.add(version.name)
+        self._watch()
         self._refusals.clear()
         self._restarted.clear()
         self.times = UpdateTimes(prepared=time.monotonic() - began)
         crashpoint.reach("weights.prepared")
-        self._policy.expect(version.name)
         await to_its_end(self._update_all(version))
         await self._wait_until_taken(version)
         await self._tidy()
         crashpoint.reach("weights.switched")
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of the engines' models; "" where an engine does not say."""
+        replicas = self._replicas.values()
+        return [r.dtype or ("float32" if r.kind is EngineKind.EMBEDDED else "") for r in replicas]
 
     def in_use(self) -> set[str]:
         """Names of versions whose files may still be read by an engine."""
@@ -162,7 +202,7 @@ class WeightSync:
         for strategy in self._used():
             up = [r for r in self._by(strategy) if r.endpoint.breaker.is_passing]
             if up:
-                groups.append(self._update(strategy, version, up, hold=True))
+                groups.append(self._update(strategy, version, up))
         await asyncio.gather(*groups)
 
     async def _wait_until_taken(self, version: WeightFolder) -> None:
@@ -192,20 +232,11 @@ class WeightSync:
     # --- one update of some replicas
 
     async def _update(
-        self,
-        strategy: WeightStrategy,
-        version: WeightFolder,
-        replicas: Sequence[Replica],
-        *,
-        hold: bool,
+        self, strategy: WeightStrategy, version: WeightFolder, replicas: Sequence[Replica]
     ) -> None:
         async with AsyncExitStack() as stack:
             for replica in replicas:
                 await stack.enter_async_context(self._locks[replica])
-            held: Hold | None = None
-            if hold and strategy.stands_still:
-                held = self._policy.holds.hold(self._deadline)
-                stack.callback(held.end)
             await self._switch(strategy, version, replicas)
 
     async def _switch(
@@ -213,47 +244,54 @@ class WeightSync:
     ) -> None:
         began = self._still_since = time.monotonic()
         before = {replica: replica.endpoint.weights for replica in replicas}
-        ready = [r for r in replicas if await self._pause(strategy, r)]
+        ready = [r for r in replicas if await self._begin(strategy, version, r)]
         crashpoint.reach("weights.paused")
         sending = time.monotonic()
-        found = await strategy.send(version, ready) if ready else []
+        answers = await strategy.send(version, ready) if ready else []
         crashpoint.reach("weights.sent")
         self.times.sent = time.monotonic() - sending
         await asyncio.gather(
-            *(self._conclude(strategy, version, each, before[each.replica]) for each in found)
+            *(self._conclude(strategy, version, each, before[each.replica]) for each in answers)
         )
         if strategy.stands_still:
             self.times.held = time.monotonic() - began
 
-    async def _pause(self, strategy: WeightStrategy, replica: Replica) -> bool:
-        """Whether it stands still, if it has to."""
-        if not strategy.stands_still:
-            return True
+    async def _begin(
+        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
+    ) -> bool:
+        """Records that weights are on their way, and pauses the engine, if it has to stand still;
+        whether it does. Until they are there, it samples under a name that no version has."""
+        endpoint = replica.endpoint
         try:
+            await endpoint.ask_incarnation()
+            if not strategy.stands_still:
+                return True  # Nobody asks for the new name before it is recorded.
+            await self._note(replica, WeightState.SENDING, version)
+            crashpoint.reach("weights.noted")
             await replica.pause()
-        except WeightsNotTaken as error:
-            self._fail(replica, str(error), is_whole=True)
+            if strategy.mends(replica):
+                await replica.set_aside()
+        except HoldfastError as error:
+            await self._fail(replica, str(error), is_whole=True)
             return False
-        replica.endpoint.checked.clear()
-        replica.endpoint.weights = None
+        endpoint.weights = None
         return True
 
     async def _conclude(
         self,
         strategy: WeightStrategy,
         version: WeightFolder,
-        found: Acknowledgement,
+        answer: Acknowledgement,
         before: str | None,
     ) -> None:
-        """Checks and switches one replica, or leaves it without calls."""
-        replica, endpoint = found.replica, found.replica.endpoint
+        """Checks one replica, or leaves it without calls."""
+        replica, endpoint = answer.replica, answer.replica.endpoint
         is_sampling = False
         try:
-            if found.error:
-                if found.is_intact:
-                    endpoint.weights = before
-                    await self._resume(strategy, replica)
-                raise WeightsNotTaken(found.error)
+            if answer.error:
+                if answer.is_intact:
+                    await self._give_back(strategy, replica, before)
+                raise WeightsNotTaken(answer.error)
             if strategy.stands_still:
                 await replica.reset_cache()
                 endpoint.weights = version.name
@@ -262,13 +300,31 @@ class WeightSync:
             await self._check(strategy, version, replica)
         except HoldfastError as error:
             if is_sampling:
-                endpoint.interrupt(BadAnswer(str(error)))
-            self._fail(replica, str(error), is_whole=found.is_intact)
+                endpoint.interrupt(WeightsDoubted(str(error)))
+            await self._fail(replica, str(error), is_whole=answer.is_intact)
             return
+        await self._accept(strategy, version, replica)
+
+    async def _give_back(
+        self, strategy: WeightStrategy, replica: Replica, before: str | None
+    ) -> None:
+        """It has the weights that it had, and goes on with what it was at."""
+        if strategy.stands_still:
+            if before is not None and strategy.mends(replica):
+                await replica.set_aside(before)
+            replica.endpoint.weights = before
+        await self._resume(strategy, replica)
+
+    async def _accept(
+        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
+    ) -> None:
+        """The check was passed."""
+        model = strategy.model_of(version, replica)
+        await self._note(replica, WeightState.CHECKED, version, model=model)
         strategy.switch(version, replica)
-        endpoint.weights = version.name
-        endpoint.checked.set()
+        replica.endpoint.weights = version.name
         self._suspects.pop(replica, None)
+        crashpoint.reach("weights.checked")
 
     async def _resume(self, strategy: WeightStrategy, replica: Replica) -> None:
         if strategy.stands_still:
@@ -283,27 +339,110 @@ class WeightSync:
             await check_version(replica, version)
         if version.scores is not None:
             model = strategy.model_of(version, replica)
-            self.probes[replica.name] = await check_scores(
-                replica, version.scores, version=version.name, model=model
+            result = await check_scores(replica, version.scores, version=version.name, model=model)
+            self.probes[replica.name] = result
+            if result.is_blind:
+                await self._compare_content(strategy, version, replica)
+
+    async def _compare_content(
+        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
+    ) -> None:
+        """Where no logprob tells the version from the one before."""
+        if not (replica.workers and strategy.stands_still):
+            if not self._is_blind:
+                self._report(
+                    f"weights: {version.name} and the version before have the same logprobs to "
+                    f"within the noise at {replica.name}: that it took them is its word alone; a "
+                    "vLLM with the worker extension compares what it loaded (docs/weights.md)"
+                )
+            self._is_blind = True
+            return
+        loaded = await replica.loaded()
+        expected = await asyncio.to_thread(_fingerprint_of, version)
+        if loaded != expected:
+            raise WeightsNotTaken(
+                f"{replica.name} took {version.name} and loaded others: their fingerprint is "
+                f"{loaded or 'none'}, not {expected}"
             )
 
-    def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
+    # --- what is recorded
+
+    async def _note(
+        self,
+        replica: Replica,
+        state: WeightState,
+        version: WeightFolder,
+        *,
+        model: str = "",
+        why: str = "",
+    ) -> None:
+        """The next state of what is being sent to the replica, or the first of something else."""
+        endpoint = replica.endpoint
+        while True:
+            last = newest_by_replica(await self._records.read()).get(endpoint.url)
+            record = ReplicaWeights(
+                endpoint.url, state, endpoint.incarnation, version.name, model, why, 1
+            )
+            if last is not None:
+                goes_on = last.state is WeightState.SENDING and state is not WeightState.SENDING
+                number = last.number if goes_on else last.number + 1
+                record = structs.replace(record, number=number)
+            if await self._records.note(record):
+                return
+
+    async def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
         """It gets no calls. Those that it was at go on elsewhere, or when it is back."""
         endpoint = replica.endpoint
         self._suspects[replica] = why
+        assert self._version is not None, "a version was sent"
+        await self._note(replica, WeightState.FAILED, self._version, why=why)
         if not is_whole:
             endpoint.weights = None
             endpoint.interrupt(EngineUnavailable(why))
-        endpoint.checked.set()
         self._report(f"weights: {why}; it gets no calls until it has them")
         endpoint.breaker.trip()
 
-    # --- a replica that failed, or comes back
+    async def _give_up(self, replica: Replica, why: str) -> None:
+        """It is not sent anything any more. Whoever samples from it is not left waiting."""
+        replica.endpoint.breaker.abandon(why)
+        await self._resume_left(replica)
 
-    async def _bring_up_to_date(self, replica: Replica) -> str | None:
-        """Called by the probe of a replica that answers again; why it cannot be used, if so."""
-        assert self._version is not None, "a version is expected"
+    async def _resume_left(self, replica: Replica) -> None:
+        if replica.is_paused:
+            try:
+                await replica.resume()
+            except WeightsNotTaken as error:
+                self._report(f"weights: {error}; it may be left paused: POST its /resume")
+
+    # --- a replica that failed, comes back, or has weights that nobody knows
+
+    def _watch(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._see_wants(), name="wanted weights")
+
+    async def _see_wants(self) -> None:
+        """For ever: where the weights of a replica are wanted, its breaker asks for them."""
+        changes = self._records.changes
+        while True:
+            seen = changes.count
+            newest = newest_by_replica(await self._records.read())
+            for endpoint in self._policy.endpoints:
+                record = newest.get(endpoint.url)
+                if record is not None and record.state is WeightState.WANTED:
+                    endpoint.breaker.trip()
+            await changes.wait(seen, timeout=LOOK_SECONDS)
+
+    async def _look_at(self, replica: Replica, _: Sequence[str]) -> str | None:
+        """Called by the probe of a replica that answers; why it cannot be used, if so."""
+        if self._version is None:
+            return None  # It is about to be given the first one.
         version = self._version
+        why = await self._bring_up_to_date(version, replica)
+        if why is None and self._version is not version:
+            return f"it has the weights {version.name!r}; the run is at {self._version.name!r}"
+        return why
+
+    async def _bring_up_to_date(self, version: WeightFolder, replica: Replica) -> str | None:
         if replica not in self._choices:
             try:
                 choice = await self._choose(replica)
@@ -311,11 +450,12 @@ class WeightSync:
             except HoldfastError as error:
                 return str(error)
         strategy = self._choices[replica].strategy
+        await replica.endpoint.ask_incarnation()
         if (why := await self._must_restart(strategy, replica)) is not None:
             return why
         if replica not in self._suspects and await strategy.has(version, replica):
             return await self._recheck(strategy, version, replica)
-        await self._update(strategy, version, [replica], hold=False)
+        await self._update(strategy, version, [replica])
         return await self._refuse(replica)
 
     async def _recheck(
@@ -323,26 +463,30 @@ class WeightSync:
     ) -> str | None:
         """It says that it has the version."""
         try:
+            await self._resume_left(replica)
             await self._check(strategy, version, replica)
         except HoldfastError as error:
             self._suspects[replica] = str(error)
+            await self._note(replica, WeightState.FAILED, version, why=str(error))
             return str(error)
-        strategy.switch(version, replica)
-        replica.endpoint.weights = version.name
+        newest = newest_by_replica(await self._records.read()).get(replica.endpoint.url)
+        is_known = newest is not None and newest.is_checked and newest.version == version.name
+        if newest is None or not is_known or not newest.is_of(replica.endpoint.incarnation):
+            await self._accept(strategy, version, replica)
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Why it has to be started anew first; None if it need not, or was."""
+        """Why the replica must be restarted first; None if it need not, or has been."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
-        told = await replica.endpoint.version()
-        if told is not None and told not in (*self._policy.published, UNFINISHED):
-            return None  # Weights that nobody published: those that it was started with.
+        version = await replica.endpoint.version()
+        if version is not None and version not in (*self._sent, UNFINISHED):
+            return None  # Weights that it was not sent: those that it was started with.
         why = f"{self._suspects[replica]}; it has to be started anew"
         if self._restart is not None:
             await self._restart(replica.endpoint)
         elif self._is_first:  # Later, it is waited for until somebody does.
-            replica.endpoint.breaker.abandon(why)
+            await self._give_up(replica, why)
         return why
 
     async def _refuse(self, replica: Replica) -> str | None:
@@ -353,7 +497,7 @@ class WeightSync:
         if self._refusals[replica] < MAX_SENDS:
             return why
         if self._restart is None or replica in self._restarted:
-            replica.endpoint.breaker.abandon(f"{replica.name} is given up: {why}")
+            await self._give_up(replica, f"{replica.name} is given up: {why}")
             return why
         self._restarted.add(replica)
         self._refusals[replica] = 0
@@ -362,7 +506,23 @@ class WeightSync:
         return why
 
     async def aclose(self) -> None:
-        for endpoint in self._policy.endpoints:
-            endpoint.bring_up_to_date = None
+        if self._watching is not None:
+            await end_task(self._watching)
+        for endpoint, replica in self._replicas.items():
+            endpoint.look_at_weights = None
+            await self._resume_left(replica)
         for strategy in self._strategies:
             await strategy.aclose()
+
+
+async def _check_up(replica: Replica, error: UsageError) -> None:
+    try:
+        await replica.endpoint.models()
+    except UNREACHABLE as gone:
+        raise EndpointDown(f"{replica.name} went away: {describe_error(gone)}") from error
+
+
+def _fingerprint_of(version: WeightFolder) -> str:
+    from holdfast.weights.content import fingerprint_of  # Imports torch.
+
+    return fingerprint_of(version.path)

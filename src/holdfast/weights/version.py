@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from holdfast.records.errors import HoldfastError
 
-UNFINISHED = "unfinished-update"
-"""The version that an engine is given before it is sent weights which it loads as they come. One
-that still has it is half loaded; one that was started anew has another."""
+PREFIXES = (*range(2, 48, 3), 96, 192)
+"""Lengths of beginnings of the fixed sequence. The last fill blocks of a prefix cache: one that is
+stale shows."""
 
 
 class WeightsNotTaken(HoldfastError):
@@ -16,13 +16,17 @@ class WeightsNotTaken(HoldfastError):
 
 
 class TokenScores(Struct, frozen=True):
-    """A fixed sequence, and the logprob of the most likely token after each of the beginnings of it
-    that `probe` asks for, with the trainer's weights."""
+    """A fixed sequence, and the logprob of the most likely token after some of its beginnings, with
+    the trainer's weights."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     dtype: str = "float32"
     """In which the trainer computed them."""
+    lengths: tuple[int, ...] = PREFIXES
+    """Of the beginnings."""
+    before: tuple[float, ...] = ()
+    """With the weights of the version before, where the trainer knows it."""
 
 
 class WeightFolder(Struct, frozen=True):
@@ -32,9 +36,9 @@ class WeightFolder(Struct, frozen=True):
     path: Path
     digest: str
     adapter: Path | None = None
-    """The same version as a LoRA adapter, where that is what is trained."""
+    """The same version as a LoRA adapter, if an adapter is trained."""
     scores: TokenScores | None = None
-    """What an engine with these weights has to compute; None: only its word is taken."""
+    """What an engine with these weights must compute; None: its word is trusted."""
 
 
 def size_of(folder: Path) -> int:

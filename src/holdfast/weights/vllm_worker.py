@@ -40,6 +40,7 @@ from holdfast.weights.collective import (
     receive,
     split,
 )
+from holdfast.weights.content import fingerprint
 from holdfast.weights.shared_memory import check_shared, read_shared
 
 BACKEND = "holdfast"
@@ -60,7 +61,7 @@ class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What is sent, in its order; `handle`: where it is, in shared memory."""
+    """What is sent, in its order; `handle`: where it is in shared memory."""
 
     names: list[str]
     dtype_names: list[str]
@@ -135,10 +136,13 @@ class HoldfastWeightTransferEngine(
 def load(model: Any, model_config: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Loads a whole checkpoint into a model that is being served."""
     device = next(model.parameters()).device
+    held = list(tensors)
+    model.holdfast_loaded = ""
     initialize_layerwise_reload(model)
-    model.load_weights((name, tensor.to(device)) for name, tensor in tensors)
+    model.load_weights((name, tensor.to(device)) for name, tensor in held)
     finalize_layerwise_reload(model, model_config)
     _pack_head(model)
+    model.holdfast_loaded = fingerprint(held)
 
 
 def _pack_head(model: Any) -> None:
@@ -165,6 +169,10 @@ class WeightWorker:
         """A `Device`."""
         return dict(msgspec.to_builtins(this_device(str(self.device))))
 
+    def holdfast_loaded(self) -> str:
+        """The fingerprint of the weights that were loaded last; "" for those of its start."""
+        return str(getattr(self.model_runner.model, "holdfast_loaded", ""))
+
     def holdfast_load(self, weights_path: str) -> int:
         """Reads a folder whole, then loads it. Returns how many tensors it had."""
         from safetensors.torch import load_file
@@ -177,7 +185,8 @@ class WeightWorker:
             tensors |= load_file(file)
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
             load(self.model_runner.model, self.vllm_config.model_config, tensors.items())
-        self.model_runner.reset_lora_state()
+        if hasattr(self.model_runner, "reset_lora_state"):  # vLLM 0.26 has none.
+            self.model_runner.reset_lora_state()
         return len(tensors)
 
 

@@ -59,17 +59,17 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path: Path
     assert "--as-worker" not in offered("gateway", "--")
 
 
-def test_bash_completes_names_of_runs(capsys, command_line: CommandLine) -> None:
-    command_line.finished_run(run="first")
-    command_line.finished_run(run="second")
-    bin_folder = command_line.place / "bin"
+def test_bash_completes_names_of_runs(capsys, shell: CommandLine) -> None:
+    shell.finished_run(run="first")
+    shell.finished_run(run="second")
+    bin_folder = shell.place / "bin"
     bin_folder.mkdir()
     program = bin_folder / "holdfast"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     program.chmod(0o755)
     text = f"PATH={bin_folder}:$PATH\n{script('bash', capsys)}"
-    assert in_bash(text, command_line.place, "resume", "fi") == ["first"]
-    assert {"first", "second"} <= set(in_bash(text, command_line.place, "rm", ""))
+    assert in_bash(text, shell.place, "resume", "fi") == ["first"]
+    assert {"first", "second"} <= set(in_bash(text, shell.place, "rm", ""))
 
 
 def test_zsh_takes_the_script(capsys, tmp_path: Path) -> None:

@@ -54,6 +54,14 @@ def test_what_the_next_start_would_meet_again_is_final(number, capsys):
     assert capsys.readouterr().err == "holdfast: give a scorer\n" * 2
 
 
+def test_a_loss_that_failed_shows_its_traceback(capsys):
+    from holdfast.training.run.checks import LossFailed
+
+    error = LossFailed("the loss mine failed", "Traceback: mine.py\n")
+    end_after_sampling(Namespace(until_stdin_closes=False), error)
+    assert capsys.readouterr().err == "Traceback: mine.py\nholdfast: the loss mine failed\n"
+
+
 @pytest.mark.parametrize("is_part", [False, True])
 def test_where_no_step_is_trained_and_none_will_be_nothing_succeeded(is_part, capsys):
     from holdfast.training.run.loop import NothingTrainable

@@ -25,7 +25,7 @@ def test_a_judge_is_a_scorer_of_the_command_line(shell: CommandLine) -> None:
         shell.write("judged.py", JUDGED.format(url=engine.url))
         done = shell.run("--scorer", "judge", rollout="judged.py")
         assert done.code == 0, done.err
-        assert "mean reward: clean 0.9000 (n=2)" in done.out
+        assert "mean reward: 0.9000 (n=2)" in done.out
         again = shell.run("--scorer", "judge", rollout="judged.py")
         assert again.code == 0, again.err
     shown = shell.holdfast("show", "r", "sum/0").out
@@ -62,7 +62,7 @@ def test_a_judge_that_stays_down_stops_the_command_and_the_same_command_only_jud
         sampled = shell.engine.stats().tokens
         done = shell.run(*arguments, rollout=rollout)
         assert done.code == 0, done.err
-        assert "mean reward: clean 0.9000 (n=1)" in done.out
+        assert "mean reward: 0.9000 (n=1)" in done.out
         assert shell.engine.stats().tokens == sampled
 
 
@@ -120,7 +120,7 @@ def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(shell: Comm
         assert "scorer: recorded 'score@" in refused.err
         done = shell.run("--accept-changes", rollout="asked.py:solve")
         assert done.code == 0, done.err
-    assert "mean reward: clean 0.2000 (n=2)" in done.out
+    assert "mean reward: 0.2000 (n=2)" in done.out
     assert shell.engine.stats().tokens == sampled
 
 

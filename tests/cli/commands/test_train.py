@@ -83,6 +83,12 @@ def test_bad_input_is_one_line(place, capsys, more, message):
     )
 
 
+def test_without_names_the_run_and_its_folder_are_called_after_the_file(place, capsys):
+    (place / "calculator-train-training").write_text("")
+    assert main(["train", CALCULATOR, "--tasks", "train.jsonl", "--groups", "1"]) == 2
+    assert "calculator-train-training is a file; --out is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -45,7 +45,7 @@ def test_an_option_that_is_mistyped_is_told_the_one_that_is_near(shell, argument
         (("version",), "did you mean --version?"),
         (("journal", "chek"), "ACTION chek is unknown; did you mean check?"),
         (("completion", "bsh"), "shell bsh is unknown; did you mean bash?"),
-        (("xyzzy",), "there is no command 'xyzzy'; there are run, train"),
+        (("xyzzy",), "there is no command 'xyzzy'; there are init, run, train"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
@@ -93,7 +93,10 @@ def test_a_scorer_that_is_not_there_is_told_those_that_are(shell):
     source = (shell.place / "agent.py").read_text()
     shell.write("agent.py", source + "\n\ndef strict(trajectory):\n    return 0\n")
     line = refused(shell, *shell.arguments("--scorer", "nosuch"))
-    assert "agent.py has no scorer 'nosuch'; its functions of one argument, and judges" in line
+    assert (
+        "agent.py has no scorer 'nosuch'; its functions of one argument, judges and ready scorers"
+        in line
+    )
     assert line.rstrip().endswith(": score, strict")
     judge = 'import holdfast\njudge = holdfast.Judge("Right?", policy="http://127.0.0.1:9")\n'
     shell.write("agent.py", judge + source)
@@ -101,7 +104,7 @@ def test_a_scorer_that_is_not_there_is_told_those_that_are(shell):
     assert "has no scorer 'jugde'; is 'judge' meant?" in line
     shell.write("points.py", "POINTS = 1\n")
     line = refused(shell, *shell.arguments("--scorer", "points.py:nosuch"))
-    assert "its functions of one argument, and judges: none" in line
+    assert "its functions of one argument, judges and ready scorers: none" in line
 
 
 def test_what_a_command_of_the_journal_wants_is_said_as_it_is_given(shell):

@@ -111,8 +111,8 @@ def test_both_meanings_of_exit_code_1_are_told(shell):
         )
 
 
-def test_the_quickstart_says_which_commands_have_no_json_and_what_exit_code_1_means():
-    page = (DOCS / "quickstart.md").read_text()
+def test_the_page_on_runs_says_which_commands_have_no_json_and_what_exit_code_1_means():
+    page = (DOCS / "runs.md").read_text()
     without = [name for name, has in commands_with_json(_parser(), "").items() if not has]
     assert without == ["resume", "serve", "completion"]  # `resume` takes that of its command.
     assert (

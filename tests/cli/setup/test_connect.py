@@ -1,6 +1,7 @@
 """What is wrong with an engine's address, key or dialect is said before a run is recorded."""
 
 import json
+import urllib.request
 
 import pytest
 
@@ -58,6 +59,26 @@ def test_an_engine_that_gives_nothing_is_told_its_reason_once_and_is_fit_for_not
     data = json.loads(shell.holdfast(*arguments, "--json").out)
     assert (data["fit_for_training"], data["fit_for_evaluation"]) == (False, False)
     assert all(finding["failed"] for finding in data["findings"])
+
+
+def test_an_engine_that_was_left_paused_is_said_to_be(tmp_path):
+    with FakeEngine(dialect="vllm-scale-out") as engine:
+        urllib.request.urlopen(f"{engine.url}/pause?mode=keep", data=b"", timeout=60).close()
+        shell = CommandLine(tmp_path, engine)
+        done = shell.holdfast("policy", "check", engine.url)
+        assert done.code == Exit.STOPPED
+        assert done.line.startswith(f"holdfast: {engine.url} is paused: ")
+        assert "POST /resume" in done.line
+        urllib.request.urlopen(f"{engine.url}/resume", data=b"", timeout=60).close()
+        assert "is paused" not in shell.holdfast("policy", "check", engine.url).err
+
+
+def test_an_engine_whose_update_did_not_end_is_not_fit_for_training(tmp_path):
+    with FakeEngine(dialect="vllm-scale-out", version="unfinished-update") as engine:
+        done = CommandLine(tmp_path, engine).holdfast("policy", "check", engine.url)
+    assert done.code == Exit.FAILURES
+    assert "no  weight versions" in done.out
+    assert "may be half loaded" in done.out
 
 
 def test_an_engine_without_tokens_is_still_fit_for_evaluation(shell):

@@ -163,7 +163,8 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
         ("from agent import solve\n", "mine.py", "solve is imported from elsewhere: name it as"),
         ("x = 3\n", "mine.py", "mine.py has no rollout: it wants an async function"),
         ("def solve(t):\n    pass\n", "mine.py:solve", "is no rollout: it wants an async function"),
-        ("async def solve(t, u):\n    pass\n", "mine.py:solve", "function of one argument"),
+        ("async def solve(t, u):\n    pass\n", "mine.py:solve", "it takes (t, u)"),
+        ("async def solve(t, u):\n    pass\n", "mine.py", "; solve(t, u) takes more"),
     ],
 )
 def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source, rollout, message):
@@ -298,7 +299,7 @@ def test_new_and_accept_changes_exclude_each_other(recorded):
 def test_a_command_without_what_it_needs_says_what(shell):
     done = shell.holdfast("run", "agent.py")
     assert done.code == Exit.USAGE
-    assert "required: --tasks, --run" in done.line
+    assert "required: --tasks;" in done.line
     assert "see `holdfast run --help`" in done.line
 
 

@@ -153,5 +153,5 @@ def test_a_rollout_that_is_named_as_the_scorer_is_said_to_be() -> None:
 def test_async_scorers_are_listed_where_one_is_not_found(tmp_path: Path) -> None:
     file = tmp_path / "listed_here.py"
     file.write_text(SOLVE + GRADE + "def check(trajectory):\n    return 1\n")
-    with pytest.raises(UsageError, match="and judges: check, grade"):
+    with pytest.raises(UsageError, match="judges and ready scorers: check, grade"):
         scorer_in(load_module(file), file, "nosuch")

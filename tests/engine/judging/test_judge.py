@@ -61,6 +61,7 @@ def run_with(judge, policy: FakeEngine, journal: str = "memory:", *, samples: in
             journal=journal,
             scorer=judge,
             samples=samples,
+            name="judged",
             **more,
         )
     )

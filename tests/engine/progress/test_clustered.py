@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.progress.clustered import RewardMean
+from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
 from holdfast.evaluation.stats.estimates import clustered_mean
 
 rewards = st.lists(
@@ -27,3 +27,17 @@ def test_it_is_what_the_statistics_say(given_rewards) -> None:
         assert mean.error is None
     else:
         assert mean.error == pytest.approx(estimate.standard_error, abs=1e-9)
+
+
+def test_rewards_as_large_as_floats_can_be_break_nothing_and_take_no_line() -> None:
+    mean = RewardMean()
+    for task in "ab":
+        mean.add(task, 1e308)
+    assert mean.mean == float("inf")
+    assert number_text(1e308) == "1e+308"
+    assert number_text(-0.5, sign="+") == "-0.5000"
+    assert error_text(float("nan")) == " ± nan"
+
+
+def test_an_error_that_is_unknown_is_not_called_0() -> None:
+    assert (error_text(None), error_text(0.0), error_text(0.25)) == ("", "", " ± 0.2500")

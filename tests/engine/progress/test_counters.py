@@ -38,7 +38,7 @@ def test_everything_is_counted_once():
     assert (progress.retried, progress.failed, progress.truncated) == (2, 1, 1)
     assert progress.turns == 4
     assert progress.tokens == sum(h.sampled_tokens for h in local.histories().values())
-    assert progress.line().startswith("4/4 done, 0 running, 2 retried, 1 failed")
+    assert progress.line().startswith("4/4 done in 0s, 1 failed, 2 retried")
 
 
 def test_a_resumed_run_counts_what_was_done_before():
@@ -85,8 +85,8 @@ def test_a_run_that_others_work_on_is_told_as_the_journal_lists_it():
     running = row(1, Status.RUNNING, settled=False, owner="worker 1")
     done = row(2, Status.COMPLETED, settled=True)
     progress.seen([waiting, running, done, row(3, Status.PENDING, settled=False, resting=True)])
-    assert progress.line() == "1/3 done, 1 running, 0 failed"
+    assert progress.line() == "1/3 done, 1 running"
     # What was done before it looked says nothing about how long the rest will take.
     assert progress.seconds_left is None
     progress.seen([waiting, row(1, Status.FAILED, settled=True), done])
-    assert progress.line().startswith("2/3 done, 0 running, 1 failed, ")
+    assert progress.line().startswith("2/3 done, 0s left, 0 running, 1 failed")

@@ -80,7 +80,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_done(served, tmp_pa
 
 def test_true_is_a_line_on_standard_error(served, tmp_path, capsys):
     asyncio.run(run(served, tmp_path, on_progress=True))
-    assert capsys.readouterr().err.startswith("holdfast: 3/3 done, 0 running")
+    assert capsys.readouterr().err.startswith("holdfast: 3/3 done in ")
     asyncio.run(run(served, tmp_path))
     assert "done" not in capsys.readouterr().err
 
@@ -123,5 +123,5 @@ def test_a_notebook_shows_a_line_that_is_kept_up_to_date(served, tmp_path, monke
     for cell in notebook.cells:
         lines = [out.data["text/plain"] for out in cell.outputs if "data" in out]
         assert len(lines) == 1, "one line, in its place"
-        assert lines[0].startswith("1/1 done, 0 running, 0 retried, 0 failed")
+        assert lines[0].startswith("1/1 done in ")
         assert [out.text for out in cell.outputs if "text" in out] == ["said\n"]

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.embedded.model.files import TINY
-from holdfast.engine.arguments import name_from
+from holdfast.engine.arguments import series_from
 from holdfast.engine.open_run import RunChanged
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
@@ -179,7 +179,7 @@ def plain(served, tmp_path: Path) -> dict[str, object]:
     }
 
 
-def check_result(result: holdfast.RunResult, *, name: str = "one_turn-sums") -> None:
+def check_result(result: holdfast.RunResult, *, name: str = "one_turn-sums-1") -> None:
     ending, report = result
     assert (ending, report) == (result.ending, result.report)
     assert (result.name, result.stopped, report.trajectories) == (name, "", 4)
@@ -197,7 +197,7 @@ def test_plain_values_are_enough_and_the_same_call_goes_on(plain, served):
     first = asyncio.run(holdfast.run(one_turn, **plain))
     check_result(first)
     check_result(asyncio.run(holdfast.run(one_turn, **plain)))
-    names = [name for name, _ in served.requests() if "one_turn-sums/" in name]
+    names = [name for name, _ in served.requests() if "one_turn-sums-1/" in name]
     assert len(names) == 4, "what is finished is not sampled again"
 
 
@@ -423,12 +423,22 @@ def test_no_engine_is_started_for_a_run_that_is_recorded_differently(monkeypatch
         holdfast.run_sync(one_turn, **call, seed=2, accept_changes=True)
 
 
-def test_a_changed_call_is_refused_and_says_how_to_go_on(plain):
+def test_a_changed_call_with_a_name_is_refused_and_says_how_to_go_on(plain):
+    plain["name"] = "sums"
     holdfast.run_sync(one_turn, **plain)
     changed = {**plain, "seed": 2}
     with pytest.raises(holdfast.UsageError, match=r"(?s)recorded differently.*new=True"):
         holdfast.run_sync(one_turn, **changed)
-    check_result(holdfast.run_sync(one_turn, **changed, new=True), name="one_turn-sums-2")
+    check_result(holdfast.run_sync(one_turn, **changed, new=True), name="sums-2")
+
+
+def test_a_changed_call_without_a_name_begins_the_next_run_and_says_what_changed(plain, caplog):
+    holdfast.run_sync(one_turn, **plain)
+    check_result(holdfast.run_sync(one_turn, **{**plain, "seed": 2}), name="one_turn-sums-2")
+    assert "seed changed (1 → 2): this is one_turn-sums-2" in caplog.text
+    check_result(holdfast.run_sync(one_turn, **plain), name="one_turn-sums-1")
+    accepted = holdfast.run_sync(one_turn, **{**plain, "seed": 3}, accept_changes=True)
+    check_result(accepted, name="one_turn-sums-2")
 
 
 def asking(hint: bool):
@@ -484,6 +494,7 @@ def test_a_package_that_is_missing_is_named(plain, monkeypatch, package):
     [
         (one_turn, [], "one_turn"),
         (one_turn, "data/sums.csv", "one_turn-sums"),
+        (one_turn, "data/tasks.jsonl", "one_turn"),
         (one_turn, Path("data/sums.csv"), "one_turn-sums"),
         (one_turn, "hf:openai/gsm8k/main:test", "one_turn-hf-openai-gsm8k-main-test"),
         (one_turn, "make.py:easy", "one_turn-make-easy"),
@@ -493,7 +504,7 @@ def test_a_package_that_is_missing_is_named(plain, monkeypatch, package):
     ],
 )
 def test_a_name_comes_from_the_rollout_and_the_tasks(rollout, tasks, name):
-    assert name_from(None, rollout, tasks) == name
+    assert series_from(rollout, tasks) == name
 
 
 def test_an_interrupt_stops_the_run_and_the_same_call_goes_on(tmp_path):
@@ -656,7 +667,7 @@ def test_a_run_in_which_everything_failed_says_so(caplog: pytest.LogCaptureFixtu
     assert failed("a", "b") == 2
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
-        "run broken: nothing succeeded: all 2 trajectories failed for good; the most frequent "
+        "run broken-1: nothing succeeded: all 2 trajectories failed for good; the most frequent "
         "error: KeyError: 'a bug'"
     )
     assert failed("a", "c") == 1

@@ -250,7 +250,7 @@ def test_a_page_in_a_browser_cannot_use_a_server_without_a_token():
 def test_every_path_wants_the_token(header):
     async def scenario(client):
         paths = [("GET", "/"), ("POST", "/sessions"), ("DELETE", f"/sessions/{ID}")]
-        answers = [await client.ask(*paths, Authorization=header) for paths in paths]
+        answers = [await client.ask(*request, Authorization=header) for request in paths]
         good = await client.ask("GET", "/", Authorization=f"Bearer {TOKEN}")
         assert TOKEN not in str(answers)
         return {status for status, _ in answers}, good[0]

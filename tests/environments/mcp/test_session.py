@@ -1,6 +1,7 @@
 """Sessions of MCP servers that do not work: what is said, and that nothing is left behind."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import time
@@ -113,7 +114,7 @@ def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypa
     assert all(map(gone, pids_in(message)))
 
 
-@pytest.mark.skipif(not process._die_with_parent(), reason="no setpriv --pdeathsig here")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv here")
 def test_a_server_does_not_outlive_a_driver_that_is_killed(tmp_path):
     message = tmp_path / "pids"
     command = [sys.executable, str(HERE / "orphan.py"), str(HERE / "broken.py"), "stubborn"]
@@ -199,3 +200,31 @@ def test_tools_are_listed_over_all_pages_and_called_by_the_server_s_names():
             await environment.close()
 
     assert asyncio.run(played()) == ["my_first", "my_second", "first ran", "second ran"]
+
+
+IMPORTED = """
+import asyncio, sys, threading
+from holdfast.environments.mcp import McpServer
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "mcp":
+            print("imported in", threading.current_thread().name)
+
+async def main():
+    try:
+        await McpServer("false").tools()
+    except Exception as error:
+        print(type(error).__name__)
+
+assert "mcp" not in sys.modules
+sys.meta_path.insert(0, Watch())
+asyncio.run(main())
+"""
+
+
+def test_the_package_is_imported_beside_the_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "imported in asyncio_0" in done.stdout
+    assert "MainThread" not in done.stdout

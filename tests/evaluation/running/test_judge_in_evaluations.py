@@ -322,7 +322,7 @@ class TestAChangedJudge:
             project.run().assert_outcomes(passed=1)
             assert questions(other) == 4
         assert project.only()["agg_score"] == pytest.approx(0.2)
-        assert len(project.runs()) == 1
+        assert len(project.runs()) == 2
 
     def test_another_model_from_a_variable_scores_all_rows_anew(
         self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""A run grows with its data set: what it has is not generated again."""
+"""What a run of the same test has generated is not generated again."""
 
 import pytest
 
@@ -28,16 +28,18 @@ def test_all_rows_after_a_few_generate_only_the_rest(project: EvaluationProject,
     assert project.engine.stats().requests == 2
     result = project.run("--ep-max-rows", "all")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_it.test_it goes on with 2 rows more; it had 2"])
+    result.stdout.fnmatch_lines(["test_it.test_it-2: 2 rollouts reused from test_it.test_it"])
     assert project.engine.stats().requests == 4, "the first two were there"
-    assert list(project.runs()) == ["test_it.test_it"]
-    row = project.only()
+    assert list(project.runs()) == ["test_it.test_it", "test_it.test_it-2"]
+    progress = project.only()
     expected = {"pointwise": 1.5, "groupwise": 1.5, "all": 4.0}[mode]
-    assert (row["rows"], row["scored"], row["agg_score"]) == (4, 4, expected)
-    project.run().stdout.fnmatch_lines(["test_it.test_it was finished already*"])
+    assert (progress["rows"], progress["scored"], progress["agg_score"]) == (4, 4, expected)
+    project.run().stdout.fnmatch_lines(["test_it.test_it-2 was finished already*"])
 
 
-def test_fewer_rows_leave_the_run_that_has_more_as_it_is(project: EvaluationProject) -> None:
+def test_fewer_rows_generate_nothing_and_leave_the_run_that_has_more_as_it_is(
+    project: EvaluationProject,
+) -> None:
     written(project, "all")
     project.run().assert_outcomes(passed=1)
     project.run("--ep-max-rows", 2).assert_outcomes(passed=1)
@@ -45,18 +47,36 @@ def test_fewer_rows_leave_the_run_that_has_more_as_it_is(project: EvaluationProj
     assert project.only()["run"] == "test_it.test_it-2"
     project.run().assert_outcomes(passed=1)
     assert (project.only()["run"], project.only()["agg_score"]) == ("test_it.test_it", 4.0)
-    assert project.engine.stats().requests == 6
-
-
-def test_more_rows_go_on_with_the_run_that_has_the_most(project: EvaluationProject) -> None:
-    """And not with the newest, which was a look at a few of them."""
-    written(project, "pointwise")
-    project.run("--ep-max-rows", 3).assert_outcomes(passed=1)
-    project.run("--ep-max-rows", 1).assert_outcomes(passed=1)
     assert project.engine.stats().requests == 4
+
+
+SETTINGS = """
+@evaluation_test(dataset=ROWS, completion_params={params})
+def test_it(row):
+    return float(row.ground_truth)
+"""
+
+
+def test_one_more_setting_generates_its_own_rows_only(project: EvaluationProject) -> None:
+    project.write(SETTINGS.format(params=[{"temperature": 0.5}]))
     project.run().assert_outcomes(passed=1)
-    assert project.only()["run"] == "test_it.test_it"
-    assert project.engine.stats().requests == 5
+    assert project.engine.stats().requests == 4
+    project.write(SETTINGS.format(params=[{"temperature": 0.5}, {"temperature": 1.0}]))
+    project.run().assert_outcomes(passed=2)
+    assert project.engine.stats().requests == 8, "those of the first setting were there"
+
+
+def test_corrected_ground_truths_generate_nothing(project: EvaluationProject) -> None:
+    written(project, "pointwise")
+    project.run().assert_outcomes(passed=1)
+    file = project.folder / "test_it.py"
+    assert '"ground_truth": n' in file.read_text()
+    file.write_text(file.read_text().replace('"ground_truth": n', '"ground_truth": n + 1'))
+    project.run().assert_outcomes(passed=1)
+    assert project.engine.stats().requests == 4
+    assert project.only()["agg_score"] == 2.5, "all are judged by what is right now"
+    project.run("--holdfast-new").assert_outcomes(passed=1)
+    assert project.engine.stats().requests == 8
 
 
 def test_a_row_that_changed_begins_another_run(project: EvaluationProject) -> None:
@@ -69,7 +89,7 @@ def test_a_row_that_changed_begins_another_run(project: EvaluationProject) -> No
     assert project.engine.stats().requests == 6
 
 
-def test_a_row_that_failed_stays_failed_when_others_come(project: EvaluationProject) -> None:
+def test_a_row_that_failed_is_tried_again_when_others_come(project: EvaluationProject) -> None:
     project.write(
         """
         async def solve(t: Rollout):
@@ -85,5 +105,5 @@ def test_a_row_that_failed_stays_failed_when_others_come(project: EvaluationProj
     project.run("--ep-max-rows", 2).assert_outcomes(failed=1)
     requests = project.engine.stats().requests
     project.run().assert_outcomes(failed=1)
-    assert project.engine.stats().requests == requests + 2
+    assert project.engine.stats().requests == requests + 3
     assert (project.only()["scored"], project.only()["failed"]) == (3, 1)

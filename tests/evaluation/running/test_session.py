@@ -23,57 +23,57 @@ def test_{name}(row):
 """
 
 
-def test_two_modules_share_a_journal(evaluations: EvaluationProject) -> None:
-    evaluations.write(ONE.format(name="first", score=1.0, threshold=0.5), "test_a.py")
-    evaluations.write(ONE.format(name="second", score=0.5, threshold=0.5), "test_b.py")
-    evaluations.run().assert_outcomes(passed=2)
-    assert sorted(evaluations.runs()) == ["test_a.test_first", "test_b.test_second"]
-    assert [outcome["test"] for outcome in evaluations.outcomes()] == [
+def test_two_modules_share_a_journal(project: EvaluationProject) -> None:
+    project.write(ONE.format(name="first", score=1.0, threshold=0.5), "test_a.py")
+    project.write(ONE.format(name="second", score=0.5, threshold=0.5), "test_b.py")
+    project.run().assert_outcomes(passed=2)
+    assert sorted(project.runs()) == ["test_a.test_first", "test_b.test_second"]
+    assert [outcome["test"] for outcome in project.outcomes()] == [
         "test_a.py::test_first",
         "test_b.py::test_second",
     ]
-    ignored = evaluations.folder / ".holdfast" / ".gitignore"
+    ignored = project.folder / ".holdfast" / ".gitignore"
     assert "*" in ignored.read_text().splitlines()
 
 
-def test_a_module_with_a_syntax_error_is_pytests_own_error(evaluations: EvaluationProject) -> None:
-    evaluations.write("def broken(:\n    pass\n", "test_a.py")
-    evaluations.write(ONE.format(name="good", score=1.0, threshold=0.5), "test_b.py")
-    result = evaluations.run("--continue-on-collection-errors")
+def test_a_module_with_a_syntax_error_is_pytests_own_error(project: EvaluationProject) -> None:
+    project.write("def broken(:\n    pass\n", "test_a.py")
+    project.write(ONE.format(name="good", score=1.0, threshold=0.5), "test_b.py")
+    result = project.run("--continue-on-collection-errors")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*SyntaxError*"])
-    assert evaluations.only()["agg_score"] == 1.0
+    assert project.only()["agg_score"] == 1.0
 
 
-def test_plain_tests_stand_beside_evaluations(evaluations: EvaluationProject) -> None:
-    evaluations.write(
+def test_plain_tests_stand_beside_evaluations(project: EvaluationProject) -> None:
+    project.write(
         ONE.format(name="it", score=1.0, threshold=0.5)
         + "\n\ndef test_plain(tmp_path):\n    assert tmp_path\n"
     )
-    evaluations.run().assert_outcomes(passed=2)
-    assert len(evaluations.outcomes()) == 1
+    project.run().assert_outcomes(passed=2)
+    assert len(project.outcomes()) == 1
 
 
 def test_four_workers_share_a_journal_and_one_summary_is_written(
-    evaluations: EvaluationProject,
+    project: EvaluationProject,
 ) -> None:
     for number in range(6):
-        evaluations.write(
+        project.write(
             ONE.format(name=f"number{number}", score=number / 10, threshold=0.15),
             f"test_m{number}.py",
         )
-    workers = evaluations.apart("-p", "xdist.plugin", "-n", 4, "-q", "--junitxml", "junit.xml")
+    workers = project.apart("-p", "xdist.plugin", "-n", 4, "-q", "--junitxml", "junit.xml")
     out, _ = workers.communicate(timeout=200)
     assert "4 passed" in out, out
     assert "2 failed" in out, out
-    scores = [outcome["runs"][0]["agg_score"] for outcome in evaluations.outcomes()]
+    scores = [outcome["runs"][0]["agg_score"] for outcome in project.outcomes()]
     assert scores == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert len(evaluations.runs()) == 6
-    assert all(states == {"COMPLETED": 4} for states in evaluations.runs().values())
-    assert evaluations.engine.stats().requests == 24
+    assert len(project.runs()) == 6
+    assert all(states == {"COMPLETED": 4} for states in project.runs().values())
+    assert project.engine.stats().requests == 24
     assert "= evaluations =" in out
     assert "test_m5.test_number5: 0.5000 ± 0.0000" in out
-    cases = ElementTree.parse(evaluations.folder / "junit.xml").getroot().iter("testcase")
+    cases = ElementTree.parse(project.folder / "junit.xml").getroot().iter("testcase")
     messages = [
         {item.get("name"): item.get("value") for item in case.iter("property")} for case in cases
     ]
@@ -83,20 +83,20 @@ def test_four_workers_share_a_journal_and_one_summary_is_written(
     assert by_run["test_m3.test_number3"]["rows"] == "4"
     assert by_run["test_m3.test_number3"]["failed"] == "0"
     assert by_run["test_m3.test_number3"]["standard_error"] == "0.0"
-    assert by_run["test_m3.test_number3"]["journal"] == str(evaluations.journal)
-    evaluations.run().assert_outcomes(passed=4, failed=2)
-    assert evaluations.engine.stats().requests == 24
+    assert by_run["test_m3.test_number3"]["journal"] == str(project.journal)
+    project.run().assert_outcomes(passed=4, failed=2)
+    assert project.engine.stats().requests == 24
 
 
 def test_a_session_without_evaluations_writes_an_empty_summary(
-    evaluations: EvaluationProject,
+    project: EvaluationProject,
 ) -> None:
-    evaluations.write("def test_plain():\n    pass\n", head="")
-    result = evaluations.run()
+    project.write("def test_plain():\n    pass\n", head="")
+    result = project.run()
     result.assert_outcomes(passed=1)
-    assert evaluations.outcomes() == []
+    assert project.outcomes() == []
     result.stdout.no_fnmatch_line("*= evaluations =*")
-    assert not (evaluations.folder / ".holdfast").exists()
+    assert not (project.folder / ".holdfast").exists()
 
 
 SLOW = """
@@ -124,17 +124,17 @@ def test_after():
 """
 
 
-def interrupted(evaluations: EvaluationProject, number: signal.Signals) -> tuple[int, str]:
+def interrupted(project: EvaluationProject, number: signal.Signals) -> tuple[int, str]:
     """A session that is sent a signal when eight rows are done, and two in flight."""
-    child = evaluations.apart()
+    child = project.apart()
     try:
         deadline = time.monotonic() + 120
-        while evaluations.engine.stats().completions < 10:
+        while project.engine.stats().completions < 10:
             assert time.monotonic() < deadline, "it does not get on"
             assert child.poll() is None, child.communicate()[0]
             time.sleep(0.02)
         os.kill(child.pid, number)
-        (evaluations.folder / "go").touch()
+        (project.folder / "go").touch()
         out, _ = child.communicate(timeout=120)
     finally:
         if child.poll() is None:
@@ -143,51 +143,51 @@ def interrupted(evaluations: EvaluationProject, number: signal.Signals) -> tuple
     return child.returncode, out
 
 
-def goes_on(evaluations: EvaluationProject) -> None:
-    done = evaluations.engine.stats().completions
+def goes_on(project: EvaluationProject) -> None:
+    done = project.engine.stats().completions
     assert done < 40
-    (states,) = evaluations.runs().values()
+    (states,) = project.runs().values()
     assert states["COMPLETED"] >= 1
-    (evaluations.folder / "again").touch()
-    result = evaluations.run("--deselect", "test_it.py::test_after")
+    (project.folder / "again").touch()
+    result = project.run("--deselect", "test_it.py::test_after")
     result.assert_outcomes(passed=1, deselected=1)
-    assert evaluations.only()["scored"] == 40
-    assert evaluations.engine.stats().requests == 40, "what was in flight became durable"
+    assert project.only()["scored"] == 40
+    assert project.engine.stats().requests == 40, "what was in flight became durable"
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
-    evaluations: EvaluationProject,
+    project: EvaluationProject,
 ) -> None:
-    evaluations.write(SLOW)
-    code, out = interrupted(evaluations, signal.SIGINT)
+    project.write(SLOW)
+    code, out = interrupted(project, signal.SIGINT)
     assert code == 2, out
     assert "KeyboardInterrupt" in out
     assert "SIGINT: stopped; what is done is kept, the same command goes on" in out
-    goes_on(evaluations)
+    goes_on(project)
 
 
-def test_sigterm_does_the_same(evaluations: EvaluationProject) -> None:
-    evaluations.write(SLOW)
-    code, out = interrupted(evaluations, signal.SIGTERM)
+def test_sigterm_does_the_same(project: EvaluationProject) -> None:
+    project.write(SLOW)
+    code, out = interrupted(project, signal.SIGTERM)
     assert code == 2, out
     assert "SIGTERM: stopped; what is done is kept, the same command goes on" in out
-    goes_on(evaluations)
+    goes_on(project)
 
 
-def test_a_held_run_is_refused_by_name(evaluations: EvaluationProject) -> None:
-    evaluations.write(SLOW)
-    child = evaluations.apart("-k", "slow")
+def test_a_held_run_is_refused_by_name(project: EvaluationProject) -> None:
+    project.write(SLOW)
+    child = project.apart("-k", "slow")
     try:
-        while not evaluations.engine.stats().completions:
+        while not project.engine.stats().completions:
             assert child.poll() is None
             time.sleep(0.02)
-        result = evaluations.run("-k", "slow", "--holdfast-summary", "other.json")
+        result = project.run("-k", "slow", "--holdfast-summary", "other.json")
         result.assert_outcomes(failed=1, deselected=1)
         result.stdout.fnmatch_lines(
             ["*RunHeld: run 'test_it.test_slow' is being worked*--holdfast-new*"]
         )
         for name in ("go", "again"):
-            (evaluations.folder / name).touch()
+            (project.folder / name).touch()
         out, _ = child.communicate(timeout=120)
         assert child.returncode == 0, out
     finally:
@@ -196,18 +196,18 @@ def test_a_held_run_is_refused_by_name(evaluations: EvaluationProject) -> None:
             child.communicate()
 
 
-def test_the_summary_may_be_written_into_a_folder(evaluations: EvaluationProject) -> None:
-    evaluations.write(ONE.format(name="it", score=1.0, threshold=0.5))
-    evaluations.run("--holdfast-summary", "new/").assert_outcomes(passed=1)
-    data = json.loads((evaluations.folder / "new" / "evaluations.json").read_text())
+def test_the_summary_may_be_written_into_a_folder(project: EvaluationProject) -> None:
+    project.write(ONE.format(name="it", score=1.0, threshold=0.5))
+    project.run("--holdfast-summary", "new/").assert_outcomes(passed=1)
+    data = json.loads((project.folder / "new" / "evaluations.json").read_text())
     assert data["evaluations"][0]["passed"] is True
 
 
 def test_who_waits_is_told_how_far_it_is(
-    evaluations: EvaluationProject, monkeypatch: pytest.MonkeyPatch
+    project: EvaluationProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiment, "PROGRESS_SECONDS", 0.05)
-    evaluations.write(
+    project.write(
         """
         import asyncio
 
@@ -219,23 +219,23 @@ def test_who_waits_is_told_how_far_it_is(
             return 1.0
         """
     )
-    result = evaluations.run()
+    result = project.run()
     result.assert_outcomes(passed=1)
     result.stderr.fnmatch_lines(["holdfast: test_it.test_it: */4 done, * running*"])
 
 
-def test_the_documented_evaluation_runs_as_it_is_documented(evaluations: EvaluationProject) -> None:
+def test_the_documented_evaluation_runs_as_it_is_documented(project: EvaluationProject) -> None:
     page = (DOCS / "evaluations.md").read_text()
     first = re.search(r"```python\n(# test_sums.py\n.*?)```", page, re.DOTALL)
     assert first is not None
-    evaluations.write(first[1], "test_sums.py", head="")
-    result = evaluations.run("--holdfast-success-threshold", 0)
+    project.write(first[1], "test_sums.py", head="")
+    result = project.run("--holdfast-success-threshold", 0)
     result.assert_outcomes(passed=2)
-    assert [outcome["test"] for outcome in evaluations.outcomes()] == [
+    assert [outcome["test"] for outcome in project.outcomes()] == [
         "test_sums.py::test_sums[temperature=0.2]",
         "test_sums.py::test_sums[temperature=1.0]",
     ]
-    assert all(outcome["runs"][0]["scored"] == 20 for outcome in evaluations.outcomes())
+    assert all(outcome["runs"][0]["scored"] == 20 for outcome in project.outcomes())
 
 
 def interrupted_at(process: "subprocess.Popen[str]", sign: Path) -> bool:
@@ -248,8 +248,8 @@ def interrupted_at(process: "subprocess.Popen[str]", sign: Path) -> bool:
     return False
 
 
-def test_code_that_keeps_the_loop_busy_can_be_interrupted(evaluations: EvaluationProject) -> None:
-    evaluations.write(
+def test_code_that_keeps_the_loop_busy_can_be_interrupted(project: EvaluationProject) -> None:
+    project.write(
         """
         import time
         from pathlib import Path
@@ -268,14 +268,14 @@ def test_code_that_keeps_the_loop_busy_can_be_interrupted(evaluations: Evaluatio
             return 1.0
         """
     )
-    process = evaluations.apart()
+    process = project.apart()
     try:
-        while not (evaluations.folder / "begun").exists():
+        while not (project.folder / "begun").exists():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)  # The first asks it to stop.
         time.sleep(0.3)
-        while not interrupted_at(process, evaluations.folder / "interrupted"):
+        while not interrupted_at(process, project.folder / "interrupted"):
             pass  # Two that came at once were one to it.
         message, _ = process.communicate(timeout=120)
     finally:

@@ -371,7 +371,7 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
             ]
             assert not later.session.history.forks
         # What came after that state, what has the id, and a new one.
-        assert [contents[-1] for contents in contents] == ["3", "2", "4"]
+        assert [listed[-1] for listed in contents] == ["3", "2", "4"]
 
     session(scenario)
 

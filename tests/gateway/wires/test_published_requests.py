@@ -94,7 +94,7 @@ def test_what_changes_nothing_that_is_sampled_is_accepted_in_messages(beside):
     async def send_both():
         async with opened() as (counter, trajectory, binding):
             await post_to(counter, binding, CHAT, body)
-            plain = [{k: v for k, v in messages.items() if k not in more} for messages in messages]
+            plain = [{k: v for k, v in message.items() if k not in more} for message in messages]
             await post_to(counter, binding, CHAT, {**body, "messages": plain})
             # It is the same request.
             assert [len(items) for items in trajectory._calls._by_key.values()] == [2]

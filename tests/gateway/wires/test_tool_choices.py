@@ -175,7 +175,7 @@ def test_token_ids_are_told_where_they_are_asked_for(path, stream):
             reply = await exchange(counter.port, post(path, body, binding))
             assert reply.status == 200, reply.body
             lines = reply.body.decode().splitlines() if stream else [f"data: {reply.body.decode()}"]
-            messages = [json.loads(lines[6:]) for lines in lines if lines.startswith("data: {")]
+            messages = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
             choices = [choice for chunk in messages for choice in chunk["choices"]]
             (choice,) = [choice for choice in choices if "token_ids" in choice]
             (request,) = counter.subject.oracle.requests

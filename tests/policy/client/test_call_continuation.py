@@ -28,6 +28,7 @@ from support.policy.answers import (
 from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
 from support.policy.clients import QUICK, ids, logprobs, policy_at, run, sample, until
 from support.policy.drafts import Kept, draft_of
+from support.policy.recorded import record_weights
 
 VLLM = Kind.VLLM
 
@@ -204,10 +205,10 @@ def test_an_update_that_is_acknowledged_in_mid_stream_splits_the_versions_there(
             chunks: list[bytes | Pause] = [*messages[:2], updated.wait, messages[2]]
             chunks += [third_is_there, *messages[3:]]
             server.says(PATHS[VLLM], Answer(chunks=chunks))
-            policy.acknowledge("v1")
+            await record_weights(policy, "v1")
             call = asyncio.create_task(policy.sample(kept.request()))
             await until(lambda: bool(kept.ids))
-            policy.acknowledge("v2")
+            await record_weights(policy, "v2")
             updated.set()
             versions = (await call).versions
             # The chunk that was under way when it was acknowledged may be of either.

@@ -20,7 +20,7 @@ ASSUMED, ENGINE, UNKNOWN = VersionSource.ASSUMED, VersionSource.ENGINE, VersionS
 def piece(
     *ids: int, finish: str | None = None, versions: list[tuple[str, int, int]] | None = None
 ) -> Piece:
-    spans = None if versions is None else tuple(VersionSpan(*versions) for versions in versions)
+    spans = None if versions is None else tuple(VersionSpan(*version) for version in versions)
     return Piece(ids=list(ids), logprobs=logprobs_of(ids), finish_reason=finish, versions=spans)
 
 

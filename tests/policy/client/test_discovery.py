@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.policy.client import probe
 from holdfast.policy.client.discovery import check_dialect
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
@@ -70,6 +71,7 @@ def test_a_recorded_vllm_without_scale_out_is_asked_for_completions() -> None:
     kind, longest, _ = discovered(
         v1__models=recorded_answer("models"),
         inference__v1__generate=recorded_answer("generate_disabled"),
+        v1__completions=plain(Kind.VLLM, [5]),
     )
     assert (kind, longest) == (Kind.VLLM, 2048)
 
@@ -99,6 +101,7 @@ def test_sglang_is_known_by_its_name_or_its_own_page(owner: str, info: dict[str,
     kind, longest, _ = discovered(
         v1__models=models(owned_by=owner),
         get_model_info=Answer(body={"model_path": "/models/m"}),
+        generate=plain(Kind.SGLANG, [5]),
         get_server_info=Answer(body=info),
     )
     assert (kind, longest) == (Kind.SGLANG, 4096)
@@ -133,6 +136,109 @@ def test_an_unknown_engine_that_gives_ids_and_logprobs_is_trainable() -> None:
 def test_an_unknown_engine_without_ids_is_for_evaluation_only(answer: Answer) -> None:
     kind, _, _ = discovered(v1__models=models(owned_by="someone"), v1__completions=answer)
     assert kind is Kind.CHAT
+
+
+# --- a dialect is chosen by an answer in it
+
+
+PLAIN_MODELS = Answer(body={"data": [{"id": "m", "owned_by": "vllm"}]})
+"""As vLLM has them: it does not say of which distribution its logprobs are."""
+
+
+def vllm_0_26(ids: list[int]) -> Answer:
+    """As vLLM 0.26 answers at /inference/v1/generate: its logprobs name no token ids."""
+    content = [{"token": f"token_id:{item}", "logprob": -0.5, "top_logprobs": []} for item in ids]
+    choice = {"index": 0, "token_ids": ids, "finish_reason": "length"}
+    return Answer(
+        body={"request_id": "r", "choices": [choice | {"logprobs": {"content": content}}]}
+    )
+
+
+async def chosen(server: Canned, lines: list[str]) -> Kind:
+    async with policy_at(server, kind=None, notify=lines.append) as policy:
+        await policy.check()
+        return policy.endpoints[0].dialect.kind
+
+
+def test_a_path_whose_answers_lack_ids_beside_logprobs_is_not_chosen_and_what_is_lost_is_said() -> (
+    None
+):
+    async def main() -> None:
+        async with Canned() as server:
+            lines: list[str] = []
+            server.always("/v1/models", PLAIN_MODELS)
+            server.always(GENERATE, vllm_0_26([5]))
+            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+            assert await chosen(server, lines) is Kind.VLLM
+            (line,) = lines
+            assert "/inference/v1/generate is unfit" in line
+            assert "token_id" in line
+            assert "it does not give the version of the weights" in line
+            assert "it is spoken to as vllm" in line
+
+    run(main())
+
+
+def test_a_vllm_that_gives_no_logprobs_anywhere_is_for_evaluation_only_and_it_is_said() -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            lines: list[str] = []
+            server.always("/v1/models", PLAIN_MODELS)
+            server.always(GENERATE, Answer(403))
+            server.always(COMPLETIONS, Answer(body={"model": "m", "choices": [{"text": "x"}]}))
+            assert await chosen(server, lines) is Kind.CHAT
+            assert "good for evaluation only" in lines[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
+
+    async def main() -> None:
+        async with Canned() as server:
+            lines: list[str] = []
+            server.always("/v1/models", PLAIN_MODELS)
+            server.says(GENERATE, Answer(status), Answer(status))
+            server.always(GENERATE, plain(Kind.VLLM_GENERATE, [5]))
+            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+            assert await chosen(server, lines) is Kind.VLLM_GENERATE
+            assert lines == []
+
+    run(main())
+
+
+def test_an_engine_that_stops_answering_while_it_is_looked_at_is_down_and_is_no_other_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
+
+    async def main() -> None:
+        async with Canned() as server:
+            server.always("/v1/models", PLAIN_MODELS)
+            server.always(GENERATE, Answer(502))
+            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+            with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
+                await chosen(server, [])
+            assert len(server.bodies(GENERATE)) == 3
+            assert server.bodies(COMPLETIONS) == []
+
+    run(main())
+
+
+def test_the_dialect_is_part_of_each_reply() -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server, kind=None) as policy:
+            server.always("/v1/models", PLAIN_MODELS)
+            server.always(GENERATE, vllm_0_26([5]))
+            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+            await policy.check()
+            assert (await policy.sample(request())).dialect == "vllm"
+
+    run(main())
 
 
 def test_a_dialect_that_is_named_is_not_looked_for() -> None:

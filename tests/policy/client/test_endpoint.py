@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.policy.client import endpoint as endpoints
 from holdfast.policy.client.circuit_breaker import FAILURES_IN_A_ROW, CircuitBreaker
+from holdfast.policy.client.endpoint import Denied
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
@@ -300,15 +301,16 @@ def test_a_prompt_that_is_called_too_long_is_an_overflow(text: str) -> None:
 # --- notices
 
 
-def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused() -> None:
+@pytest.mark.parametrize("owner", ["holdfast", "vllm"])
+def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused(owner: str) -> None:
     """The token may be of a server that had the port before, with which this one has nothing to
     do."""
-    own = models(owned_by="holdfast")
+    own = models(owned_by=owner)
 
     async def main() -> list[str]:
         async with Canned() as server, policy_at(server, api_key="the-users-own-key") as policy:
             endpoint = policy.endpoints[0]
-            endpoint.described.owned_by = "holdfast"
+            endpoint.described.owned_by = owner
             with LoopbackToken(urlsplit(server.url).port or 0) as token:
                 server.says("/v1/models", Answer(status=401), own)
                 assert [model.id for model in await endpoint.models()] == [MODEL]
@@ -316,6 +318,20 @@ def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused() -> None:
             return [each.replace(token.value, "the token") for each in sent]
 
     assert run(main()) == ["Bearer the token", "Bearer the-users-own-key"]
+
+
+def test_a_path_that_is_missing_is_not_asked_for_again_without_the_token() -> None:
+    """A vLLM that we started would refuse that, and the answer would be lost."""
+
+    async def main() -> int:
+        async with Canned() as server, policy_at(server) as policy:
+            with LoopbackToken(urlsplit(server.url).port or 0):
+                server.says("/update_weight_version", Answer(status=404), Answer(status=403))
+                with pytest.raises(Denied, match="404"):
+                    await policy.endpoints[0].send("POST", "/update_weight_version", {})
+            return len(server.requests)
+
+    assert run(main()) == 1
 
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:

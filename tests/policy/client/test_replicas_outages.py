@@ -20,11 +20,13 @@ from holdfast.records.errors import (
     PolicyRefused,
     UsageError,
 )
+from holdfast.records.samples.replica_weights import WeightState
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.testing import FakeEngine
 from support.policy.answers import PATHS, models, plain, request
 from support.policy.canned_server import Answer, Asked, Canned
 from support.policy.clients import QUICK, ids, policy_at, run, until
+from support.policy.recorded import newest_record, record_weights
 
 COMPLETIONS = PATHS[Kind.VLLM]
 LIE = Answer(body={"model": "m", "choices": []})
@@ -120,20 +122,23 @@ def test_a_replica_that_no_longer_serves_the_model_is_not_back() -> None:
 @pytest.mark.parametrize(
     ("kind", "path"), [(Kind.VLLM, "/weight_info"), (Kind.SGLANG, "/get_model_info")]
 )
-def test_a_replica_is_back_only_with_the_weights_that_were_acknowledged(
+def test_weights_are_wanted_where_a_replica_is_back_with_others_than_were_recorded(
     kind: Kind, path: str
 ) -> None:
     async def main() -> None:
         async with two(kind=kind) as pair:
-            pair.policy.acknowledge("v2")
+            pair.first_server.always(path, Answer(body={"weight_version": "v2"}))
+            await record_weights(pair.policy, "v2")
             pair.first_server.always(path, Answer(body={"weight_version": "v1"}))
             pair.first.breaker.trip()
-            await until(lambda: pair.first.breaker.outages == 1)
-            await asyncio.sleep(0.05)
-            assert not pair.first.breaker.is_passing
-            assert pair.other.breaker.is_passing
-            pair.first_server.always(path, Answer(body={"weight_version": "v2"}))
             await until(lambda: pair.first.breaker.is_passing)
+            record = await newest_record(pair.policy, pair.first.url)
+            assert (record.state, record.why) == (
+                WeightState.WANTED,
+                "it came back with weights 'v1'",
+            )
+            assert pair.policy.gate is not None
+            assert await pair.policy.gate.wait(pair.policy.endpoints) == [pair.other]
 
     run(main())
 
@@ -141,7 +146,7 @@ def test_a_replica_is_back_only_with_the_weights_that_were_acknowledged(
 def test_a_replica_that_does_not_tell_its_weights_is_taken_at_its_word() -> None:
     async def main() -> None:
         async with two() as pair:
-            pair.policy.acknowledge("v2")
+            await record_weights(pair.policy, "v2")
             pair.first.breaker.trip()
             await until(lambda: pair.first.breaker.is_passing)
             assert pair.first.breaker.outages == 0
@@ -153,7 +158,7 @@ def test_what_was_acknowledged_is_the_version_of_what_is_sampled_then() -> None:
     async def main() -> None:
         async with two() as pair:
             assert (await pair.sample()).versions == (VersionSpan("", 0, 1, VersionSource.UNKNOWN),)
-            pair.policy.acknowledge("v2")
+            await record_weights(pair.policy, "v2")
             assert (await pair.sample()).versions == (
                 VersionSpan("v2", 0, 1, VersionSource.ASSUMED),
             )
@@ -168,10 +173,10 @@ def test_of_an_answer_in_one_piece_across_an_update_nobody_knows_the_version() -
             answer = plain(Kind.VLLM, [5])
             answer.before = updated.wait
             pair.first_server.says(COMPLETIONS, answer)
-            pair.policy.acknowledge("v1")
+            await record_weights(pair.policy, "v1")
             call = asyncio.create_task(pair.sample())
             await until(lambda: pair.call_counts()[0] == 1)
-            pair.policy.acknowledge("v2")
+            await record_weights(pair.policy, "v2")
             updated.set()
             assert (await call).versions == (VersionSpan("", 0, 1, VersionSource.UNKNOWN),)
 

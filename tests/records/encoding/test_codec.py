@@ -132,6 +132,7 @@ def test_the_numbers_of_the_kinds_never_change() -> None:
         17: "Called",
         18: "Entered",
         20: "CallRefused",
+        21: "Reused",
     }
 
 

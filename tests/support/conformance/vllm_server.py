@@ -144,14 +144,21 @@ def _wait_until_gone(group: int) -> None:
     raise AssertionError(f"processes of group {group} survive SIGKILL")
 
 
+_given: set[int] = set()
+"""Ports of this process's servers, also of those that are down."""
+
+
 def _free_port() -> int:
     # Below the ports that systems give to outgoing connections: none of those can take it away
     # while the server is down.
     for port in range(18_000 + os.getpid() % 1_000, 20_000):
+        if port in _given:
+            continue
         with socket.socket() as tried:
             try:
                 tried.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.add(port)
             return port
     raise AssertionError("there is no free port")

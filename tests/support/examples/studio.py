@@ -24,7 +24,7 @@ INSTALLABLE = os.geteuid() == 0 and shutil.which("apt-get") is not None
 needs_chromium = pytest.mark.skipif(
     not Path(CHROMIUM).exists() and not INSTALLABLE, reason=f"there is no {CHROMIUM}"
 )
-drawings = load_module(EXAMPLES / "drawings.py")
+drawings = load_module(EXAMPLES / "longer" / "drawings.py")
 
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">'
 CIRCLE = f'{HEAD}<circle cx="50" cy="50" r="40" fill="red"/></svg>'

@@ -123,6 +123,12 @@ class ModelRuns:
     async def find_run(self, name: str) -> Run | None:
         return next((run for run in self._runs.values() if run.spec.name == name), None)
 
+    async def find_series(self, name: str) -> list[Run]:
+        return [run for run in self._runs.values() if run.spec.series == name]
+
+    async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
+        raise NotImplementedError("no run of the simulation is in a series")
+
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
     ) -> Run:

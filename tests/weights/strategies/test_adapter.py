@@ -14,6 +14,7 @@ from holdfast.records.step import VersionSource
 from holdfast.weights.strategies.adapter import AdapterStrategy, adapter_name
 from holdfast.weights.version import WeightsNotTaken
 from support.policy.clients import until
+from support.policy.recorded import record_weights
 from support.weights.engines import SEED, engine, synced
 from support.weights.versions import mislabelled, version_at
 
@@ -111,6 +112,7 @@ def test_an_engine_that_is_killed_while_it_loads_one_mislabels_nothing(tmp_path:
     async def body(engines: Any) -> None:
         version = version_at(tmp_path, 1, rank=4)
         async with synced(engines, AdapterStrategy(rank=4)) as it:
+            await record_weights(it.policy, "default")
             calls = it.running(4)
             await it.under_way(4)
             await it.sync.publish(version)

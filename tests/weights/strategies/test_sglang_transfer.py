@@ -15,6 +15,7 @@ from holdfast.weights.carrier import Carrier
 from holdfast.weights.strategies.sglang_transfer import SglangTransfer
 from support.exhaustive import points
 from support.policy.clients import until
+from support.policy.recorded import record_weights
 from support.weights.engines import SEED, engine, synced
 from support.weights.versions import mislabelled, version_at
 
@@ -62,7 +63,7 @@ def test_a_replica_that_is_half_updated_gets_no_calls_until_it_was_sent_all_of_i
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path, number) for number in (1, 2)]
         async with synced(engines, SglangTransfer(Carrier.GLOO)) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(4)
             await it.under_way(4)
             await it.sync.publish(versions[1])

@@ -18,6 +18,7 @@ from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.strategies.vllm_transfer import VllmTransfer
 from support.exhaustive import points
 from support.policy.clients import until
+from support.policy.recorded import record_weights
 from support.weights.engines import SEED, engine, synced
 from support.weights.versions import mislabelled, version_at
 
@@ -74,7 +75,7 @@ def test_a_replica_that_breaks_the_broadcast_costs_the_others_nothing(
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path, number) for number in (1, 2)]
         async with synced(engines, VllmTransfer(Carrier.GLOO)) as it:
-            it.policy.acknowledge("default")
+            await record_weights(it.policy, "default")
             calls = it.running(6)
             await it.under_way(6)
             await it.sync.publish(versions[1])

@@ -1,6 +1,8 @@
 """One module for each command.
 
+- `init`: `holdfast init`: a small project to begin with.
 - `run`: `holdfast run`: everything is checked before anything is done.
+- `dry_run`: `holdfast run --dry-run`: what the command would do.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
 - `supervision`: what `--cluster` and `gateway --workers` share: other processes do the work.
 - `cluster`: `holdfast run --cluster`: workers that Ray starts.

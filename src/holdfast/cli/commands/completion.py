@@ -38,12 +38,12 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def _words(parser: Parser) -> list[_Word]:
-    found = []
+    choices = []
     for action in parser.actions:
         if action.help is argparse.SUPPRESS:
             continue
         metavar = str(action.metavar or "")
-        found.append(
+        choices.append(
             _Word(
                 tuple(action.option_strings),
                 _one_line(parser, action),
@@ -53,7 +53,7 @@ def _words(parser: Parser) -> list[_Word]:
                 metavar.startswith("RUN"),
             )
         )
-    return found
+    return choices
 
 
 def _one_line(parser: Parser, action: argparse.Action) -> str:
@@ -84,14 +84,14 @@ def _bash(parser: Parser) -> str:
 
 
 def _bash_case(path: str, parser: Parser) -> str:
-    words = _words(parser)
+    choices = _words(parser)
     values = [
         f"      {'|'.join(word.names)}) {_bash_value(word)}; return ;;"
-        for word in words
+        for word in choices
         if word.names and word.takes_value
     ]
     offered = " ".join([*_options(parser), *parser.commands])
-    arguments = [word for word in words if not word.names]
+    arguments = [word for word in choices if not word.names]
     extra = "".join(f"\n    [[ $cur == -* ]] || {_bash_value(word)}" for word in arguments[:1])
     between = "\n".join(['    case "$prev" in', *values, "    esac"]) if values else "    :"
     return (

@@ -11,23 +11,23 @@ from holdfast.records.exit_codes import Exit
 
 def config(args: argparse.Namespace) -> int:
     invocation: Invocation = args.invocation
-    found, parser = invocation.config, invocation.parser
+    file, parser = invocation.config, invocation.parser
     if args.json:
         print_json(
             {
-                "file": None if found.path is None else str(found.path),
-                "everywhere": found.everywhere,
-                "commands": found.commands,
+                "file": None if file.path is None else str(file.path),
+                "everywhere": file.everywhere,
+                "commands": file.commands,
             }
         )
         return Exit.OK
-    if found.path is None:
+    if file.path is None:
         print(f"no configuration file here: neither {FILE} nor [tool.holdfast] in {PROJECT}")
         return Exit.OK
-    print(f"{found.path} sets:")
-    for key, value in found.everywhere.items():
+    print(f"{file.path} sets:")
+    for key, value in file.everywhere.items():
         print(f"  {_setting(key, value)}  ({', '.join(_takers(parser, key))})")
-    for name, table in found.commands.items():
+    for name, table in file.commands.items():
         for key, value in table.items():
             print(f"  {_setting(key, value)}  ({name})")
     return Exit.OK

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.setup.errors import say
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, visible
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import RETRY_FAILED
@@ -75,6 +76,7 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
         raise error
     if isinstance(error, _nothing_trainable()):
         return say(str(error), Exit.NOTHING)
+    print(redact(getattr(error, "traceback", "")), end="", file=sys.stderr)
     say(str(error), Exit.STOPPED)
     return CANNOT_GO_ON if args.until_stdin_closes else Exit.STOPPED
 
@@ -161,9 +163,9 @@ async def roll_out_alone(
 # --- the supervisor
 
 
-def without_retry(words: Sequence[str]) -> list[str]:
+def without_retry(arguments: Sequence[str]) -> list[str]:
     """A command without what one start does once, however often its parts are started."""
-    return [word for word in words if word != f"--{RETRY_FAILED.name}"]
+    return [word for word in arguments if word != f"--{RETRY_FAILED.name}"]
 
 
 async def is_over(args: argparse.Namespace) -> bool:
@@ -181,7 +183,9 @@ async def is_over(args: argparse.Namespace) -> bool:
     return bool(newest.step >= args.steps)
 
 
-async def supervise(args: argparse.Namespace, *, model: Path) -> int:
+async def supervise(
+    args: argparse.Namespace, *, model: Path, vllm: VllmSettings | None = None
+) -> int:
     from holdfast.pipeline.supervisor import Supervisor
 
     out = Path(args.out)
@@ -194,7 +198,7 @@ async def supervise(args: argparse.Namespace, *, model: Path) -> int:
         stack.enter_context(use_folder(out / PARTS, holds_parts=True))
         await _prepare_run(args)
         policy = RestartPolicy() if args.restarts is None else RestartPolicy(restarts=args.restarts)
-        engine = await _engine(args, stack, model=model, policy=policy)
+        engine = await _engine(args, stack, model=model, policy=policy, vllm=vllm)
         share_passwords()
         supervisor = Supervisor(
             [_part(args, "rollouter", engine), _part(args, "trainer", engine)],
@@ -228,7 +232,12 @@ async def _prepare_run(args: argparse.Namespace) -> None:
 
 
 async def _engine(
-    args: argparse.Namespace, stack: AsyncExitStack, *, model: Path, policy: RestartPolicy
+    args: argparse.Namespace,
+    stack: AsyncExitStack,
+    *,
+    model: Path,
+    policy: RestartPolicy,
+    vllm: VllmSettings | None,
 ) -> "SupervisedEngine | None":
     """None where the user named engines."""
     if args.policy:
@@ -243,6 +252,7 @@ async def _engine(
         log_requests=args.log_requests,
         report=notify,
         policy=policy,
+        vllm=vllm,
     )
     return await stack.enter_async_context(engine.serve())
 
@@ -251,8 +261,8 @@ def _part(args: argparse.Namespace, name: str, engine: "SupervisedEngine | None"
     from holdfast.pipeline.child import PipelinePart
 
     more = () if engine is None else ("--policy", engine.url)
-    words = without_retry(sys.argv[1:])
-    command = (sys.executable, "-m", "holdfast", *words, "--only", name, *more)
+    arguments = without_retry(sys.argv[1:])
+    command = (sys.executable, "-m", "holdfast", *arguments, "--only", name, *more)
     return PipelinePart(
         name, (*command, "--until-stdin-closes"), Path(args.out) / PARTS / f"{name}.log"
     )
@@ -292,8 +302,8 @@ async def _metrics(port: int, supervisor: "Supervisor", out: Path) -> AsyncItera
             check_request(request, names=())
         except RequestRefused as refusal:
             return web.Response(status=refusal.status, text=str(refusal))
-        found = families(read_status(out / PARTS), supervisor.restarts)
-        body = render([("", found)], prefix="holdfast_pipeline_")
+        rendered = families(read_status(out / PARTS), supervisor.restarts)
+        body = render([("", rendered)], prefix="holdfast_pipeline_")
         return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()

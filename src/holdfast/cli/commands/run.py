@@ -12,7 +12,13 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from holdfast.cli.setup.command_run import find_finished, find_rolled_out, open_command_run
+from holdfast.cli.setup.command_run import (
+    find_finished,
+    find_rolled_out,
+    journal_exists,
+    name_run,
+    open_command_run,
+)
 from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
@@ -29,6 +35,7 @@ from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
+from holdfast.engine.arguments import series_from
 from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
@@ -41,7 +48,7 @@ from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, is_server, opened_journal
+from holdfast.journal import check_address, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
@@ -80,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         from holdfast.cli.commands.cluster import worker
 
         return worker.work(args)
-    if args.cluster is not None:
+    if args.cluster is not None and not args.dry_run:
         from holdfast.cli.commands.cluster import driver
 
         return driver.run(args)
@@ -117,10 +124,14 @@ def _read(args: argparse.Namespace) -> Work:
         tasks=tasks,
         processor=processor,
         rollout=fingerprinted(rollout),
-        scorer=make_scorer(args, scorer, file=file, name=function),
+        scorer=None,
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
-    return Work(plan)
+    if plan.spec.series:
+        args.run = asyncio.run(name_run(args, plan.spec))
+        plan = structs.replace(plan, spec=structs.replace(plan.spec, name=args.run))
+    scorer = make_scorer(args, scorer, file=file, name=function)
+    return Work(structs.replace(plan, scorer=scorer))
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
@@ -141,8 +152,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
+    series = series_of(args) if args.run is None else ""
     plan = plan_run(
-        args.run,
+        f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
         processor=processor,
         rollout=rollout,
@@ -159,7 +171,14 @@ def plan_of(
         ),
         settings=settings_of(vars(args)),
     )
-    return with_command(plan, args)
+    spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
+    return with_command(structs.replace(plan, spec=spec), args)
+
+
+def series_of(args: argparse.Namespace) -> str:
+    """What runs without a name are called, by their file and their tasks."""
+    file, name = split(args.rollout)
+    return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -192,6 +211,10 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
         work.plan.processor.check_setup()
     async with connecting as connection:
         plan = work.plan.bind(connection)
+        if _is_dry(args):
+            from holdfast.cli.commands.dry_run import dry_run
+
+            return await dry_run(args, plan, connection)
         if not work.quiet:
             await plan.check_taken(connection)
             plan = await plan.bind_scorer()
@@ -228,8 +251,12 @@ async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | Non
 
 def _goes_on(args: argparse.Namespace) -> bool:
     """Whether the run may be recorded and continues an earlier one."""
-    is_there = is_server(args.journal) or Path(args.journal).is_file()
-    return is_there and not (args.new or args.retry_failed)
+    begins = args.new or args.retry_failed or _is_dry(args)
+    return journal_exists(args.journal) and not begins
+
+
+def _is_dry(args: argparse.Namespace) -> bool:
+    return getattr(args, "dry_run", False)  # A gateway has no such option.
 
 
 async def _found(looking: Awaitable[Run | None]) -> Run | None:
@@ -267,9 +294,9 @@ async def _in_journal(
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
     """Ends tasks that user code started and forgot, and says so."""
-    if found := await end_tasks(left_behind(own)):
-        names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])
-        notify(f"ended {many(len(found), 'task')} left behind: {names}")
+    if left := await end_tasks(left_behind(own)):
+        names = ", ".join([*map(visible_name, left[:5]), *(["…"] if len(left) > 5 else [])])
+        notify(f"ended {many(len(left), 'task')} left behind: {names}")
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
@@ -312,18 +339,18 @@ def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending:
         say(str(ending.fatal), Exit.STOPPED)
 
 
-def how_to_go_on(words: Sequence[str], stopped: str) -> str:
+def how_to_go_on(arguments: Sequence[str], stopped: str) -> str:
     """The command that continues the run.
 
     If a spending limit was reached, the command has MORE in its place, since the same limit would
     stop it at once. If the limit cannot be held, the command has no limit.
     """
     if LEAVE_LIMITS_OUT in stopped:
-        return f"to go on: {shlex.join(_without_limits(words))}"
+        return f"to go on: {shlex.join(_without_limits(arguments))}"
     limit = next((f"--{each.name}" for each in LIMITS if f"{each.name} (" in stopped), None)
     if limit is None:
-        return f"to go on: {shlex.join(words)}"
-    higher = list(words) if _has_option(words, limit) else [*words, f"{limit}="]
+        return f"to go on: {shlex.join(arguments)}"
+    higher = list(arguments) if _has_option(arguments, limit) else [*arguments, f"{limit}="]
     for at, word in enumerate(higher):
         if word == limit:
             higher[at + 1] = "MORE"
@@ -332,8 +359,8 @@ def how_to_go_on(words: Sequence[str], stopped: str) -> str:
     return f"to go on, with a higher limit: {shlex.join(higher)}"
 
 
-def _without_limits(words: Sequence[str]) -> list[str]:
-    kept, names = list(words), [f"--{limit.name}" for limit in LIMITS]
+def _without_limits(arguments: Sequence[str]) -> list[str]:
+    kept, names = list(arguments), [f"--{limit.name}" for limit in LIMITS]
     for name in names:
         while name in kept:
             at = kept.index(name)
@@ -341,8 +368,8 @@ def _without_limits(words: Sequence[str]) -> list[str]:
     return [word for word in kept if not word.startswith(tuple(f"{name}=" for name in names))]
 
 
-def _has_option(words: Sequence[str], name: str) -> bool:
-    return any(word == name or word.startswith(f"{name}=") for word in words)
+def _has_option(arguments: Sequence[str], name: str) -> bool:
+    return any(word == name or word.startswith(f"{name}=") for word in arguments)
 
 
 def resume_command(run: Run) -> str:
@@ -351,7 +378,7 @@ def resume_command(run: Run) -> str:
 
 def resume_words(run: Run) -> list[str]:
     """The same command, with the name that the run really has."""
-    done = ("--new", "--retry-failed", "--accept-changes")
+    done = ("--new", "--fresh", "--retry-failed", "--accept-changes")
     command = [word for word in sys.argv[1:] if word not in done]
     for at, word in enumerate(command):
         if word == "--run":

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
-from holdfast.cli.commands.run import how_to_go_on, sampling_of, tasks_of
-from holdfast.cli.setup.connect import api_key, retry_policy
+from holdfast.cli.commands.run import how_to_go_on, sampling_of, series_of, tasks_of
+from holdfast.cli.setup.connect import api_key, retry_policy, started_vllm
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
@@ -28,6 +28,7 @@ from holdfast.cli.setup.user_code import (
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.model.files import model_folder
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
@@ -69,10 +70,15 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 60.0
 """Seconds between two lines of progress without a terminal. Each step prints a line anyway."""
+SHARED_MEMORY = 0.45
+"""The share of the GPU's memory for an engine on the GPU that is trained on."""
 TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
 def train(args: argparse.Namespace) -> int:
+    if args.rollout and args.run is None:
+        args.run = f"{series_of(args)}-training"
+    args.out = args.out or args.run
     if args.watch:
         return pipeline.watch(args)
     _check_required(args)
@@ -101,7 +107,7 @@ def train(args: argparse.Namespace) -> int:
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
     if paced is not None and args.only is None:
-        ended = _supervise(args, plan, settings, model=model, has_engine=not address.urls)
+        ended = _supervise(args, plan, settings, model=model, address=address)
         if ended is not None:
             return ended
     # Of a training that is over, nothing is left for parts: it is reported, or refused.
@@ -125,7 +131,7 @@ def _supervise(
     settings: TrainingSettings,
     *,
     model: Path,
-    has_engine: bool,
+    address: EngineAddress,
 ) -> int | None:
     """Starts the parts; None if nothing is left for them to do. Bad input is refused here, before
     an engine is started for the parts."""
@@ -135,8 +141,8 @@ def _supervise(
     check_folder_settings(Path(args.out), settings, run=args.run)
     if run_in_own_loop(pipeline.is_over(args)):
         return None
-    check_training(plan, settings, model=model, has_engine=has_engine)
-    return run_in_own_loop(pipeline.supervise(args, model=model))
+    check_training(plan, settings, model=model, address=address)
+    return run_in_own_loop(pipeline.supervise(args, model=model, vllm=address.vllm))
 
 
 def _check_required(args: argparse.Namespace) -> None:
@@ -367,13 +373,24 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
 def _address(args: argparse.Namespace) -> EngineAddress:
     return EngineAddress(
         urls=tuple(args.policy or ()),
+        vllm=_vllm(args),
         api_key=api_key(args),
         dialect=args.dialect,
         retry=retry_policy(args),
         patience=args.patience,
         is_trained=True,
+        waits=args.only is not None,
         remedy="serve the model that is trained alone",
     )
+
+
+def _vllm(args: argparse.Namespace) -> VllmSettings | None:
+    """It computes in the type that the trainer computes in, and shares a GPU with it."""
+    vllm = started_vllm(args)
+    if vllm is None:
+        return None
+    memory = vllm.memory or (SHARED_MEMORY if args.device.startswith("cuda") else None)
+    return structs.replace(vllm, dtype=vllm.dtype or args.dtype, memory=memory)
 
 
 def _print_line(line: str) -> None:

@@ -94,10 +94,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Rejects unknown arguments itself: the parser that called it has other suggestions."""
         self._typed = list(sys.argv[1:] if args is None else args)
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
+        return parsed, unknown
 
     @property
     def actions(self) -> "Sequence[argparse.Action]":
@@ -124,31 +124,31 @@ class Parser(argparse.ArgumentParser):
             for name, parser in action.choices.items()
         }
 
-    def leaf(self, words: Sequence[str]) -> "Parser":
+    def leaf(self, arguments: Sequence[str]) -> "Parser":
         """The parser of the command that these words name."""
-        found = self
-        for word in words:
-            if word not in found.commands:
+        parser = self
+        for word in arguments:
+            if word not in parser.commands:
                 break
-            found = found.commands[word]
-        return found
+            parser = parser.commands[word]
+        return parser
 
-    def split(self, words: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    def split(self, arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         """The words of a command, each option with its value; the name of an argument that is no
         option is ""."""
-        found: list[tuple[str, tuple[str, ...]]] = []
-        left = list(words)
+        options: list[tuple[str, tuple[str, ...]]] = []
+        left = list(arguments)
         while left:
             word = left.pop(0)
             name, equals, _ = word.partition("=")
             action = self._option_string_actions.get(name)
             if action is None:
-                found.append(("", (word,)))
+                options.append(("", (word,)))
             elif equals or action.nargs == 0 or not left:
-                found.append((name, (word,)))
+                options.append((name, (word,)))
             else:
-                found.append((name, (word, left.pop(0))))
-        return found
+                options.append((name, (word, left.pop(0))))
+        return options
 
     def say_first(self, mistake: str) -> None:
         """Reports a mistake that was made before the command line was read. It comes first, because
@@ -160,8 +160,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if self._first:
             self.exit(Exit.USAGE, f"holdfast: {one_line(redact(self._first))}\n")
-        said = self._without_choices(message)
-        text = "; ".join([redact(said), *self._required_choices(message), *self._suggestions()])
+        shortened = self._without_choices(message)
+        text = "; ".join(
+            [redact(shortened), *self._required_choices(message), *self._suggestions()]
+        )
         stop = "" if text.endswith("?") else ";"
         self.exit(Exit.USAGE, f"holdfast: {one_line(text)}{stop} see `{self.prog} --help`\n")
 
@@ -175,9 +177,9 @@ class Parser(argparse.ArgumentParser):
     def _without_choices(self, message: str) -> str:
         """For a value that is nearly one of the choices: names that choice instead of all of
         them."""
-        if (found := _INVALID.match(message)) is None:
+        if (match := _INVALID.match(message)) is None:
             return message
-        name, word = found["name"], found["word"]
+        name, word = match["name"], match["word"]
         choices = next(
             action.choices
             for action in self._actions

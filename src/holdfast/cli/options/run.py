@@ -2,16 +2,18 @@
 
 import argparse
 
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 
 CLUSTER = "use a cluster (needs a journal on PostgreSQL)"
 
 
 def add_run(run: argparse.ArgumentParser) -> None:
-    run.usage = "holdfast run FILE.py[:NAME] --tasks SOURCE --run NAME [options]"
+    run.usage = "holdfast run FILE.py[:NAME] --tasks SOURCE [options]"
     run.description = (
-        "Runs a rollout over tasks. If it was interrupted, the same command goes on.\n\n"
-        "  holdfast run agent.py --tasks tasks.jsonl --samples 4 --run first \\\n"
+        "Runs a rollout over tasks. If it was interrupted, the same command goes on. After a\n"
+        "change, it begins the next run (agent-2), and samples only what is new.\n\n"
+        "  holdfast run agent.py --tasks tasks.jsonl --samples 4 \\\n"
         "      --policy http://127.0.0.1:8000 --model NAME\n\n"
         "Without --policy, the embedded engine and its small model serve the run.\n\n"
         "agent.py has an `async def` of one argument, the trajectory's context, and perhaps a\n"
@@ -23,23 +25,27 @@ def add_run(run: argparse.ArgumentParser) -> None:
         metavar="FILE.py[:NAME]",
         help="the rollout; leave NAME out if it is `rollout` or the only one",
     )
-    whole_run(run)
+    whole_run(run, needs_name=False)
+    options.DRY_RUN.add_to(run)
     options.add_group(run, CLUSTER, options.CLUSTER_PROCESSES)
     run.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
 
 
-def whole_run(run: argparse.ArgumentParser) -> None:
+def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
     """The options of every run: of a rollout, or of agents at a gateway."""
     options.TASKS.add_to(run, required=True)
-    options.RUN.add_to(run, required=True)
+    options.RUN.add_to(run, required=needs_name)
     for option in (options.POLICY, options.MODEL, options.JOURNAL):
         option.add_to(run)
+    add_vllm(run)
     options.add_group(run, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     for title, listed in options.SUBJECTS.items():
         options.add_group(run, title, listed)
     group = run.add_argument_group("go on with a run that exists")
     which = group.add_mutually_exclusive_group()
     options.NEW.add_to(which)
+    if not needs_name:
+        options.FRESH.add_to(which, dest="new")
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)

@@ -279,8 +279,9 @@ def add_rm(rm: argparse.ArgumentParser) -> None:
 
 def add_prune(prune: argparse.ArgumentParser) -> None:
     prune.description = (
-        "Deletes every run to which all that is given applies. Runs that somebody "
-        "works on\nare left alone.\n\n"
+        "Deletes every run to which all that is given applies. Without any of it: runs "
+        "without\na name (agent-3) that were never finished or tagged. Runs that somebody works on "
+        "are left\nalone, and so is the newest of those without a name.\n\n"
         "  holdfast prune --older-than 30d --untagged\n"
         "  holdfast prune --tag sweep --keep 3"
     )

@@ -3,12 +3,19 @@
 import argparse
 
 from holdfast.cli.options.run import CLUSTER
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 from holdfast.engine.option_kinds import POSITIVE, SECONDS, Number, Whole
 from holdfast.engine.options import KEEP_INTERRUPTED, Option, add_group, switch
 from holdfast.pipeline.settings import TooOld
 from holdfast.training.objective.objective import CORRECTIONS, PRESETS
-from holdfast.training.settings import DTYPES, WEIGHT_SYNC, RateSchedule, TruncationPolicy
+from holdfast.training.settings import (
+    DTYPES,
+    WEIGHT_SYNC,
+    OnGap,
+    RateSchedule,
+    TruncationPolicy,
+)
 
 _RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
 LEARNING = (
@@ -181,6 +188,13 @@ MACHINE = (
         metavar="DIR",
     ),
     Option(
+        "on-gap",
+        "stop or warn when engine and trainer disagree about logprobs (default: {})",
+        None,
+        "stop",
+        choices=tuple(OnGap),
+    ),
+    Option(
         "lora-rank",
         "train a LoRA adapter of this rank (default: train all weights)",
         Whole(1),
@@ -296,12 +310,13 @@ scorer, which is part of a training's identity."""
 
 
 def add_train(train: argparse.ArgumentParser) -> None:
-    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE --run NAME --out DIR [options]"
+    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE [options]"
     train.description = (
         "Trains a model on a rollout. The same command again goes on from the last "
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
+        "Without --run and --out, both are called after the file: agent-training.\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
         "model and to take weights (docs/weights.md says how)."
     )
@@ -328,6 +343,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     )
     for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
         option.add_to(train)
+    add_vllm(train)
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.setup.user_code import split
 from holdfast.cli.terminal.text import notify
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.running.run_plan import RunPlan
+from holdfast.engine.running.series import name_in_series, open_in_series, run_with_all
+from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
+from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
 from holdfast.records.run import Run, RunSpec
 
 
@@ -31,6 +35,8 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
             journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
         )
     run = await rolled_out_run(journal, plan.spec, plan.tasks, accept_changes=args.accept_changes)
+    if run is None and plan.spec.series and await journal.find_run(plan.spec.name) is None:
+        run = await run_with_all(journal, plan.spec, plan.tasks)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 
 
@@ -44,8 +50,37 @@ def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
     return bool(folder.resolve().name == recorded.model)
 
 
+async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
+    """The name of a run in a series, before an engine is asked: of the one that goes on, or else
+    the next."""
+    if not journal_exists(args.journal):
+        return spec.name
+    try:
+        async with opened_journal(args.journal, read_only=True) as journal:
+            return await name_in_series(
+                journal,
+                spec,
+                is_meant=partial(_may_be_meant, args),
+                accept_changes=args.accept_changes,
+            )
+    except (JournalUnreachable, JournalDamaged):
+        raise
+    except JournalError:  # Opening it to write says more.
+        return spec.name
+
+
+def journal_exists(address: str) -> bool:
+    return is_server(address) or Path(address).is_file()
+
+
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
     """The run of the plan; with `--new`, another one."""
+    if plan.spec.series and not args.accept_changes:
+        code = Path(split(args.rollout)[0]).name
+        run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)
+        if note and not args.quiet:
+            notify(note)
+        return run
     spec = await _rename(journal, plan.spec) if args.new else plan.spec
     return await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
 

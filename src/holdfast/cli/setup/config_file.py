@@ -36,6 +36,7 @@ _TYPED_EACH_TIME = frozenset(
         "help",
         "help_all",
         "as_worker",
+        "dry_run",
         "force",
     }
 )
@@ -103,10 +104,10 @@ def _tool_table(path: Path) -> dict[str, object] | None:
 
 
 def _config(path: Path, table: Table | None) -> Config:
-    found = dict(table or {})
+    mapping = dict(table or {})
     # `journal` and `policy` are options and commands: a table is the command.
-    commands = {key: value for key, value in found.items() if _is_command(key, value)}
-    everywhere = {key: value for key, value in found.items() if key not in commands}
+    commands = {key: value for key, value in mapping.items() if _is_command(key, value)}
+    everywhere = {key: value for key, value in mapping.items() if key not in commands}
     return Config(path, everywhere, commands)  # type: ignore[arg-type]
 
 
@@ -173,14 +174,14 @@ def _near(word: str, known: Mapping[str, object]) -> str:
 
 def _options(command: Parser) -> dict[str, argparse.Action]:
     """A command's options by their keys (as typed), with those of its subcommands."""
-    found = {
+    options = {
         _key(action): action
         for action in command.actions
         if action.option_strings or action.dest in _POSITIONAL
     }
     for inner in command.commands.values():
-        found = _options(inner) | found
-    return found
+        options = _options(inner) | options
+    return options
 
 
 def _key(action: argparse.Action) -> str:
@@ -223,10 +224,10 @@ def _convert(action: argparse.Action, value: object, config: Config) -> object:
         return value
     if isinstance(action, AppendAction | ExtendAction):
         values = value if isinstance(value, list) else [value]
-        found = [_one(action, each, config) for each in values]
+        converted = [_one(action, each, config) for each in values]
         if isinstance(action, ExtendAction):
-            return [inner for each in found for inner in each]  # type: ignore[attr-defined]
-        return found
+            return [inner for each in converted for inner in each]  # type: ignore[attr-defined]
+        return converted
     return _one(action, value, config)
 
 
@@ -240,10 +241,10 @@ def _one(action: argparse.Action, value: object, config: Config) -> object:
     if isinstance(value, str):
         text = _from_here(action, value, config)
     read = action.type if callable(action.type) else str
-    found: object = read(text)
-    if action.choices is not None and found not in action.choices:
+    converted: object = read(text)
+    if action.choices is not None and converted not in action.choices:
         raise ArgumentTypeError(f"is one of {', '.join(map(str, action.choices))}, not {text!r}")
-    return found
+    return converted
 
 
 def _from_here(action: argparse.Action, text: str, config: Config) -> str:
@@ -256,11 +257,13 @@ def _from_here(action: argparse.Action, text: str, config: Config) -> str:
     return os.path.relpath(config.path.absolute().parent / text)
 
 
-def fill(args: argparse.Namespace, parser: Parser, words: Sequence[str], config: Config) -> None:
+def fill(
+    args: argparse.Namespace, parser: Parser, arguments: Sequence[str], config: Config
+) -> None:
     """Sets what the file sets and the command line does not."""
     if config.path is None or args.command not in parser.commands:
         return
-    typed = set(typed_options(parser, words))
+    typed = set(typed_options(parser, arguments))
     for setting in settings_of(parser.commands[args.command], config, args.command):
         if setting.dest in typed or not hasattr(args, setting.dest):
             continue
@@ -268,10 +271,10 @@ def fill(args: argparse.Namespace, parser: Parser, words: Sequence[str], config:
             setattr(args, setting.dest, setting.value)
 
 
-def typed_options(parser: Parser, words: Sequence[str]) -> Iterator[str]:
+def typed_options(parser: Parser, arguments: Sequence[str]) -> Iterator[str]:
     """The options of a command line, by their names in Python."""
-    leaf = parser.leaf(words)
+    leaf = parser.leaf(arguments)
     names = {option: action.dest for action in leaf.actions for option in action.option_strings}
-    for name, _ in leaf.split(words):
+    for name, _ in leaf.split(arguments):
         if name:
             yield names[name]

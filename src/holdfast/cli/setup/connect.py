@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from msgspec import structs
 
 from holdfast.cli.terminal.text import notify
+from holdfast.embedded.arguments import VllmSettings, vllm_of
 from holdfast.engine.arguments import check_folder, hosted_address, is_hosted
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.options import API_KEY
@@ -18,7 +19,7 @@ from holdfast.records.errors import UsageError
 
 @asynccontextmanager
 async def connect_command(args: argparse.Namespace) -> AsyncIterator[Connection]:
-    """To the engine of `--policy`; without it, to the embedded one, while the command runs."""
+    """To the engine of `--policy`; without it, to one that is started while the command runs."""
     engines = EmbeddedEngines(notify, quiet=args.quiet or args.json)
     try:
         async with connect(_address(args), engines=engines, notify=notify) as connection:
@@ -46,6 +47,7 @@ def retry_policy(args: argparse.Namespace) -> RetryPolicy:
 
 def _where(args: argparse.Namespace) -> EngineAddress:
     """Of `--policy`, or of a provider's model, which either option may name; else embedded."""
+    vllm = started_vllm(args)
     named = args.policy or ([args.model] if args.model else [])
     if len(named) == 1 and is_hosted(named[0]):
         if args.policy and args.model:
@@ -60,8 +62,23 @@ def _where(args: argparse.Namespace) -> EngineAddress:
         urls=tuple(args.policy or ()),
         models=(args.model,) if is_named and args.model else (),
         folder=None if is_named else args.model,
+        vllm=vllm,
         api_key=api_key(args),
     )
+
+
+def started_vllm(args: argparse.Namespace) -> VllmSettings | None:
+    """The vLLM that the command is to start, if any. The processes of a command that has started
+    one get its address, too."""
+    vllm = vllm_of(args)
+    if vllm is None or not args.policy:
+        return vllm
+    of_another = getattr(args, "until_stdin_closes", False), getattr(args, "as_worker", None)
+    if of_another == (False, None):
+        raise UsageError(
+            "--engine vllm starts an engine, and --policy names one that runs: give one of them"
+        )
+    return None
 
 
 def api_key(args: argparse.Namespace) -> str | None:

@@ -19,8 +19,8 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--accept-changes", "--join", "--retry-failed", "--json",
-        "--quiet", "--as-worker",
+        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join", "--retry-failed",
+        "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """What belongs to one start, and what `resume` knows itself."""
@@ -31,9 +31,9 @@ def command_of(args: argparse.Namespace) -> RecordedCommand | None:
     invocation: Invocation | None = getattr(args, "invocation", None)
     if invocation is None:
         return None
-    parser, words = invocation.parser, invocation.words
-    kept = [words[0]]
-    for name, parts in parser.leaf(words).split(words[1:]):
+    parser, arguments = invocation.parser, invocation.words
+    kept = [arguments[0]]
+    for name, parts in parser.leaf(arguments).split(arguments[1:]):
         if name not in _ONCE:
             kept += map(redact, parts)
     return RecordedCommand(tuple(kept), os.getcwd())

@@ -7,7 +7,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from holdfast.engine.scoring.scorer import CHECK, check_scorer, is_group_scorer
+from holdfast.engine.scoring.reward_functions import (
+    COMPUTE_SCORE,
+    VERL,
+    scorer_named,
+    split_framework,
+)
+from holdfast.engine.scoring.scorer import CHECK, CHECK_TASK, check_scorer, is_group_scorer
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import is_user_code
@@ -28,6 +34,7 @@ __all__ = [
     "rollout_in",
     "scorer_in",
     "scorer_place",
+    "scorer_reference",
     "split",
     "user_traceback",
 ]
@@ -43,22 +50,22 @@ def rollout_in(
     """The named rollout; otherwise the object called `rollout`, imported or not; otherwise the only
     rollout that the file defines, unless another object may be meant. The run's `scorer` and an
     object called `score` are no rollouts."""
-    found = {
+    candidates = {
         name: value
         for name, value in vars(module).items()
         if not (name.startswith("_") or _is_scorer(name, value, scorer)) and _is_rollout(value)
     }
-    own = {name: value for name, value in found.items() if _is_own(value, module)}
+    own = {name: value for name, value in candidates.items() if _is_own(value, module)}
     if name is not None:
         if not hasattr(module, name):
             raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(own)}")
         if scorer is not None and getattr(module, name) is scorer:
             raise UsageError(f"{path}:{name} is named as the rollout and as the scorer")
         return _checked(getattr(module, name), f"{path}:{name}")
-    if ROLLOUT_NAME in found:
-        return found[ROLLOUT_NAME]
+    if ROLLOUT_NAME in candidates:
+        return candidates[ROLLOUT_NAME]
     if not own:
-        imported = [name for name, value in found.items() if _is_imported(value)]
+        imported = [name for name, value in candidates.items() if _is_imported(value)]
         raise UsageError(f"{path} has no rollout: {_missing(module, path, imported, scorer)}")
     if len(own) > 1:
         # An object that is called may be anything: a client, a tool. A function is a rollout.
@@ -70,9 +77,11 @@ def rollout_in(
     if len(own) > 1:
         raise UsageError(f"{path} has {len(own)} rollouts ({_listed(own)}); name one: {path}:NAME")
     [(only, rollout)] = own.items()
-    imported = [each for each in found if each != only and _may_be_meant(found[each], rollout)]
+    imported = [
+        each for each in candidates if each != only and _may_be_meant(candidates[each], rollout)
+    ]
     if imported:
-        _refuse_to_guess(path, only, imported, "imported", found)
+        _refuse_to_guess(path, only, imported, "imported", candidates)
     if not _takes_rollout(rollout) and (plain := _without_async(module, scorer)):
         _refuse_to_guess(path, only, plain, "no `async def`", vars(module))
     return rollout
@@ -107,6 +116,9 @@ def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object
     if scorer is not None and named not in (None, SCORE) and _is_rollout(scorer):
         return f"its {named} is named as the scorer (--scorer)"
     values = vars(module)
+    others = [name for name in values if not name.startswith("_") and _takes_more(values[name])]
+    if own := [name for name in others if _is_own(values[name], module)]:
+        return f"it wants {ROLLOUT}; {own[0]}{inspect.signature(values[own[0]])} takes more"
     functions = [name for name in _functions(module) if not _is_scorer(name, values[name], scorer)]
     if not functions:
         return f"it wants {ROLLOUT}"
@@ -133,34 +145,48 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
         return None
     file, name = scorer_place(path, reference)
     where = load_module(file)
-    if not hasattr(where, name):
-        scorers = _scorers(where)
-        near = nearest(name, scorers)
+    framework, plain = split_framework(name)
+    if not hasattr(where, plain):
+        scorers = _defined(where) if framework else _scorers(where)
+        near = nearest(plain, scorers)
         meant = f"; is {near!r} meant?" if near else ""
+        which = "" if framework else " of one argument, judges and ready scorers"
         raise UsageError(
-            f"{file} has no scorer {name!r}{meant}; its functions of one argument, and judges: "
+            f"{file} has no scorer {plain!r}{meant}; its functions{which}: "
             f"{', '.join(scorers) or 'none'}"
         )
-    found: object = getattr(where, name)
     try:
-        check_scorer(found, is_group=is_group_scorer(found))
+        scorer: object = scorer_named(where, name)
+        check_scorer(scorer, is_group=is_group_scorer(scorer))
     except UsageError as error:
-        raise UsageError(f"{file}:{name} is no scorer: {error}") from None
-    return found
+        raise UsageError(f"{file}:{plain} is no scorer: {error}") from None
+    return scorer
 
 
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
-    """The file and the name of the scorer that `reference` names, beside the rollout's file."""
+    """The file and the name of the scorer that `reference` names, beside the rollout's file. A
+    function of verl or TRL has its framework before its name."""
     if reference is None:
         return path, SCORE
-    file, name = split(reference) if ".py" in reference else (path, reference)
-    return file, name or SCORE
+    framework, rest = split_framework(reference)
+    file, name = split(rest) if ".py" in rest else (path, rest)
+    if not framework:
+        return file, name or SCORE
+    if name is None and framework != VERL:
+        raise UsageError(f"--scorer {reference}: name the function: {framework}:{file}:NAME")
+    return file, f"{framework}:{name or COMPUTE_SCORE}"
+
+
+def scorer_reference(file: str, name: str) -> str:
+    """What `scorer_place` reads as this file and name."""
+    framework, plain = split_framework(name)
+    return f"{framework}:{file}:{plain}" if framework else f"{file}:{name}"
 
 
 def _scorers(module: ModuleType) -> list[str]:
-    """What may be a scorer: functions of one argument, and judges."""
-    judges = [name for name, value in vars(module).items() if _is_judge(name, value)]
-    return [*_functions(module), *_async_scorers(module), *judges]
+    """What may be a scorer: functions of one argument, judges, and ready scorers."""
+    ready = [name for name, value in vars(module).items() if _is_ready(name, value)]
+    return [*_functions(module), *_async_scorers(module), *ready]
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
@@ -178,20 +204,31 @@ def _async_scorers(module: ModuleType) -> list[str]:
     ]
 
 
-def _is_judge(name: str, value: object) -> bool:
-    return not (name.startswith("_") or inspect.isclass(value)) and hasattr(value, CHECK)
+def _is_ready(name: str, value: object) -> bool:
+    """Whether it is a judge, or a ready scorer."""
+    if name.startswith("_") or inspect.isclass(value):
+        return False
+    return hasattr(value, CHECK) or hasattr(value, CHECK_TASK)
 
 
 def _functions(module: ModuleType) -> list[str]:
     """Functions of one argument that the file defines and that are no rollouts."""
     return [
         name
+        for name in _defined(module)
+        if _takes_one_argument(value := vars(module)[name])
+        and not (_is_rollout(value) and name != "score")
+    ]
+
+
+def _defined(module: ModuleType) -> list[str]:
+    """The functions that the file defines."""
+    return [
+        name
         for name, value in vars(module).items()
         if not name.startswith("_")
         and inspect.isfunction(value)
         and value.__module__ == module.__name__
-        and _takes_one_argument(value)
-        and not (_is_rollout(value) and name != "score")
     ]
 
 
@@ -269,14 +306,21 @@ def _takes_one_argument(value: object) -> bool:
     return True
 
 
+def _takes_more(value: object) -> bool:
+    """Whether it would be a rollout, if it could be called with one argument."""
+    return inspect.iscoroutinefunction(value) and not _takes_one_argument(value)
+
+
 def _checked(value: object, where: str) -> object:
     if _is_rollout(value):
         return value
-    hint = (
-        " (write `async def`)" if inspect.isfunction(value) and _takes_one_argument(value) else ""
-    )
+    hint = ""
+    if _takes_more(value):
+        hint = f"; it takes {inspect.signature(value)}"  # type: ignore[arg-type]
+    elif inspect.isfunction(value) and _takes_one_argument(value):
+        hint = " (write `async def`)"
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 
-def _listed(found: dict[str, object]) -> str:
-    return ", ".join(found) or "none"
+def _listed(candidates: dict[str, object]) -> str:
+    return ", ".join(candidates) or "none"

@@ -57,11 +57,11 @@ async def _live(progress: Progress) -> None:
     console = Console(stderr=True)
 
     def drawn() -> Table:
-        """A bar and a line, which a narrow terminal breaks."""
+        """A bar and a line, of which a narrow terminal shows the beginning."""
         table = Table.grid(padding=(0, 1))
         done, total = progress.bar
         table.add_column(no_wrap=True)
-        table.add_column()
+        table.add_column(no_wrap=True, overflow="ellipsis")
         width = BAR_WIDTH if console.width >= WIDE else NARROW_BAR_WIDTH
         table.add_row(ProgressBar(total or None, done, width=width), progress.line())
         return table

@@ -111,9 +111,9 @@ def forget_reader() -> None:
 
 def _is_deserted(pipe: int) -> bool:
     """Whether it is a pipe whose reader is gone."""
-    asked = select.poll()
-    asked.register(pipe, select.POLLOUT)
-    return any(event & select.POLLERR for _, event in asked.poll(0))
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _is_visible(char: str) -> bool:

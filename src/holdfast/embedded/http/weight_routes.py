@@ -1,6 +1,7 @@
 """Weights and pauses over HTTP."""
 
 import asyncio
+import secrets
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,8 @@ class WeightRoutes:
         # One update at a time, so that the last one requested is the one in force. A lock between
         # threads, since an update goes on when its client has left.
         self._updating = threading.Lock()
+        self._incarnation = secrets.token_hex(8)
+        """Of this start of the engine: whoever gave weights to another one gave none to this."""
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_post("/update_weights_from_disk", self._update)
@@ -62,7 +65,9 @@ class WeightRoutes:
             raise errors.engine_failed(str(error)) from error
 
     async def _version(self, request: web.Request) -> web.Response:
-        return json_response({"weight_version": self._engine.version})
+        return json_response(
+            {"weight_version": self._engine.version, "incarnation": self._incarnation}
+        )
 
     async def _pause(self, request: web.Request) -> web.Response:
         mode = request.query.get("mode", PauseMode.ABORT)

@@ -66,7 +66,7 @@ def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
     config = _config(path)
     _check_causal(config, path)
     text = config.get_text_config()
-    length = _length(max_length, _longest(text), path)
+    length = _length(max_length, longest_of(text), path)
     moving = _why_moving(text, length)
     network, why = _network(path, moving or _why_unbatchable(text))
     tokenizer = _tokenizer(path)
@@ -205,10 +205,10 @@ def _tokenizer(path: Path) -> Any:
         raise UsageError(f"{path} has no usable tokenizer: {_first_line(error)}") from error
 
 
-def _longest(text: Any) -> int | None:
+def longest_of(text: Any) -> int | None:
     """How many positions the model was made for, if its configuration says so."""
-    found = (getattr(text, name, None) for name in _POSITIONS)
-    return next((size for size in found if isinstance(size, int) and size > 0), None)
+    sizes = (getattr(text, name, None) for name in _POSITIONS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _length(requested: int | None, longest: int | None, path: Path) -> int:
@@ -221,12 +221,12 @@ def _length(requested: int | None, longest: int | None, path: Path) -> int:
 
 def _eos(network: Any, tokenizer: Any) -> frozenset[int]:
     """The ids that end a text: those of generation_config.json, else of the config."""
-    found: set[int] = set()
+    eos_ids: set[int] = set()
     for source in (network.generation_config, network.config.get_text_config(), tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None and not found:
-            found = {ids} if isinstance(ids, int) else set(ids)
-    return frozenset(found)
+        if ids is not None and not eos_ids:
+            eos_ids = {ids} if isinstance(ids, int) else set(ids)
+    return frozenset(eos_ids)
 
 
 def _first_line(error: BaseException) -> str:

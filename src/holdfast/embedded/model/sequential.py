@@ -148,8 +148,8 @@ class SoloPasses:
         """The logits of a sequence, computed from scratch in one pass: [tokens, vocabulary]."""
         with torch.inference_mode():
             answer = self._network(input_ids=self._row(tokens), use_cache=False, **options)
-        found: Tensor = answer.logits[0]
-        return found
+        logit: Tensor = answer.logits[0]
+        return logit
 
     def _last(self, slot: SlotMemory, *, ends_prompt: bool) -> Tensor:
         """The logits after the last token, which is always read by itself."""

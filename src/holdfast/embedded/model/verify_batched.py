@@ -78,8 +78,8 @@ def _advice(device: torch.device) -> str:
 def _same_bits(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
     """Whether passes of this width give the same bits, filled up and almost empty."""
     passes.widths = sorted((width, passes.narrow))
-    found = _run_crowded(passes, ids, slots=min(width, passes.narrow), width=width)
-    return _equal(alone, found + _run_crowded(passes, ids, slots=1, width=width))
+    crowded_logits = _run_crowded(passes, ids, slots=min(width, passes.narrow), width=width)
+    return _equal(alone, crowded_logits + _run_crowded(passes, ids, slots=1, width=width))
 
 
 def _prompt(ids: list[int]) -> int:
@@ -90,12 +90,12 @@ def _prompt(ids: list[int]) -> int:
 def _run_alone(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor]:
     """The sequence on its own: logits after the prompt and after each further token."""
     try:
-        found = _run_crowded(passes, ids, slots=1, width=passes.narrow)
+        logits = _run_crowded(passes, ids, slots=1, width=passes.narrow)
     except Exception as error:
         raise _unfit(f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if passes.layers_seen != model.layers:
         raise _unfit(f"{passes.layers_seen} of {model.layers} layers use it")
-    return found[0]
+    return logits[0]
 
 
 def _run_crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
@@ -103,22 +103,22 @@ def _run_crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> l
     for each slot what `_run_alone` has for one."""
     length = _prompt(ids)
     queue = [Row(ids[i], slot, i) for slot in range(slots) for i in range(length)]
-    found: list[list[Tensor]] = [[] for _ in range(slots)]
+    by_slot: list[list[Tensor]] = [[] for _ in range(slots)]
     passing = [queue[start : start + width] for start in range(0, len(queue), width)]
     passing += [[Row(ids[i], slot, i) for slot in range(slots)] for i in range(length, len(ids))]
     for rows in passing:
         ends = [i for i, row in enumerate(rows) if row.position >= length - 1]
         logits = passes.run(rows, ends)
         for line, end in enumerate(ends):
-            found[rows[end].slot].append(logits[line].clone())
-    return found
+            by_slot[rows[end].slot].append(logits[line].clone())
+    return by_slot
 
 
 def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
     return all(
         torch.equal(expected, logits)
-        for found in crowded
-        for expected, logits in zip(alone, found, strict=True)
+        for tensor in crowded
+        for expected, logits in zip(alone, tensor, strict=True)
     )
 
 

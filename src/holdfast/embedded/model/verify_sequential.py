@@ -87,16 +87,16 @@ def _logprob_error(
     cut = max(1, len(ids) - _DECODED_TOKENS)
     try:
         alone = _run_continued(passes, ids, cut, kept=0, slot=0)
-        found = [_run_interleaved(passes, ids, other, cut)]
+        outputs = [_run_interleaved(passes, ids, other, cut)]
         for kept in (cut - 1, cut // 2):  # where a memory was put aside, and where none was
             passes.cache.copy(0, 1, positions=kept)
-            found.append(_run_continued(passes, ids, cut, kept=kept, slot=1))
+            outputs.append(_run_continued(passes, ids, cut, kept=kept, slot=1))
     except Exception:  # its memory is not to be had in this way: that is what was to be found out
         return math.inf
     finally:
         for slot in range(_SLOTS):
             passes.cache.clean(slot)
-    same = all(torch.equal(alone, logits) for logits in found)
+    same = all(torch.equal(alone, logits) for logits in outputs)
     return float(_logprob_differences(alone, whole[cut - 1 : len(ids)]).max()) if same else math.inf
 
 
@@ -104,20 +104,20 @@ def _run_continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, s
     """A prompt, of which the slot holds the first tokens already, then one token after another: the
     logits after the prompt and after each."""
     rows = [Row(token, slot, i) for i, token in enumerate(ids)]
-    found = [passes.run(rows[kept:cut], [cut - kept - 1])]
-    found += [passes.run([row], [0]) for row in rows[cut:]]
-    return torch.cat(found)
+    logits = [passes.run(rows[kept:cut], [cut - kept - 1])]
+    logits += [passes.run([row], [0]) for row in rows[cut:]]
+    return torch.cat(logits)
 
 
 def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
     """The same, broken off in the middle of a block, and then in turns with another sequence."""
     half = max(1, cut // 2)
     passes.run([Row(token, 2, i) for i, token in enumerate(ids[:half])], [half - 1])
-    found = [
+    logits = [
         passes.run([Row(other[i - half], 1, i - half), Row(ids[i], 2, i)], [1])
         for i in range(half, len(ids))
     ]
-    return torch.cat(found[cut - 1 - half :])
+    return torch.cat(logits[cut - 1 - half :])
 
 
 def _logprob_differences(left: Tensor, right: Tensor) -> Tensor:

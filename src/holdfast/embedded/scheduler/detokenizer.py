@@ -86,9 +86,9 @@ class GenerationText:
     def _extend(self, piece: str) -> None:
         """A stop string begins in what is held back, or it would have been seen before."""
         self._held += piece
-        found = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
-        if found:
-            at, self.stopped_by = min(found)
+        stops = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if stops:
+            at, self.stopped_by = min(stops)
             self._held = self._held[: at + len(self.stopped_by) * self._include_stop]
 
     def _release(self, end: int) -> str:

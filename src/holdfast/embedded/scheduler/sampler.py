@@ -102,11 +102,17 @@ def _outside(weights: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     """The tokens that are cut: those below `min_p` (of the likeliest, which weighs 1), beyond the
     first `top_k`, and outside of the smallest set with a mass of `top_p`; ties by token id."""
     width = weights.shape[-1]
-    weights = weights.masked_fill(weights < _column(weights, [one.min_p for one in samplings]), 0.0)
+    weights = weights.masked_fill(
+        weights < _column(weights, [sampling.min_p for sampling in samplings]), 0.0
+    )
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     sums = ordered.cumsum(-1)
-    kept = torch.tensor([[min(one.top_k or width, width)] for one in samplings]).to(weights.device)
-    shares = _column(weights, [one.top_p if one.top_p < 1 else math.inf for one in samplings])
+    kept = torch.tensor([[min(sampling.top_k or width, width)] for sampling in samplings]).to(
+        weights.device
+    )
+    shares = _column(
+        weights, [sampling.top_p if sampling.top_p < 1 else math.inf for sampling in samplings]
+    )
     limit = shares * sums.gather(-1, kept - 1)
     beyond = (sums - ordered) >= limit
     beyond |= torch.arange(width, device=weights.device)[None] >= kept

@@ -95,16 +95,16 @@ def money(amount: float) -> str:
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.6f}".rstrip("0").ljust(4, "0")
 
 
-def as_prices(found: object) -> Prices:
+def as_prices(prices: object) -> Prices:
     """From Python: a table, the file of one, or its entries by model. Raises `UsageError`."""
-    if isinstance(found, Prices):
-        return found
-    if isinstance(found, str | os.PathLike):
-        return read_prices(Path(found))
-    if isinstance(found, Mapping):
-        fields = found if "models" in found else {"models": found}
+    if isinstance(prices, Prices):
+        return prices
+    if isinstance(prices, str | os.PathLike):
+        return read_prices(Path(prices))
+    if isinstance(prices, Mapping):
+        fields = prices if "models" in prices else {"models": prices}
         return _convert(fields, "prices")
-    raise UsageError(f"prices are a file, or a dict by model, not {found!r:.100}")
+    raise UsageError(f"prices are a file, or a dict by model, not {prices!r:.100}")
 
 
 def chosen_prices(path: str | None) -> Prices | None:
@@ -143,10 +143,10 @@ def _explain(fields: object) -> str:
 
 def _convert(fields: object, source: str) -> Prices:
     try:
-        found = msgspec.convert(fields, Prices)
+        prices = msgspec.convert(fields, Prices)
     except msgspec.ValidationError as error:
         why = _explain(fields) or str(error)
         raise UsageError(f"{source}: {why}; it wants {_EXAMPLE}") from error
-    if not found.models:
+    if not prices.models:
         raise UsageError(f"{source} has no models; it wants {_EXAMPLE}")
-    return found
+    return prices

@@ -31,10 +31,10 @@ async def samples(
     """
     accepted = _accepted(logprobs)
     async with opened_to_read(journal) as opened:
-        found = await run_named(opened, run)
-        for _, members in await groups_of(opened, found):
+        stored = await run_named(opened, run)
+        for _, members in await groups_of(opened, stored):
             async for sample in group_samples(
-                opened, found, members, fixed=fixed_groups, logprobs=accepted
+                opened, stored, members, fixed=fixed_groups, logprobs=accepted
             ):
                 yield sample
 

@@ -37,8 +37,8 @@ def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
     step = view.history.steps.get("0")
     if not isinstance(step, ValueRecorded) or step.name != RETURNED:
         return {}
-    found = msgspec.msgpack.decode(step.value)
-    row = found.get("row") if isinstance(found, dict) else None
+    returned = msgspec.msgpack.decode(step.value)
+    row = returned.get("row") if isinstance(returned, dict) else None
     return {name: value for name, value in row.items() if name != but} if row else {}
 
 
@@ -114,7 +114,7 @@ def _steps(
         for at, entry in enumerate(conversation)
         if entry.reference.startswith(("env:", "tool:"))
     }
-    found: dict[int, _Earned] = {}
+    earned_by_step: dict[int, _Earned] = {}
     for step in history.in_order:
         if (earned := _step(history, step.path)) is None:
             continue
@@ -122,8 +122,8 @@ def _steps(
         if at is None and whole and conversation:
             at = _next_after(conversation, step.path)
         if at is not None:
-            found[at] = found[at] + earned if at in found else earned
-    return found
+            earned_by_step[at] = earned_by_step[at] + earned if at in earned_by_step else earned
+    return earned_by_step
 
 
 def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
@@ -160,5 +160,5 @@ def _termination(view: TrajectoryView, *, terminated: bool) -> str:
 
 def mapping_in(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
     """The mapping with that name; {} without one."""
-    found = holder.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = holder.get(name)
+    return value if isinstance(value, Mapping) else {}

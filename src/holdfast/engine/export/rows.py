@@ -103,12 +103,12 @@ def _rows(
 def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
     """Whether all are single replies to the same prompt, so that they share its ids."""
     steps = [view.history.generations for view in valid]
-    if any(len(found) != 1 for found in steps):
+    if any(len(own) != 1 for own in steps):
         return False
-    prompts = {(found[0].delta, bool(found[0].ids)) for found in steps}
-    trained = all(found[0].trainable or not found[0].ids for found in steps)
+    prompts = {(own[0].delta, bool(own[0].ids)) for own in steps}
+    trained = all(own[0].trainable or not own[0].ids for own in steps)
     first = steps[0][0].added
-    return len(prompts) == 1 and trained and all(found[0].added == first for found in steps)
+    return len(prompts) == 1 and trained and all(own[0].added == first for own in steps)
 
 
 def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
@@ -334,8 +334,8 @@ def _columns(task: Task) -> Fields:
     held = held_of(task)
     merged = held.get("merged")
     aside = {*merged, *_OWN_PLACES} if isinstance(merged, list) else _OWN_PLACES
-    found = {name: value for name, value in task.metadata.items() if name not in aside}
-    return found | dict(mapping_in(held, "columns"))
+    columns = {name: value for name, value in task.metadata.items() if name not in aside}
+    return columns | dict(mapping_in(held, "columns"))
 
 
 def _inherited(view: TrajectoryView) -> Fields:

@@ -82,10 +82,10 @@ def fewer_collections() -> Iterator[None]:
     looks for cycles after every 700 of them, which takes a tenth of a run's time and finds nothing.
     Where collections are off, or rarer already, nothing is changed.
     """
-    found = gc.get_threshold()
-    _thresholds.append(found)
-    if 0 < found[0] < OBJECTS_BETWEEN_COLLECTIONS:
-        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *found[1:])
+    thresholds = gc.get_threshold()
+    _thresholds.append(thresholds)
+    if 0 < thresholds[0] < OBJECTS_BETWEEN_COLLECTIONS:
+        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *thresholds[1:])
     try:
         yield
     finally:

@@ -30,6 +30,8 @@ WARN_SECONDS = 5.0
 """Less than this in all is not worth a warning: a module that is imported late, for instance."""
 _CPU_SHARE = 0.2
 _OURS = Path(__file__).parents[2]
+OURS = "holdfast's own "
+"""How a line of ours is called."""
 _log = logging.getLogger("holdfast.engine")
 
 
@@ -48,9 +50,12 @@ class LoopBlock(Struct):
         often = f"for {self.seconds:.0f} s"
         if self.times > 1:
             often = f"{self.times} times, {often} in all ({self.longest:.0f} s at most)"
+        remedy = "await something asynchronous there, or `await asyncio.to_thread(…)`"
+        if self.where.startswith(OURS):
+            remedy = "this is no mistake of yours"
         return (
             f"{self.where} stopped the event loop {often}, and everything else in this process "
-            "with it; await something asynchronous there, or `await asyncio.to_thread(…)`"
+            f"with it; {remedy}"
         )
 
 
@@ -211,10 +216,10 @@ def _where(thread: int) -> str:
         return "the event loop itself"
     # Below a step of Holdfast, the user's line only waits for it.
     known = [frame for frame in frames if is_user_code(frame.filename) or _is_ours(frame)]
-    found = (known or frames)[-1]
-    line = f" ({redact(shortened(found.line))})" if found.line else ""
-    owner = "holdfast's own " if _is_ours(found) else ""
-    return f"{owner}{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
+    innermost = (known or frames)[-1]
+    line = f" ({redact(shortened(innermost.line))})" if innermost.line else ""
+    owner = OURS if _is_ours(innermost) else ""
+    return f"{owner}{Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}{line}"
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

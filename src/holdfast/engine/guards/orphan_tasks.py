@@ -44,8 +44,8 @@ def _describe(task: "asyncio.Task[object]") -> str:
 
 def _context(task: "asyncio.Task[object]") -> Context:
     if hasattr(task, "get_context"):
-        found: Context = task.get_context()
-        return found
+        context: Context = task.get_context()
+        return context
     # Python 3.11 has it only for the garbage collector: the task's own comes first.
     contexts = (referent for referent in gc.get_referents(task) if isinstance(referent, Context))
     return next(contexts, Context())

@@ -61,6 +61,6 @@ async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
 
 
 async def _called(method: Callable[[], Awaitable[None] | None]) -> None:
-    found = method()
-    if found is not None:
-        await found
+    returned = method()
+    if returned is not None:
+        await returned

@@ -50,8 +50,8 @@ class VerdictCache:
 
     def _read(self, digest: bytes) -> str | None:
         with self._usable() as connection:
-            found = connection.execute("SELECT answer FROM verdicts WHERE digest = ?", (digest,))
-            row = found.fetchone()
+            stored = connection.execute("SELECT answer FROM verdicts WHERE digest = ?", (digest,))
+            row = stored.fetchone()
         return None if row is None else str(row[0])
 
     def _write(self, digest: bytes, answer: str) -> None:

@@ -117,8 +117,8 @@ class Judge:
         self._address: EngineAddress | None = None
         if not is_policy(policy):
             # A provider's key is wanted when it is asked: a file is to import without it.
-            found = address_from(policy, model, api_key, needs_key=False)
-            self._address = structs.replace(found, api_key=None)
+            address = address_from(policy, model, api_key, needs_key=False)
+            self._address = structs.replace(address, api_key=None)
         self._sampling = sampling_from(sampling) or SAMPLING
         check_whole("repairs", repairs, least=0)
         self._repairs = repairs
@@ -147,8 +147,8 @@ class Judge:
         model: object = self._policy.model if is_policy(self._policy) else ()
         if self._address is not None:
             model = self._address.models
-        asked = msgspec.json.encode((self.rubric, self._sampling, self._compares, self._target))
-        return hashlib.sha256(asked + repr(model).encode()).hexdigest()[:16]
+        settings = msgspec.json.encode((self.rubric, self._sampling, self._compares, self._target))
+        return hashlib.sha256(settings + repr(model).encode()).hexdigest()[:16]
 
     async def __call__(self, judged: object) -> "Score | list[Score]":
         """Of a trajectory, or of a row of an evaluation; with `compare`, of a list of them."""

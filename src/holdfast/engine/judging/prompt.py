@@ -147,17 +147,17 @@ class JudgeVerdict(Struct, frozen=True):
 
 def read_verdict(text: str, rubric: Rubric, names: Sequence[str]) -> JudgeVerdict:
     """`names`: of the criteria, or of the candidates; for a single score, none has a name."""
-    found = _object(text)
+    verdict = _object(text)
     if tuple(names) == (SINGLE,):
-        found = {SINGLE: found}
-    if missing := [name for name in names if name not in found]:
+        verdict = {SINGLE: verdict}
+    if missing := [name for name in names if name not in verdict]:
         raise NoVerdict(f"it has no {', '.join(map(repr, missing))}")
-    if extra := [name for name in found if name not in names]:
+    if extra := [name for name in verdict if name not in names]:
         raise NoVerdict(f"it has {', '.join(map(repr, extra))}, which was not asked for")
     scores: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
     for name in names:
-        scores[name], reasons[name] = _entry(found[name], rubric, name)
+        scores[name], reasons[name] = _entry(verdict[name], rubric, name)
     return JudgeVerdict(scores, reasons)
 
 
@@ -166,12 +166,12 @@ def _object(text: str) -> dict[str, object]:
     if fenced := _FENCED.match(body):
         body = fenced[1]
     try:
-        found = json.loads(body)
+        decoded = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise NoVerdict(f"it is no JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise NoVerdict("it is no JSON object")
-    return found
+    return decoded
 
 
 def _entry(entry: object, rubric: Rubric, name: str) -> tuple[float | None, str]:

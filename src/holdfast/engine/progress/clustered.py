@@ -3,15 +3,36 @@
 import math
 from collections.abc import Iterable
 
+HUGE = 1e9
+
+
+def sum_of(values: Iterable[float]) -> float:
+    """Exact; of rewards whose sum is no float any more, infinite or no number."""
+    listed = list(values)
+    try:
+        return math.fsum(listed)
+    except (OverflowError, ValueError):
+        return sum(listed)
+
+
+def number_text(value: float, *, sign: str = "", places: int = 4) -> str:
+    """With so many places, but a huge number in a few digits. `sign`: "+", to show it always."""
+    return f"{value:{sign}.{places}f}" if abs(value) < HUGE else f"{value:{sign}.4g}"
+
+
+def error_text(error: float | None, *, places: int = 4) -> str:
+    """` ± 0.0312`; nothing where the error is unknown, as it is of rewards that are all alike."""
+    return f" ± {number_text(error, places=places)}" if error else ""
+
 
 def clustered_error(influences: Iterable[float]) -> float | None:
     """sqrt(G / (G - 1) · Σ_g u_g²), u_g being how far task g moves the estimate. None with fewer
     than two tasks."""
-    found = list(influences)
-    tasks = len(found)
+    sums = list(influences)
+    tasks = len(sums)
     if tasks < 2:
         return None
-    return math.sqrt(tasks / (tasks - 1) * math.fsum(influence * influence for influence in found))
+    return math.sqrt(tasks / (tasks - 1) * sum_of(influence * influence for influence in sums))
 
 
 class RewardMean:
@@ -31,7 +52,7 @@ class RewardMean:
     def mean(self) -> float | None:
         if not self.count:
             return None
-        return math.fsum(total for total, _ in self._sums.values()) / self.count
+        return sum_of(total for total, _ in self._sums.values()) / self.count
 
     @property
     def error(self) -> float | None:

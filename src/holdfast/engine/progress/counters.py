@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from holdfast.engine.progress.clustered import RewardMean
+from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
 from holdfast.journal.journal import RunProgress, TrajectoryRow
 from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
@@ -159,29 +159,30 @@ class Progress:
         )
 
     def line(self) -> str:
-        parts = [
-            f"{self.done_before + self.done}/{self.total} done",
-            f"{self.running} running",
-            *self._counted(),
-        ]
-        if self.seconds_left is not None:
-            parts.append(f"{_duration(self.seconds_left)} left")
-        return ", ".join(parts)
+        """What matters most comes first: a narrow terminal cuts the rest off."""
+        done, left = self.done_before + self.done, self.seconds_left
+        if done == self.total and not self.running:
+            took = _duration(time.monotonic() - self.began)
+            return ", ".join([f"{done}/{done} done in {took}", *self._counted()])
+        rest = [] if left is None else [f"{_duration(left)} left"]
+        rate = [f"{self.tokens_per_second:,.0f} tokens/s"] if self.turns else []
+        parts = [*rest, f"{self.running} running", *self._counted(), *rate]
+        return ", ".join([f"{done}/{self.total} done", *parts])
 
     def _counted(self) -> list[str]:
+        failed = self.failed_before + self.failed
         return [
-            f"{self.retried} retried",
-            f"{self.failed_before + self.failed} failed",
+            *([f"{failed} failed"] if failed else []),
+            *([f"{self.retried} retried"] if self.retried else []),
             *self._reward(),
             f"{self.turns:,} {'turn' if self.turns == 1 else 'turns'}",
-            f"{self.tokens_per_second:,.0f} tokens/s",
         ]
 
     def _reward(self) -> list[str]:
         mean, error = self.rewards.mean, self.rewards.error
         if mean is None:
             return []
-        return [f"reward {mean:.3f}" if error is None else f"reward {mean:.3f} ± {error:.3f}"]
+        return [f"reward {number_text(mean, places=3)}{error_text(error, places=3)}"]
 
 
 class WatchedProgress(Progress):
@@ -206,7 +207,7 @@ class WatchedProgress(Progress):
         self.running, self.failed = now.planned - now.settled, now.failed
 
     def _counted(self) -> list[str]:
-        return [f"{self.failed} failed"]
+        return [f"{self.failed} failed"] if self.failed else []
 
 
 def _duration(seconds: float) -> str:

@@ -22,16 +22,16 @@ notebook; False: nothing."""
 _log = logging.getLogger("holdfast")
 
 
-def check_on_progress(found: object) -> None:
+def check_on_progress(callback: object) -> None:
     """Raises `UsageError` for what cannot be called with progress."""
-    if found is None or isinstance(found, bool):
+    if callback is None or isinstance(callback, bool):
         return
-    if not callable(found):
-        raise UsageError(f"on_progress is a function of one argument, not {found!r:.100}")
-    if inspect.iscoroutinefunction(found):
+    if not callable(callback):
+        raise UsageError(f"on_progress is a function of one argument, not {callback!r:.100}")
+    if inspect.iscoroutinefunction(callback):
         raise UsageError("on_progress is called, and not awaited: write `def`, not `async def`")
     try:
-        inspect.signature(found).bind(None)
+        inspect.signature(callback).bind(None)
     except TypeError as error:
         raise UsageError(f"on_progress is a function of one argument: {error}") from error
     except ValueError:  # Some built-in callables have no signature.

@@ -148,8 +148,8 @@ class TrajectoryRunner:
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
         await session.log.cut_untaken()
-        if (told := session.history.interrupted_calls) and not self._keeps_interrupted:
-            raise InterruptedCall(told[0])
+        if (interrupted := session.history.interrupted_calls) and not self._keeps_interrupted:
+            raise InterruptedCall(interrupted[0])
         if outcome.status is Status.COMPLETED and (reason := _cut_by(session.history)):
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)
         if outcome.reward is None:
@@ -219,17 +219,17 @@ async def _within_deadline(
         await end_task(job)
 
 
-def _returned(found: object) -> tuple[Reward, int | None]:
+def _returned(returned: object) -> tuple[Reward, int | None]:
     """Checks what a rollout returned: nothing, its reward, or (turns used, reward)."""
-    turns, given = (None, found)
-    if isinstance(found, tuple) and len(found) == 2 and _is_count(found[0]):
-        turns, given = found
+    turns, given = (None, returned)
+    if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
+        turns, given = returned
     if given is None:
         return None, turns
     reward = as_number(given)
     if reward is None:
         raise NotAReward(
-            f"a rollout returns None, its reward, or (turns_used, reward), not {found!r:.200}"
+            f"a rollout returns None, its reward, or (turns_used, reward), not {returned!r:.200}"
         )
     if not math.isfinite(reward):
         raise NotAReward(f"a rollout returned {reward}, which is no reward")

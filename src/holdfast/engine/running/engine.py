@@ -6,7 +6,7 @@ no task is left, every append that was begun is durable or refused, and the leas
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import Struct, structs
@@ -19,6 +19,7 @@ from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
+from holdfast.engine.running.reuse import Sources, find_sources, read_source
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
@@ -54,6 +55,8 @@ class Ending(Struct, frozen=True):
     fatal: BaseException | None
     loop_blocks: tuple[LoopBlock, ...] = ()
     """The lines that blocked the event loop."""
+    reused: dict[str, int] = {}
+    """How many trajectories other runs had sampled already, by their names."""
     spent: bool = False
     """Whether a limit on what is spent stopped it."""
 
@@ -121,6 +124,8 @@ class Engine:
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
         self._sealed = True
+        self._sources: Sources = {}
+        self._reused: Counter[str] = Counter()
         self._scoring = (
             Scoring(
                 scorer,
@@ -179,7 +184,8 @@ class Engine:
         # What was in flight at the limit may have been the rest.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
-        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+        reused = dict(self._reused)
+        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, reused, spent)
 
     def _why_stopped(self) -> str:
         """Why the run stopped. For a spending limit, it includes what was still in flight."""
@@ -215,11 +221,16 @@ class Engine:
                 await set_up(self._processor, self.stop)
                 with watch_loop() as watch:
                     try:
+                        self._sources = await self._find_sources()
                         await self._trajectories(worker)
                     finally:
                         self._loop_blocks = watch.found
         finally:
             await clean_up(self._processor, self.stop)
+
+    async def _find_sources(self) -> Sources:
+        groups = self._scoring is not None and self._scoring.scorer.is_group
+        return await find_sources(self._journal, self._run, scores_groups=groups)
 
     async def _leave(self, worker: Worker) -> None:
         try:
@@ -276,13 +287,13 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
-                found = await self._next(worker) or await self._wait_for_work(worker)
+                groups = await self._next(worker) or await self._wait_for_work(worker)
             except FATAL as error:
                 self.stop.fail(error)
                 return
-            if found is None:
+            if groups is None:
                 return
-            task = asyncio.create_task(self._trajectory(*found), name=f"{found[1].key}")
+            task = asyncio.create_task(self._trajectory(*groups), name=f"{groups[1].key}")
             running.add(task)
             task.add_done_callback(running.discard)
             crashpoint.reach("engine.admitted")
@@ -321,8 +332,8 @@ class Engine:
             if not await self._has_work():
                 return None
             if self._progress.total > planned or clock() >= due:
-                if (found := await self._next(worker)) is not None:
-                    return found
+                if (groups := await self._next(worker)) is not None:
+                    return groups
                 due = clock() + poll
             await self._journal.changes.wait(seen, timeout=max(0.0, due - clock()))
         return None
@@ -335,7 +346,7 @@ class Engine:
         self._progress.started()
         slot, is_rolled_out = Slot(self._slots), False
         try:
-            history = await self._runner.load(lease)
+            history = await self._reuse(lease) or await self._runner.load(lease)
             failures = 0
             if history.finished is None:
                 async with self._suspects.turn(history.deaths, slot):
@@ -369,6 +380,22 @@ class Engine:
             slot.give_up()
             self._unsettled.release()
 
+    async def _reuse(self, lease: Lease) -> History | None:
+        """What another run has sampled already, recorded here, too."""
+        source = None if lease.next_seq else self._sources.pop(lease.id, None)
+        if source is None:
+            return None
+        records = await read_source(self._journal, source, at=self._clock.now())
+        if not records:
+            return None
+        history = History(records)
+        settled = self._settles and (self._scoring is None or history.scored is not None)
+        lease.summary = summarize(history) if settled else None
+        await self._journal.append(lease, records, status=history.status, settled=settled or None)
+        crashpoint.reach("engine.reused")
+        self._reused[history.reused] += 1
+        return history
+
     async def _score(self, group: _Group) -> None:
         """Scores the member that just finished, or the group when it was the last of it."""
         member = group.members[-1]
@@ -381,10 +408,10 @@ class Engine:
             return self._note([member])
         if not self._scoring.scorer.is_group:
             group.members.pop()
-            scored = [member] if member.history.status.is_outcome else []
+            scored = [member] if member.is_unscored else []
             return self._note([member], settled=await self._scoring.settle(scored))
         if group.waiting == 0:
-            valid = [member for member in group.members if member.history.status.is_outcome]
+            valid = [member for member in group.members if member.is_unscored]
             others = await self._settled_members(group) if valid else ()
             self._note(group.members, settled=await self._scoring.settle(valid, others))
         return None
@@ -407,7 +434,8 @@ class Engine:
 
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""
-        return [
+        reused = [each for each in group.members if each.lease.settled and each.history.reused]
+        return [each.view for each in reused] + [
             TrajectoryView(
                 row.key,
                 group.claim.task,

@@ -124,7 +124,7 @@ def _to_read_again(journal: Any) -> Callable[[], AbstractAsyncContextManager[Jou
 
 def _row(view: TrajectoryView, metrics: Sequence[str]) -> dict[str, object]:
     scored = view.history.scored
-    found = dict(scored.metrics) if scored else {}
+    mapping = dict(scored.metrics) if scored else {}
     failure = last_failure(view.history)
     return {
         "task": view.key.task,
@@ -132,7 +132,7 @@ def _row(view: TrajectoryView, metrics: Sequence[str]) -> dict[str, object]:
         "status": view.status.name,
         "reason": view.reason,
         "reward": view.reward,
-        **{f"metrics.{name}": found.get(name) for name in metrics},
+        **{f"metrics.{name}": mapping.get(name) for name in metrics},
         "reply": view.reply,
         "ground_truth": view.task.ground_truth,
         "metadata": view.task.metadata,

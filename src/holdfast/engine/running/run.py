@@ -14,8 +14,8 @@ from holdfast.engine.arguments import (
     address_of,
     check_journal,
     is_policy,
-    name_from,
     sampling_from,
+    series_from,
     settings_from,
 )
 from holdfast.engine.connect import Connection, connect_policy, recorded_connection
@@ -28,6 +28,7 @@ from holdfast.engine.report import RunReport, build
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.result import RunResult
 from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.series import name_in_series, open_in_series, run_with_all
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import is_server, opened_journal
@@ -85,10 +86,12 @@ async def run(
     HOLDFAST_API_KEY) its key. `journal` is a path, `memory:`, or a journal that is open. What is
     given open stays open.
 
-    `name`: when not given, that of the rollout and of the tasks' file or function. `new` starts
-    another run where there is one of that name: NAME-2. `retry_failed` tries again those that
-    failed for good. `sampling`, `settings` and `group` may be
-    dicts. `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
+    `name`: when not given, runs are called after the rollout and the tasks' file or function, with
+    a number (`solve-1`): the same call goes on with the newest that is the same, and any other call
+    begins the next, which samples only what is new. `new` begins another run (with a name: NAME-2),
+    and samples everything anew. `retry_failed` tries again those that failed for good. `sampling`,
+    `settings` and `group` may be dicts. `samples` per task: when not given, the `n` of a
+    `TrainingRolloutProcessor`, else 1.
     `renderer`: when not given, that of the tokenizer which the engine says its model has.
 
     `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True: a line on
@@ -103,8 +106,9 @@ async def run(
         policy, renderer, model=model, api_key=api_key, patience=chosen.patience
     )
     # Every mistake in it is reported before the endpoint is asked anything.
+    series = series_from(rollout, tasks) if name is None else ""
     plan = plan_run(
-        name_from(name, rollout, tasks),
+        f"{series}-1" if name is None else name,
         processor=as_processor(rollout),
         rollout=fingerprinted(rollout),
         scorer=None if scorer is None else Scorer(scorer),
@@ -116,20 +120,30 @@ async def run(
         group=as_declared("group", group, GroupPolicy | None),
         settings=chosen,
     )
+    if series:
+        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
+        spec = structs.replace(plan.spec, series=series, fresh=new)
+        if _is_there(journal):
+            async with _open(journal, read_only=True) as opened:
+                called = await name_in_series(
+                    opened, spec, is_meant=is_meant, accept_changes=accept_changes
+                )
+            spec = structs.replace(spec, name=called)
+        plan = structs.replace(plan, spec=spec)
     recorded: Connection | None = None
     if not (new or retry_failed):
         is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
-        found = await _recorded(
+        run_result = await _recorded(
             plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
         )
-        if isinstance(found, RunResult):
-            return found
-        recorded = found
+        if isinstance(run_result, RunResult):
+            return run_result
+        recorded = run_result
     if recorded is None:
         plan.processor.check_setup()
     connecting = make_connection() if recorded is None else nullcontext(recorded)
     async with connecting as connection, _open(journal) as opened:
-        if new:
+        if new and not series:
             name = await free_name(opened, plan.spec.name)
             plan = structs.replace(plan, spec=structs.replace(plan.spec, name=name))
         progress = Progress()
@@ -197,6 +211,8 @@ async def _recorded(
             report = await build(opened, run, prices=plan.settings.price_table)
             return _result(Ending("", (), None), report, opened)
         run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
+        if run is None and plan.spec.series and await opened.find_run(plan.spec.name) is None:
+            run = await run_with_all(opened, plan.spec, plan.tasks)
         if run is not None and is_meant(run.spec):
             return recorded_connection(run.spec)
         if starts_engine:
@@ -244,7 +260,12 @@ async def _work(
     await plan.check_taken(connection)
     plan = await plan.bind_scorer()
     plan.report_caveats(connection)
-    opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)
+    if plan.spec.series and not accept_changes:
+        opened, note = await open_in_series(journal, plan.spec, plan.tasks, code="the code")
+        if note:
+            _log.warning("%s", note)
+    else:
+        opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)
     engine = plan.engine(opened, journal, connection, progress=progress, reopen_failed=retry_failed)
     ending = await engine.work()
     if ending.fatal is not None:

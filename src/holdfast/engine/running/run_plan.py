@@ -71,7 +71,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
         Raises where the scorer says that it cannot score, as a judge does whose engine is down, or
         has no price: before anything is sampled, and not for each trajectory."""
-        models = [] if self.scorer is None else await self.scorer.check(samples=self.spec.samples)
+        scorer, samples = self.scorer, self.spec.samples
+        models = [] if scorer is None else await scorer.check(samples=samples, tasks=self.tasks)
         for model in models:
             check_price(self.settings, model)
         return structs.replace(self, spec=structs.replace(self.spec, judge=", ".join(models)))

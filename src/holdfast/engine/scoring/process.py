@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.scoring.reward_functions import scorer_named
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.wire import (
     MAX_FRAME,
@@ -188,12 +189,12 @@ def load_scorer(home: ScorerHome) -> Scorer:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = import_module(home.home)
-    function: Callable[[Any], Any] = getattr(module, home.name)
+    function: Callable[[Any], Any] = scorer_named(module, home.name)
     if home.fingerprint:
-        found, _ = fingerprinted(function)
-        if found != home.fingerprint:
+        fingerprint, _ = fingerprinted(function)
+        if fingerprint != home.fingerprint:
             raise ValueError(
-                f"the code of scorer {home.name} here is not that of the run ({found[:12]}, not "
-                f"{home.fingerprint[:12]})"
+                f"the code of scorer {home.name} here is not that of the run ({fingerprint[:12]}, "
+                f"not {home.fingerprint[:12]})"
             )
     return Scorer(function)

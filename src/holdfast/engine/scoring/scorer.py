@@ -17,6 +17,7 @@ from holdfast.records.encoding.declared import NamedFields, function_name
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
+from holdfast.records.task import Task
 from holdfast.records.usage import (
     JUDGE,
     NOTHING,
@@ -42,6 +43,8 @@ MAX_SHOWN = 200
 """Characters of what was returned, in an error message."""
 CHECK = "check_before_run"
 """The method of a scorer that can tell whether it will be able to score, and by which model."""
+CHECK_TASK = "check_task"
+"""The method of a scorer that can tell whether it can score a task."""
 GROUP_MARK = "__holdfast_group_scorer__"
 """The attribute of a scorer that takes a whole group."""
 
@@ -110,16 +113,19 @@ class Scorer:
         self._is_open = False
         self._users = 0
 
-    async def check(self, *, samples: int) -> list[str]:
+    async def check(self, *, samples: int, tasks: Sequence[Task] = ()) -> list[str]:
         """Checks the scorer before anything is sampled, if it can check itself (such as a judge, or
-        a judge that it names). Raises what is wrong, and returns the models that it asks.
-        `samples`: the samples of each task."""
+        a judge that it names) or the tasks. Raises what is wrong, and returns the models that it
+        asks. `samples`: the samples of each task."""
+        if check_task := getattr(self._function, CHECK_TASK, None):
+            for task in tasks:
+                check_task(task)
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
         # How many are compared by a judge that a function asks is the function's affair.
         samples = samples if self.is_group and hasattr(self._function, CHECK) else 1
         models = {await getattr(judge, CHECK)(samples=samples) for judge in judges.values()}
-        return sorted(models)
+        return sorted(filter(None, models))
 
     async def score(
         self,
@@ -141,12 +147,12 @@ class Scorer:
         with track_engine_use(patience) as use:
             deadline = _Deadline(seconds, use, on_extended)
             try:
-                found = await self._call(list(views) if self.is_group else views[0], deadline)
+                returned = await self._call(list(views) if self.is_group else views[0], deadline)
             except Exception as error:
                 if use.unusable is not None and error is not use.unusable:
                     raise use.unusable from error
                 raise
-        each = listed(found, len(views), self._called) if self.is_group else [found]
+        each = listed(returned, len(views), self._called) if self.is_group else [returned]
         scores = [checked(item, self._called) for item in each]
         return _with_usage(_with_unread(scores) if use.unread else scores, use.used)
 
@@ -178,10 +184,10 @@ class Scorer:
     async def _call(self, argument: object, deadline: "_Deadline") -> object:
         if self._is_async:
             return await self._awaited(lambda: self._function(argument), deadline)
-        found = await self._in_thread(_InThread(self._function, argument), deadline)
-        if not isinstance(found, Awaitable):
-            return found
-        return await self._awaited(lambda: found, deadline)
+        returned = await self._in_thread(_InThread(self._function, argument), deadline)
+        if not isinstance(returned, Awaitable):
+            return returned
+        return await self._awaited(lambda: returned, deadline)
 
     async def _in_thread(self, call: "_InThread", deadline: "_Deadline") -> object:
         self._hanging = [item for item in self._hanging if item.is_running]
@@ -233,10 +239,12 @@ def _with_unread(scores: list[Score]) -> list[Score]:
 def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
     """The scores with the tokens that they do not tell of: a function that asks a judge may make a
     number of its score. Of a group, each has its share."""
-    told: UsageByModel = {}
+    usage_by_model: UsageByModel = {}
     for score in scores:
-        told = add_usages(told, judge_usage(score.details))
-    untold = {model: usage.less(told.get(model, NOTHING)) for model, usage in used.items()}
+        usage_by_model = add_usages(usage_by_model, judge_usage(score.details))
+    untold = {
+        model: usage.less(usage_by_model.get(model, NOTHING)) for model, usage in used.items()
+    }
     shares = [
         {
             model: usage.share(number, of=len(scores)).as_fields()
@@ -286,19 +294,19 @@ class _InThread:
             self.is_running = False
 
 
-def listed(found: object, count: int, called: str) -> Sequence[object]:
+def listed(scores: object, count: int, called: str) -> Sequence[object]:
     """What a scorer of several trajectories returned: one score for each, in their order."""
-    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+    if not isinstance(scores, Sequence) or isinstance(scores, str | bytes):
         raise NotAScore(
-            f"{called} returned {shown(found)}; return a list of {count}, one score for each of "
+            f"{called} returned {shown(scores)}; return a list of {count}, one score for each of "
             "those it was given"
         )
-    if len(found) != count:
+    if len(scores) != count:
         raise NotAScore(
-            f"{called} returned a list of {len(found)}; return a list of {count}, one score for "
+            f"{called} returned a list of {len(scores)}; return a list of {count}, one score for "
             "each of those it was given"
         )
-    return found
+    return scores
 
 
 def shown(value: object) -> str:
@@ -309,10 +317,10 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} whose repr fails ({type(error).__name__})"
 
 
-def checked(found: object, called: str) -> Score:
+def checked(returned: object, called: str) -> Score:
     """Checked here, where an error is the scorer's: what is recorded must be readable. `called` is
     how the scorer is named in it."""
-    score = as_score(found, called)
+    score = as_score(returned, called)
     reward = read_reward(score.reward, called)
     if reward is not None and not math.isfinite(reward):
         raise NotAScore(f"{called} returned {reward}, which is no reward; return a finite number")
@@ -326,17 +334,17 @@ def checked(found: object, called: str) -> Score:
     )
 
 
-def as_score(found: object, called: str) -> Score:
+def as_score(score: object, called: str) -> Score:
     """A scorer's return value as a `Score`."""
-    if isinstance(found, Score):
-        return found
-    if isinstance(found, Mapping):
-        return _from_mapping(found, called)
-    if found is None:
+    if isinstance(score, Score):
+        return score
+    if isinstance(score, Mapping):
+        return _from_mapping(score, called)
+    if score is None:
         return Score(None)
-    reward = as_number(found)
+    reward = as_number(score)
     if reward is None:
-        raise NotAScore(f"{called} returned {shown(found)}; return {ACCEPTED}")
+        raise NotAScore(f"{called} returned {shown(score)}; return {ACCEPTED}")
     return Score(reward)
 
 
@@ -353,32 +361,32 @@ def read_reward(value: object, called: str, *, accepted: str = ACCEPTED) -> floa
 _NAMED = ("score", "reward", "is_score_valid", "metrics", "reason", "reasons", "details")
 
 
-def _from_mapping(found: Mapping[Any, Any], called: str) -> Score:
+def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
     """`score` (or `reward`), `metrics`, `reason` or `reasons`; what else there is are details."""
-    check_named(found, called)
-    reward = found["score"] if "score" in found else found["reward"]
-    given = {part: found.get(part) or {} for part in ("metrics", "reasons", "details")}
+    check_named(mapping, called)
+    reward = mapping["score"] if "score" in mapping else mapping["reward"]
+    given = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
     for part, value in given.items():
         _check_dict(part, value, called)
     metrics, why = _split_metrics(given["metrics"], called)
     reasons = {**why, **given["reasons"]}
-    if found.get("reason"):
-        reasons = {"reason": found["reason"], **reasons}
-    rest = {str(key): value for key, value in found.items() if key not in _NAMED}
+    if mapping.get("reason"):
+        reasons = {"reason": mapping["reason"], **reasons}
+    rest = {str(key): value for key, value in mapping.items() if key not in _NAMED}
     return Score(
-        reward if found.get("is_score_valid", True) else None,
+        reward if mapping.get("is_score_valid", True) else None,
         metrics,
         reasons,
         {**rest, **given["details"]},
     )
 
 
-def check_named(found: Mapping[Any, Any], called: str, *, accepted: str = ACCEPTED) -> None:
+def check_named(scores: Mapping[Any, Any], called: str, *, accepted: str = ACCEPTED) -> None:
     """A dict has a `score`, or, as another name of it, a `reward`."""
-    if "score" in found and "reward" in found:
+    if "score" in scores and "reward" in scores:
         raise NotAScore(f"{called} returned a dict with a 'score' and a 'reward'; return one")
-    if "score" not in found and "reward" not in found:
-        has = ", ".join(map(str, found))[:MAX_SHOWN] or "nothing"
+    if "score" not in scores and "reward" not in scores:
+        has = ", ".join(map(str, scores))[:MAX_SHOWN] or "nothing"
         raise NotAScore(
             f"{called} returned a dict without a 'score'; it has {has}; return {accepted}"
         )
@@ -417,25 +425,25 @@ def _word(name: object) -> str:
 
 
 def _metric(metric: str, value: object, called: str) -> float:
-    found = as_number(value)
-    if found is None or not math.isfinite(found):
-        what = shown(value) if found is None else found
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        what = shown(value) if number is None else number
         raise NotAScore(f"{called} returned {what} as its metric {metric!r}, which is no number")
-    return found
+    return number
 
 
 def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
     """The details as they will be read again, or the scorer's error."""
     try:
         encoded = msgspec.msgpack.encode(details)
-        found = msgspec.msgpack.decode(encoded)
+        score = msgspec.msgpack.decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise NotAScore(f"{called} returned details that are no JSON: {error}") from None
     if len(encoded) > MAX_RESULT:
         raise NotAScore(f"{called} returned {len(encoded):,} bytes of details")
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(score, dict) or not all(isinstance(key, str) for key in score):
         raise NotAScore(f"{called} returned details that are no object with names")
-    return found
+    return score
 
 
 # --- what a scorer has to be

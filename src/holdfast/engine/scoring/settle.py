@@ -47,6 +47,11 @@ class Member(Struct):
     """How often its scoring has failed since it finished."""
 
     @property
+    def is_unscored(self) -> bool:
+        """Whether it is to be scored: an outcome that was not reused with its score."""
+        return self.history.status.is_outcome and not self.lease.settled
+
+    @property
     def view(self) -> TrajectoryView:
         return TrajectoryView(self.lease.key, own(self.task), self.history, id=self.lease.id)
 
@@ -143,8 +148,8 @@ class Scoring:
         scores = await self.scorer.score(
             views, seconds=self._policy.timeout, patience=self._patience, read=self._read
         )
-        found = {view.key: score for view, score in zip(views, scores, strict=True)}
-        return [found[member.lease.key] for member in members]
+        scores_by_key = {view.key: score for view, score in zip(views, scores, strict=True)}
+        return [scores_by_key[member.lease.key] for member in members]
 
     async def _read(self, view: TrajectoryView) -> Sequence[Record]:
         assert view.id is not None, "it is in the journal"

@@ -23,6 +23,7 @@ class ScorerHome(Struct, frozen=True, kw_only=True):
 
     home: FunctionHome
     name: str
+    """In its module; before that of a reward function of verl or TRL, its framework."""
     fingerprint: str = ""
     """The fingerprint of the scorer's code; "" on the same machine, where it cannot differ."""
 

@@ -24,7 +24,6 @@ from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo
 from holdfast.records.failure import root_of
 
 if TYPE_CHECKING:
-    import anyio
     import mcp_types
     from mcp.client import Client
     from mcp.shared.exceptions import MCPError
@@ -70,13 +69,16 @@ class McpSession:
         self._closing = asyncio.Event()
         self._error: BaseException | None = None
         self._last_response = 0.0
-        self._scope = _new_scope()
+        import anyio  # It comes with mcp.
+
+        self._scope = anyio.CancelScope()
         self._owner = asyncio.create_task(self._run(), name=f"MCP {connection.described}")
 
     @classmethod
     async def open(cls, connection: Connection, **options: Any) -> "McpSession":
         """A session that is ready for calls, with its tools listed, with the options of a new one;
         raises `EnvironmentBroken`."""
+        await asyncio.to_thread(_import_mcp)  # It takes seconds, which would block the loop.
         session = cls(connection, **options)
         try:
             async with asyncio.timeout(session._timeout):
@@ -222,11 +224,9 @@ class McpSession:
         self._last_response = asyncio.get_running_loop().time()
 
 
-def _new_scope() -> "anyio.CancelScope":
+def _import_mcp() -> None:
     with needed_by("an MCP server", extra="mcp"):
-        import anyio
         import mcp  # noqa: F401
-    return anyio.CancelScope()
 
 
 def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":

@@ -106,6 +106,8 @@ class Workspace(Environment):
         self._scorings: dict[str, WorkspaceScoring] = {}
         self._parent = ""
         """The folder that holds the workspace and its temporary files."""
+        self._snapshots: Snapshots | None = None
+        """Of this episode, once there are any."""
         self._tree: FileTree | None = None
         """The present content of the workspace, if known."""
         self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OVERHEAD_SECONDS)
@@ -137,7 +139,7 @@ class Workspace(Environment):
     async def reset(self, *, seed: int) -> Observation:
         del seed
         await self._open()
-        self._snapshots = Snapshots(self.blobs)
+        self._snapshots = None
         tree = await in_thread(self._write_source)
         return Observation(self._files.list_tree(".", tree), info={"sandbox": self.isolation})
 
@@ -149,6 +151,7 @@ class Workspace(Environment):
 
     async def snapshot(self) -> bytes:
         tree = self._tree = await in_thread(self._current_tree)
+        self._snapshots = self._snapshots or Snapshots(self.blobs)
         return await self._snapshots.take(self.path, tree)
 
     async def close(self) -> None:

@@ -91,8 +91,8 @@ def explain(error: ValidationError, fields: Mapping[str, Any], where: str) -> Us
     if place and place[0] == "messages":
         try:
             as_messages(fields["messages"], where=f"{where}: messages")
-        except UsageError as said:
-            return said
+        except UsageError as usage_error:
+            return usage_error
     if first["type"] == "missing":
         return UsageError(f"{where}: {_path(place[:-1]) or 'the row'} has no {place[-1]!r}")
     wants = _WANTED.get(first["type"])

@@ -34,7 +34,7 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, content_digest, is_conversation
+from holdfast.records.task import Task, is_conversation, row_name
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
@@ -75,8 +75,8 @@ class Dataset:
         if self.only is not None:
             rows = [row for row in rows if row.input_metadata.row_id in self.only]
         if self.preprocess is not None:
-            found = await _maybe_await(self.preprocess(rows))
-            rows = assign_ids(_to_rows(returned_rows(found, "preprocess_fn", self.preprocess)))
+            prepared = await _maybe_await(self.preprocess(rows))
+            rows = assign_ids(_to_rows(returned_rows(prepared, "preprocess_fn", self.preprocess)))
         if not rows:
             raise UsageError(f"the data set has no rows{self._why_none()}")
         return rows
@@ -91,13 +91,13 @@ class Dataset:
     async def _records(self) -> list[object]:
         if self.limit is not None and self.limit < 0:
             raise UsageError(f"a data set cannot have {self.limit} rows")
-        found: list[object] = []
+        records: list[object] = []
         for source in self.sources:
-            left = None if self.limit is None else self.limit - len(found)
+            left = None if self.limit is None else self.limit - len(records)
             if left == 0:
                 break
-            found += await take(await self._open(source), left)
-        return found
+            records += await take(await self._open(source), left)
+        return records
 
     async def _open(self, source: Source) -> "Iterable[object] | AsyncIterable[object]":
         if isinstance(source, str | Path):
@@ -131,8 +131,8 @@ class Dataset:
         raw = [record.fields if isinstance(record, FileRecord) else record for record in records]
         if self.adapter is None or not all(isinstance(record, dict) for record in raw):
             return _to_rows(records)
-        found = self.adapter([record for record in raw if isinstance(record, dict)])
-        return _to_rows(returned_rows(await _maybe_await(found), "dataset_adapter", self.adapter))
+        rows = self.adapter([record for record in raw if isinstance(record, dict)])
+        return _to_rows(returned_rows(await _maybe_await(rows), "dataset_adapter", self.adapter))
 
 
 def datasets_of(
@@ -291,14 +291,15 @@ def check_callable(argument: str, function: object, *given: str) -> None:
         ) from None
 
 
-def returned_rows(found: object, argument: str, function: object) -> Iterable[object]:
+def returned_rows(returned: object, argument: str, function: object) -> Iterable[object]:
     """The rows that the function returned. Raises `UsageError` if these are no rows."""
-    is_one = isinstance(found, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
-    if is_one or not isinstance(found, Iterable):
+    is_one = isinstance(returned, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
+    if is_one or not isinstance(returned, Iterable):
         raise UsageError(
-            f"{argument} {function_name(function)!r} returned {found!r:.100}; return a list of rows"
+            f"{argument} {function_name(function)!r} returned {returned!r:.100}; "
+            "return a list of rows"
         )
-    return found
+    return returned
 
 
 # --- rows
@@ -368,16 +369,11 @@ def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     listed = list(rows)
     taken = {row.input_metadata.row_id for row in listed}
     for number, row in enumerate(listed, 1):
-        name = row.input_metadata.row_id
-        if not name:
-            digest = content_digest(task_of(row, where=f"row {number}: "))[:12]
-            name = f"{digest}-{seen[digest]}"
-            seen[digest] += 1
-        else:
-            seen[name] += 1
-            if seen[name] > 1:
-                name = _free_id(name, seen[name], taken)
-                taken.add(name)
+        name = row.input_metadata.row_id or row_name(task_of(row, where=f"row {number}: "))
+        seen[name] += 1
+        if seen[name] > 1:
+            name = _free_id(name, seen[name], taken)
+            taken.add(name)
         row.input_metadata.row_id = name
     return listed
 
@@ -406,12 +402,12 @@ def from_columns(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_all(fields: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
+    columns = {
         name: _read_all(value) if isinstance(value, Mapping) else _read(value)
         for name, value in fields.items()
         if value is not None
     }
-    return _with_others(found)
+    return _with_others(columns)
 
 
 def _with_others(fields: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _eval_protocol_flag(option: Option) -> str:
 # --- flags that eval-protocol's plugin has registered
 
 
-def take_over(values: dict[str, Any], words: Sequence[str]) -> tuple[set[str], list[str]]:
+def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str], list[str]]:
     """Reads the `--ep-…` flags that eval-protocol's plugin has parsed into our own `values`; a
     `--holdfast-…` flag goes before its twin. `words` are those of the command line.
 
@@ -111,7 +111,7 @@ def take_over(values: dict[str, Any], words: Sequence[str]) -> tuple[set[str], l
     # "true" is its default: nobody can tell whether it was asked for.
     if values.get(_dest(_FAIL_ON_MAX_RETRY)) == "false" and values.get(_FAILS_DEST) is None:
         values[_FAILS_DEST] = False
-    named = {word.partition("=")[0] for word in words if word.startswith("--ep-")}
+    named = {word.partition("=")[0] for word in arguments if word.startswith("--ep-")}
     wrong += [f"{flag} means nothing to Holdfast's evaluations" for flag in sorted(named - known)]
     return taken, wrong
 
@@ -178,12 +178,12 @@ def _target(text: str) -> str:
 
 def _object(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        decoded = json.loads(text)
     except ValueError as error:
         raise ArgumentTypeError(f"wants a JSON object: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise ArgumentTypeError(f"wants a JSON object, not {text!r}")
-    return found
+    return decoded
 
 
 def _params(text: str) -> dict[str, object]:

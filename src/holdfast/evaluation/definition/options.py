@@ -56,7 +56,7 @@ class Options(Struct, frozen=True):
 
 def options_of(values: Mapping[str, object]) -> Options:
     """From what pytest's command line came to."""
-    found = {field.name: values.get(PREFIX + field.name) for field in structs.fields(Options)}
+    named = {field.name: values.get(PREFIX + field.name) for field in structs.fields(Options)}
     return msgspec.convert(
-        {name: value for name, value in found.items() if value is not None}, Options
+        {name: value for name, value in named.items() if value is not None}, Options
     )

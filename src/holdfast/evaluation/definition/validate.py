@@ -105,17 +105,17 @@ def threshold(value: Any) -> Threshold | None:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Threshold(float(value))
-    found = (
+    members = (
         value if isinstance(value, Mapping) else vars(value) if hasattr(value, "__dict__") else {}
     )
-    success = found.get("success")
+    success = members.get("success")
     known = not isinstance(value, Mapping) or value.keys() <= {"success", *_BOUNDS}
     if not known or not isinstance(success, int | float) or isinstance(success, bool):
         raise UsageError(
             "passed_threshold wants a number, or success (and standard_error, "
             f"clustered_standard_error) as an EvaluationThreshold or a dict, not {value!r:.200}"
         )
-    bounds = (found.get(name) for name in _BOUNDS)
+    bounds = (members.get(name) for name in _BOUNDS)
     return Threshold(float(success), *(None if bound is None else float(bound) for bound in bounds))
 
 
@@ -155,10 +155,10 @@ def names(argument: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     listed = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
-    found = tuple(value) if listed else ()
-    if not found or not all(isinstance(name, str) for name in found):
+    texts = tuple(value) if listed else ()
+    if not texts or not all(isinstance(name, str) for name in texts):
         raise UsageError(f"{argument} wants a list of strings, not {value!r:.200}")
-    return found
+    return texts
 
 
 def addresses(policy: Any) -> tuple[str, ...] | None:
@@ -175,10 +175,10 @@ def processor(value: object) -> RolloutProcessor:
     if value is None:
         return SingleTurnRolloutProcessor()
     try:
-        found = row_processor(value) or as_processor(value)
+        rollout_processor = row_processor(value) or as_processor(value)
     except UsageError as error:
         raise UsageError(f"rollout_processor: {error}") from None
-    return row_processor(found) or found
+    return row_processor(rollout_processor) or rollout_processor
 
 
 def logger(value: Any) -> DatasetLogger | None:
@@ -187,8 +187,8 @@ def logger(value: Any) -> DatasetLogger | None:
         return None
     if not callable(getattr(value, "log", None)):
         raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {value!r:.200}")
-    found: DatasetLogger = value
-    return found
+    dataset_logger: DatasetLogger = value
+    return dataset_logger
 
 
 def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProcessor:
@@ -202,9 +202,9 @@ def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProce
             f"{min(named)} means nothing to {type(processor).__name__}; leave it out, or "
             "give its values to the processor itself"
         )
-    found = configured(**named)
-    assert isinstance(found, RolloutProcessor), "configured returns a processor"
-    return found
+    rollout_processor = configured(**named)
+    assert isinstance(rollout_processor, RolloutProcessor), "configured returns a processor"
+    return rollout_processor
 
 
 _SOURCES = ("input_dataset", "input_messages", "input_rows", "data_loaders")
@@ -289,8 +289,8 @@ def check_function(function: Callable[..., Any], mode: Mode) -> None:
             f"in {mode} mode {function.__name__} wants a parameter named {mode.argument!r}; it "
             f"has ({', '.join(parameters)})"
         )
-    found = parameters[mode.argument].kind
-    if found in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+    kind = parameters[mode.argument].kind
+    if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise UsageError(f"{function.__name__}: {mode.argument!r} is a parameter of its own")
 
 

@@ -124,12 +124,12 @@ def _tool_name(schema: Mapping[str, object]) -> str:
 def servers_of(path: str | Path) -> list[McpServer]:
     """One server per entry, in the file's order. Starts nothing. Raises `UsageError`."""
     try:
-        found = msgspec.json.decode(Path(path).read_bytes())
+        config = msgspec.json.decode(Path(path).read_bytes())
     except FileNotFoundError:
         raise UsageError(f"mcp_config_path: {path} does not exist") from None
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"mcp_config_path: {path} cannot be read: {error}") from error
-    entries = found.get("mcpServers") if isinstance(found, dict) else None
+    entries = config.get("mcpServers") if isinstance(config, dict) else None
     if not isinstance(entries, dict) or not entries:
         raise UsageError(f'{path} names no servers: {{"mcpServers": {{"name": {{"command": …}}}}}}')
     return [_server(entry, where=f"{path}: server {name!r}") for name, entry in entries.items()]
@@ -166,7 +166,7 @@ def _read_headers(entry: Mapping[str, Any], where: str) -> dict[str, str]:
 
 def _expand(text: str, where: str) -> str:
     """`$NAME` and `${NAME}` are variables of the environment."""
-    return _VARIABLE.sub(lambda found: _variable(found.group(1) or found.group(2), where), text)
+    return _VARIABLE.sub(lambda match: _variable(match.group(1) or match.group(2), where), text)
 
 
 def _variable(name: str, where: str) -> str:

@@ -48,8 +48,8 @@ class LangGraphRolloutProcessor(RolloutProcessor):
 
         async def work(row: EvaluationRow) -> EvaluationRow:
             async with config.semaphore:
-                found = await graph.ainvoke(self._to_input(row), **invoke_arguments)
-            done = self._apply_result(row, found)
+                state = await graph.ainvoke(self._to_input(row), **invoke_arguments)
+            done = self._apply_result(row, state)
             done.rollout_status = Status.rollout_finished()
             return done
 
@@ -71,8 +71,8 @@ class LangGraphRolloutProcessor(RolloutProcessor):
     def _read_messages(self, row: EvaluationRow, result: Any) -> EvaluationRow:
         from langchain_core.messages import BaseMessage, convert_to_openai_messages
 
-        found = result.get(self._output_key) if isinstance(result, Mapping) else None
-        if not isinstance(found, list):
+        state = result.get(self._output_key) if isinstance(result, Mapping) else None
+        if not isinstance(state, list):
             raise UsageError(
                 f"the graph's result has no list {self._output_key!r}: pass apply_result= or "
                 f"output_key=; it is {result!r:.200}"
@@ -81,6 +81,6 @@ class LangGraphRolloutProcessor(RolloutProcessor):
             Message.model_validate(
                 convert_to_openai_messages(message) if isinstance(message, BaseMessage) else message
             )
-            for message in found
+            for message in state
         ]
         return row

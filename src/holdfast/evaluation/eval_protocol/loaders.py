@@ -42,8 +42,8 @@ class EvaluationDataLoader:
     def _process(self, result: DataLoaderResult) -> DataLoaderResult:
         before = len(result.rows)
         if self.preprocess_fn is not None:
-            found = self.preprocess_fn(result.rows)
-            result.rows = _rows(found, "preprocess_fn", self.preprocess_fn)
+            processed = self.preprocess_fn(result.rows)
+            result.rows = _rows(processed, "preprocess_fn", self.preprocess_fn)
             result.preprocessed = True
         info = {
             f"data_loader_{name}": value for name, value in vars(result).items() if name != "rows"
@@ -105,5 +105,5 @@ class DynamicDataLoader(EvaluationDataLoader):
         )
 
 
-def _rows(found: object, argument: str, function: object) -> Rows:
-    return [as_row(row) for row in returned_rows(found, argument, function)]
+def _rows(loaded: object, argument: str, function: object) -> Rows:
+    return [as_row(row) for row in returned_rows(loaded, argument, function)]

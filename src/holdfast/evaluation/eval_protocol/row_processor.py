@@ -148,17 +148,17 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def acleanup(self) -> None:
         helpers, self._helpers = self._helpers, {}
         for made in helpers.values():
-            found = (await asyncio.gather(made, return_exceptions=True))[0]
-            if isinstance(found, processor.RolloutProcessor):
-                await found.acleanup()
+            recorded = (await asyncio.gather(made, return_exceptions=True))[0]
+            if isinstance(recorded, processor.RolloutProcessor):
+                await recorded.acleanup()
         await _maybe_await(self.inner.acleanup())
         if callable(cleanup := getattr(self.inner, "cleanup", None)):
             await _maybe_await(cleanup())
 
     async def rollout(self, t: Rollout) -> Returned:
-        found: dict[str, Any] = await t.value(lambda: self._call_inner(t), name=RETURNED)
-        if found["limit"] is not None:
-            raise Truncated(found["limit"])
+        recorded: dict[str, Any] = await t.value(lambda: self._call_inner(t), name=RETURNED)
+        if recorded["limit"] is not None:
+            raise Truncated(recorded["limit"])
         return None
 
     async def _call_inner(self, t: Rollout) -> dict[str, Any]:
@@ -234,12 +234,12 @@ async def _single_row(returned: object, inner: object) -> EvaluationRow:
             f"{type(inner).__name__} returned {returned!r:.200} for 1 row; it wants a list of "
             "asyncio tasks, of which task i returns row i"
         )
-    found = await tasks[0]
-    if not hasattr(found, "messages") or not hasattr(found, "rollout_status"):
-        raise UsageError(f"{type(inner).__name__} returned {found!r:.200}; its tasks return rows")
-    if isinstance(found, EvaluationRow):
-        return found
-    return EvaluationRow.model_validate(found.model_dump(mode="json", exclude_unset=True))
+    row = await tasks[0]
+    if not hasattr(row, "messages") or not hasattr(row, "rollout_status"):
+        raise UsageError(f"{type(inner).__name__} returned {row!r:.200}; its tasks return rows")
+    if isinstance(row, EvaluationRow):
+        return row
+    return EvaluationRow.model_validate(row.model_dump(mode="json", exclude_unset=True))
 
 
 # --- Holdfast's processors, called with rows
@@ -329,5 +329,5 @@ async def _set_up(
     return made
 
 
-async def _maybe_await(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
+async def _maybe_await(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

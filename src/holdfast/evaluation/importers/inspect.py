@@ -64,15 +64,15 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
 
 def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
     """Numbers by scorer and, for a value with several parts, by part."""
-    found: dict[tuple[str, str], float] = {}
+    values: dict[tuple[str, str], float] = {}
     for scorer, score in scores.items():
         value = score.get("value") if isinstance(score, Mapping) else score
         parts = value if isinstance(value, Mapping) else {"": value}
         for part, item in parts.items():
             number = _GRADES.get(item) if isinstance(item, str) else as_number(item)
             if number is not None:
-                found[scorer, str(part)] = number
-    return found
+                values[scorer, str(part)] = number
+    return values
 
 
 # --- the archive
@@ -91,8 +91,8 @@ def _archive(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
 
 def _summaries(path: Path, archive: zipfile.ZipFile, names: set[str]) -> list[Mapping[str, Any]]:
     if "summaries.json" in names:
-        found: list[Mapping[str, Any]] = _member(path, archive, "summaries.json")
-        return found
+        summaries: list[Mapping[str, Any]] = _member(path, archive, "summaries.json")
+        return summaries
     parts = [name for name in names if name.startswith("_journal/summaries/")]
     parts.sort(key=lambda name: int(Path(name).stem))
     return [summary for part in parts for summary in _member(path, archive, part)]

@@ -25,14 +25,14 @@ Extra = Mapping[str, Any]
 def read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
     """The file's name, its model and its rows."""
     taken: set[tuple[str, int]] = set()
-    found: list[RowResult] = []
+    row_results: list[RowResult] = []
     model = ""
     for position, line in enumerate(lines):
         row = as_row(line)
         model = model or str(row.input_metadata.completion_params.get("model", ""))
         task = row.input_metadata.row_id or str(position)
-        found += [_numbered(result, taken) for result in _results_of(row, task)]
-    return path.stem, model, found
+        row_results += [_numbered(result, taken) for result in _results_of(row, task)]
+    return path.stem, model, row_results
 
 
 def _numbered(result: RowResult, taken: set[tuple[str, int]]) -> RowResult:
@@ -69,7 +69,7 @@ def _numbers(extra: Extra) -> list[int]:
 
 
 def _failed_samples(extra: Extra, task: str) -> list[RowResult]:
-    found = extra.get("failed_samples")
+    failed = extra.get("failed_samples")
     return [
         RowResult(
             task=task,
@@ -78,7 +78,7 @@ def _failed_samples(extra: Extra, task: str) -> list[RowResult]:
             cause=str(each.get("cause", "")),
             root=str(each.get("message", "")),
         )
-        for each in (found if isinstance(found, list) else ())
+        for each in (failed if isinstance(failed, list) else ())
         if isinstance(each, Mapping) and isinstance(each.get("sample"), int)
     ]
 

@@ -130,7 +130,7 @@ def _format_error(error: object) -> str:
 
 def _read_beside(path: Path, name: str) -> Mapping[str, Any]:
     try:
-        found = msgspec.json.decode((path.parent / name).read_bytes())
+        metadata = msgspec.json.decode((path.parent / name).read_bytes())
     except (OSError, msgspec.DecodeError):
         return {}  # Only names come from it.
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}

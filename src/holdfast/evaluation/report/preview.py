@@ -20,9 +20,9 @@ class Preview(Struct, frozen=True):
 
 
 def preview_of(view: TrajectoryView) -> Preview:
-    asked = [message.readable for message in view.task.messages if message.role is Role.USER]
+    questions = [message.readable for message in view.task.messages if message.role is Role.USER]
     return Preview(
-        input=_begin(asked[0] if asked else ""),
+        input=_begin(questions[0] if questions else ""),
         target=_begin(target_text(view)),
         answer=_begin(view.reply),
     )

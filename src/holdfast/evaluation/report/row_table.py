@@ -135,12 +135,12 @@ def table_lines(
     which shows their input and target once. A line below a row says why it has no score."""
     if not rows:
         return []
-    found: list[_Cells] = [_HEAD]
+    table: list[_Cells] = [_HEAD]
     for task, group in groupby(rows, key=lambda row: row.task):
-        found += _group(list(group), rewards[task])
+        table += _group(list(group), rewards[task])
     why = {_numbers(row)[0]: row.reason for row in rows if row.reason}
     lines = []
-    for cells, line in zip(found, _aligned(found, width, paint), strict=True):
+    for cells, line in zip(table, _aligned(table, width, paint), strict=True):
         lines.append(line)
         if reason := why.get(cells[0]):
             lines.append(_fitted(f"{_GAP}no score: {_safe(reason)}", width).rstrip())
@@ -153,8 +153,8 @@ def _group(rows: list[ReportRow], rewards: Sequence[float | None]) -> list[_Cell
         return [(*_numbers(first), *_texts(first))]
     known = [reward for reward in rewards if reward is not None]
     mean = f"mean {sum(known) / len(known):.4g}" if known else "none"
-    asked, target, _ = _texts(first)
-    head = (_safe(first.task), f"{len(rewards)} samples", mean, asked, target, "")
+    question, target, _ = _texts(first)
+    head = (_safe(first.task), f"{len(rewards)} samples", mean, question, target, "")
     return [head, *((*_numbers(row), "", "", _texts(row)[2]) for row in rows)]
 
 

@@ -226,15 +226,15 @@ def _row(row: RowResult, metrics: list[str]) -> Item:
 
 async def _tools(journal: Journal, view: TrajectoryView) -> list[Item]:
     """Name and schema of every tool that the model was shown, also by an agent's other calls."""
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     digests = dict.fromkeys(call.tools for call in view.history.calls.values() if call.tools)
     sets = [await _tool_set(journal, digest) for digest in digests]
     for tool in (tool for tools in (view.tools, *sets) for tool in tools):
         function = tool.get("function")
         described = function if isinstance(function, dict) else tool
         name = str(described.get("name", "?"))
-        found.setdefault(name, [name, msgspec.json.encode(described).decode()])
-    return list(found.values())
+        items.setdefault(name, [name, msgspec.json.encode(described).decode()])
+    return list(items.values())
 
 
 async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:

@@ -76,10 +76,10 @@ def _flat(params: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(params, Mapping):
         raise UsageError(f"completion params are an object, not {params!r:.200}")
     try:
-        found = flatten(_renamed(params), where="completion_params")
+        flat = flatten(_renamed(params), where="completion_params")
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return found
+    return flat
 
 
 def _renamed(params: Mapping[str, object]) -> dict[str, object]:

@@ -126,11 +126,11 @@ def _parse_message(fields: Fields, *, where: str) -> records.Message:
 
 def _extra_row_fields(row: EvaluationRow) -> Fields:
     """The row's own fields that a task does not have, where they were set."""
-    found: Fields = {}
+    extra: Fields = {}
     if metadata := _input_metadata(row.input_metadata):
-        found["input_metadata"] = metadata
+        extra["input_metadata"] = metadata
     if not _is_blank(row.execution_metadata):
-        found["execution_metadata"] = row.execution_metadata.model_dump(
+        extra["execution_metadata"] = row.execution_metadata.model_dump(
             mode="json", exclude_unset=True
         )
     filled = row.model_fields_set
@@ -138,9 +138,9 @@ def _extra_row_fields(row: EvaluationRow) -> Fields:
     if "rollout_status" in filled and not row.rollout_status.is_running():
         names.append("rollout_status")
     if not names:
-        return found
+        return extra
     dumped = row.model_dump(mode="json", include=set(names), exclude_unset=True)
-    return found | {name: value for name, value in dumped.items() if value is not None}
+    return extra | {name: value for name, value in dumped.items() if value is not None}
 
 
 def _input_metadata(metadata: InputMetadata) -> Fields:
@@ -214,8 +214,8 @@ def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
 
 def _execution_metadata(view: TrajectoryView, ran: Fields) -> Fields:
     """The recorded fields; without them, those of the data set."""
-    found = view.task.metadata.get("execution_metadata")
-    dataset_fields = found if isinstance(found, dict) else {}
+    metadata = view.task.metadata.get("execution_metadata")
+    dataset_fields = metadata if isinstance(metadata, dict) else {}
     names = {"invocation_id": invocation_id(), "experiment_id": view.key.run}
     return names | dataset_fields | ran | _duration(view) | {"extra": None}
 

@@ -180,9 +180,9 @@ class ExecutionMetadata(Open):
 
     def __getattr__(self, name: str) -> Any:
         if name == "extra" and self._make_extra is not None:
-            self.__dict__["extra"] = found = self._make_extra()
+            self.__dict__["extra"] = extra = self._make_extra()
             self._make_extra = None
-            return found
+            return extra
         return super().__getattr__(name)  # type: ignore[misc]  # pydantic hides it from checkers
 
     def __eq__(self, other: object) -> bool:
@@ -193,8 +193,8 @@ class ExecutionMetadata(Open):
     @model_serializer(mode="wrap")
     def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         _ = self.extra
-        found: dict[str, Any] = write(self)
-        return found
+        serialized: dict[str, Any] = write(self)
+        return serialized
 
 
 class EvaluationRow(Open):
@@ -223,19 +223,19 @@ class EvaluationRow(Open):
 
     def get_system_message(self) -> Message:
         """The system message; an empty one if there is none."""
-        found = self._messages_of("system")
-        return found[0] if found else Message(role="system", content="")
+        messages = self._messages_of("system")
+        return messages[0] if messages else Message(role="system", content="")
 
     def get_assistant_messages(self) -> list[Message]:
         return self._messages_of("assistant")
 
     def last_assistant_message(self) -> Message | None:
-        found = self._messages_of("assistant")
-        return found[-1] if found else None
+        messages = self._messages_of("assistant")
+        return messages[-1] if messages else None
 
     def get_first_user_message(self) -> Message | None:
-        found = self._messages_of("user")
-        return found[0] if found else None
+        messages = self._messages_of("user")
+        return messages[0] if messages else None
 
     def get_user_messages(self) -> list[Message]:
         return self._messages_of("user")

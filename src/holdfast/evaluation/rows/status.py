@@ -262,8 +262,8 @@ class Status(Open):
     def get_extra_info(self) -> dict[str, Any] | None:
         for detail in self.details:
             if detail.get("reason") == ErrorInfo.REASON_EXTRA_INFO:
-                found: dict[str, Any] = detail.get("metadata") or {}
-                return found
+                metadata: dict[str, Any] = detail.get("metadata") or {}
+                return metadata
         return None
 
     def __hash__(self) -> int:

@@ -146,9 +146,9 @@ class Judged(list[object]):
         yield  # It never waits.
 
 
-def _awaitable(found: object) -> object:
+def _awaitable(returned: object) -> object:
     """`await test(row)` is how eval-protocol's tests are called, whatever the function is."""
-    return Judged(found) if isinstance(found, list) else found
+    return Judged(returned) if isinstance(returned, list) else returned
 
 
 @contextmanager

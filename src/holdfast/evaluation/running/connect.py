@@ -54,12 +54,14 @@ async def connect_setting(
     async with AsyncExitStack() as stack:
         stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
         try:
-            found = await stack.enter_async_context(_connect(setting, session, policy, renderer))
+            connection = await stack.enter_async_context(
+                _connect(setting, session, policy, renderer)
+            )
         except UsageError as error:
             if needed:
                 raise
-            found = Connection(NoPolicy(setting.model or "", error), MessagesOnly())
-        yield found
+            connection = Connection(NoPolicy(setting.model or "", error), MessagesOnly())
+        yield connection
 
 
 @contextmanager
@@ -90,9 +92,9 @@ async def _connect(
     if policy is not None and urls is None:
         assert not isinstance(policy, str | Sequence), "it is no address"
         where, names = "the policy that was given", names_of(setting.model)
-        found = await connect_policy(policy, renderer)
+        connection = await connect_policy(policy, renderer)
         choose_model(names, (policy.model,), where=where, remedy=REMEDY)
-        yield found
+        yield connection
         return
     address = find_address(setting, tuple(session.options.policy or urls or ()), os.environ)
     if address is None:
@@ -122,12 +124,12 @@ async def _enter(
     try:
         return await enter(address)
     except NoTokenizer:
-        found = await enter(structs.replace(address, dialect=Kind.CHAT.value))
+        connection = await enter(structs.replace(address, dialect=Kind.CHAT.value))
         session.notify(
-            f"the tokenizer of {found.policy.model!r} is not here: its engine is asked by chat, "
-            "and rows have no token ids"
+            f"the tokenizer of {connection.policy.model!r} is not here: its engine is asked by "
+            "chat, and rows have no token ids"
         )
-        return found
+        return connection
 
 
 def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] | None:

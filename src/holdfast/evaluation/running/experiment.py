@@ -19,6 +19,7 @@ from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.spending import SpendingLimitReached
 from holdfast.engine.judging.judge import Judge
 from holdfast.engine.progress.counters import Progress
+from holdfast.engine.report import many
 from holdfast.engine.running.engine import Ending, Engine
 from holdfast.engine.running.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import score_late
@@ -42,6 +43,7 @@ from holdfast.evaluation.running.resume import (
     open_recorded,
     open_together,
     rolled_out_already,
+    series_of,
     settled_already,
 )
 from holdfast.evaluation.running.scorer import eval_metadata_of, scorer_of, scorer_row
@@ -218,7 +220,7 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
     is_no_op = isinstance(processor, NoOpRolloutProcessor)
     if isinstance(processor, RowsRolloutProcessor):
         processor = processor.under(setting.params)
-    return plan_run(
+    plan = plan_run(
         limited(f"{base}[{name}]" if name else base),
         tasks=work.tasks,
         processor=processor,
@@ -236,6 +238,8 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
         group=RETRIES_ONLY,
         settings=work.settings,
     )
+    series, is_fresh = series_of(base), bool(work.experiment.session.options.new)
+    return structs.replace(plan, spec=structs.replace(plan.spec, series=series, fresh=is_fresh))
 
 
 async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
@@ -290,6 +294,10 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     )
     async with _report_progress(work, run, progress):
         ending = await _work_on(engine)
+    work.notes += [
+        f"{run.spec.name}: {many(count, 'rollout')} reused from {other}"
+        for other, count in ending.reused.items()
+    ]
     _add_cuts(work, ending)
     return run
 

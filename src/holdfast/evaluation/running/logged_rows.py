@@ -39,10 +39,10 @@ class JournalDatasetLogger(DatasetLogger):
             run_blocking(lambda: perform_async(experiment))
 
     def read(self, rollout_id: str | None = None) -> list[EvaluationRow]:
-        rows = run_blocking(self._rows)
+        logged = run_blocking(self._rows)
         if rollout_id is None:
-            return rows
-        return [row for row in rows if row.execution_metadata.rollout_id == rollout_id]
+            return logged
+        return [row for row in logged if row.execution_metadata.rollout_id == rollout_id]
 
     async def _rows(self) -> list[EvaluationRow]:
         async with opened_journal(EvaluationSession(self._options).journal()) as journal:
@@ -81,8 +81,8 @@ def own_result(row: EvaluationRow) -> EvaluateResult:
 
 
 async def rows_in(journal: Journal) -> list[EvaluationRow]:
-    """Of every run; of a row that was logged several times, the last."""
-    found: dict[str, EvaluationRow] = {}
+    """The rows of every run. If a row was logged several times, the last one counts."""
+    by_id: dict[str, EvaluationRow] = {}
     for listed in await journal.runs():
         run = await journal.find_run(listed.name)
         assert run is not None, "it is listed"
@@ -92,5 +92,5 @@ async def rows_in(journal: Journal) -> list[EvaluationRow]:
             exported = rows(journal, run, What.ROWS, apart=True)
             several = [EvaluationRow.model_validate(row_fields) async for row_fields in exported]
         for row in several:
-            found[str(row.execution_metadata.rollout_id)] = row
-    return list(found.values())
+            by_id[str(row.execution_metadata.rollout_id)] = row
+    return list(by_id.values())

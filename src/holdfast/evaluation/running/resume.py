@@ -1,9 +1,8 @@
 """Which recorded run an experiment goes on with, and when it begins another.
 
 The runs of an experiment are `name`, `name-2`, `name-3`, …. It goes on with the latest that samples
-the same; where only the scorer is another, that run is scored anew and nothing is rolled out. A run
-grows with its data set: more rows after those that it has are rolled out beside them. Fewer rows
-are another run, since a finished one is not to change for a look at a few of its rows.
+the same; where only the scorer is another, that run is scored anew and nothing is rolled out.
+Anything else is the next run, which rolls out only what no run of the same test has rolled out.
 """
 
 import hashlib
@@ -12,12 +11,11 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from holdfast.engine.open_run import describe_differences, is_rolled_out, open_run
-from holdfast.engine.report import many
 from holdfast.engine.scoring.retry import unread_verdicts
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
-from holdfast.records.task import Task, tasks_digest
+from holdfast.records.task import Task
 
 _SCORING = ("scorer:", "judge:")
 """How the differences begin after which a run is scored anew."""
@@ -51,12 +49,17 @@ def limited(name: str) -> str:
     return f"{kept.replace('/', '_')}~{digest}"
 
 
+def series_of(name: str) -> str:
+    """All runs of one test function, with whatever settings and parameters."""
+    return f"test {name.partition('[')[0]}"
+
+
 async def runs_named(journal: Journal, base: str) -> list[Run]:
     """All runs of an experiment, the oldest first."""
-    found: list[Run] = []
-    while (run := await journal.find_run(_numbered(base, len(found) + 1))) is not None:
-        found.append(run)
-    return found
+    runs: list[Run] = []
+    while (run := await journal.find_run(_numbered(base, len(runs) + 1))) is not None:
+        runs.append(run)
+    return runs
 
 
 async def open_recorded(
@@ -66,11 +69,9 @@ async def open_recorded(
     differently is an error; with `new`, nothing recorded is gone on with."""
     known = await runs_named(journal, spec.name)
     if not new:
-        newest = known[::-1]
-        for opening, runs in (_find_same, newest), (_find_grown, await _longest(journal, newest)):
-            for run in runs:
-                if (opened := await opening(journal, run, spec, tasks)) is not None:
-                    return opened
+        for run in reversed(known):
+            if (opened := await _find_same(journal, run, spec, tasks)) is not None:
+                return opened
     differs = await _differences(journal, known[-1], spec, tasks) if known and not new else []
     if differs and resume:
         listed = "\n".join(f"  {line}" for line in differs)
@@ -89,12 +90,6 @@ async def open_recorded(
     return Opened(run, _why_another(run, known, differs))
 
 
-async def _longest(journal: Journal, runs: Sequence[Run]) -> list[Run]:
-    """Those with the most rows first: a look at a few of them is no reason to sample the rest."""
-    lengths = {run.id: len(await journal.tasks(run)) for run in runs}
-    return sorted(runs, key=lambda run: -lengths[run.id])
-
-
 async def _find_same(
     journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> Opened | None:
@@ -108,23 +103,6 @@ async def _find_same(
     again = await open_run(journal, same, tasks, accept_changes=True)
     note = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
     return Opened(again, note, rescored=True)
-
-
-async def _find_grown(
-    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
-) -> Opened | None:
-    """The run with more rows at its end."""
-    same = structs.replace(spec, name=run.spec.name)
-    differences = run.spec.differences(same)
-    if not all(line.startswith((*_SCORING, "tasks:")) for line in differences):
-        return None
-    recorded = await journal.tasks(run)
-    if tasks_digest(recorded) != tasks_digest(tasks[: len(recorded)]):
-        return None
-    again = await open_run(journal, same, tasks, accept_changes=True)
-    more = len(tasks) - len(recorded)
-    note = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
-    return Opened(again, note, rescored=run.spec.has_other_scorer(spec))
 
 
 async def open_together(
@@ -197,15 +175,15 @@ async def _newest_first(
 ) -> list[tuple[Run, list[str]]]:
     """The runs of the name and of one of the models, each with what differs in it from `spec`;
     name, model and renderer are taken as recorded."""
-    found = []
+    by_age = []
     for run in reversed(await runs_named(journal, spec.name)):
         known = run.spec
         if models is None or known.model in models:
             same = structs.replace(
                 spec, name=known.name, model=known.model, renderer=known.renderer
             )
-            found.append((run, known.differences(same)))
-    return found
+            by_age.append((run, known.differences(same)))
+    return by_age
 
 
 async def _differences(

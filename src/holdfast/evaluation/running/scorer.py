@@ -76,12 +76,12 @@ def scorer_of(
         named = {"rows": given.rows} if several else {"row": given.rows[0]}
         return function(**named, **arguments)
 
-    def read(found: object, given: GivenRows) -> Any:
+    def read(verdict: object, given: GivenRows) -> Any:
         if several:
-            results = given.in_order(found, called)
+            results = given.in_order(verdict, called)
         else:
-            given.check_own(found, called)
-            results = [found]
+            given.check_own(verdict, called)
+            results = [verdict]
         scores = [score_of(result, called, gives_nothing=gives_nothing) for result in results]
         if log is not None:
             for row, result, score in zip(given.rows, results, scores, strict=True):
@@ -94,11 +94,13 @@ def scorer_of(
     return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
 
-def _with_result(row: EvaluationRow, found: object, score: Score, called: str) -> EvaluationRow:
+def _with_result(row: EvaluationRow, returned: object, score: Score, called: str) -> EvaluationRow:
     """The row as the function left it, with its result."""
-    if isinstance(found, EvaluationRow):
-        return found
-    row.evaluation_result = _result_in(found, called) or EvaluateResult(score=score.reward or 0.0)
+    if isinstance(returned, EvaluationRow):
+        return returned
+    row.evaluation_result = _result_in(returned, called) or EvaluateResult(
+        score=score.reward or 0.0
+    )
     return row
 
 
@@ -116,18 +118,18 @@ def _judged(
             given = given_to(seen)
             return read(await judge(given), given)
 
-    async def score_later(found: Awaitable[object], given: GivenRows) -> object:
+    async def score_later(awaitable: Awaitable[object], given: GivenRows) -> object:
         with _judging():
-            return read(await found, given)
+            return read(await awaitable, given)
 
     def score(seen: Any) -> object:
         with _judging():
             given = given_to(seen)
-            found = judge(given)
+            verdict = judge(given)
         # A function that only returns a coroutine: the engine awaits what this one returns.
-        if isinstance(found, Awaitable) and not isinstance(found, EvaluationRow):
-            return score_later(found, given)
-        return read(found, given)
+        if isinstance(verdict, Awaitable) and not isinstance(verdict, EvaluationRow):
+            return score_later(verdict, given)
+        return read(verdict, given)
 
     return score_async if is_async else score
 
@@ -157,39 +159,39 @@ def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
     return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
-def score_of(found: object, called: str, *, gives_nothing: bool = False) -> Score:
+def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Score:
     """An evaluation's return value as a `Score`. `called` names the evaluation in errors;
     `gives_nothing`: the function has no return statement that could have given None."""
-    if isinstance(found, Score):
-        return found
-    if found is None:
+    if isinstance(score, Score):
+        return score
+    if score is None:
         if gives_nothing:
             raise NotAScore(f"{called} returns nothing; return {ACCEPTED}")
         return Score(None)
-    result = _result_in(found, called)
+    result = _result_in(score, called)
     if result is not None:
         return _of_result(result)
-    number = as_number(found)
+    number = as_number(score)
     if number is None:
-        raise NotAScore(f"{called} returned {shown(found)}; return {ACCEPTED}")
+        raise NotAScore(f"{called} returned {shown(score)}; return {ACCEPTED}")
     return Score(number)
 
 
-def _result_in(found: Any, called: str) -> EvaluateResult | None:
+def _result_in(evaluate_result: Any, called: str) -> EvaluateResult | None:
     """Also of eval-protocol's own rows and results, which have the same fields."""
-    if isinstance(found, EvaluateResult):
-        return found
-    if hasattr(found, "evaluation_result"):
-        if found.evaluation_result is None:
+    if isinstance(evaluate_result, EvaluateResult):
+        return evaluate_result
+    if hasattr(evaluate_result, "evaluation_result"):
+        if evaluate_result.evaluation_result is None:
             raise NotAScore(
                 f"{called} returned a row without its evaluation_result; set row.evaluation_result "
                 "= EvaluateResult(score=…) before"
             )
-        return _result_in(found.evaluation_result, called)
-    if isinstance(found, Mapping):
-        return _validated(_with_metrics(found, called), called)
-    if isinstance(found, BaseModel) and "score" in type(found).model_fields:
-        return _validated(found.model_dump(mode="json", exclude_unset=True), called)
+        return _result_in(evaluate_result.evaluation_result, called)
+    if isinstance(evaluate_result, Mapping):
+        return _validated(_with_metrics(evaluate_result, called), called)
+    if isinstance(evaluate_result, BaseModel) and "score" in type(evaluate_result).model_fields:
+        return _validated(evaluate_result.model_dump(mode="json", exclude_unset=True), called)
     return None
 
 
@@ -210,9 +212,9 @@ def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
         ) from None
 
 
-def _with_metrics(found: Mapping[Any, Any], called: str) -> dict[str, object]:
+def _with_metrics(mapping: Mapping[Any, Any], called: str) -> dict[str, object]:
     """A dict may give a metric as a plain number."""
-    described = {str(key): value for key, value in found.items()}
+    described = {str(key): value for key, value in mapping.items()}
     check_named(described, called, accepted=ACCEPTED)
     if "reward" in described:
         described["score"] = described.pop("reward")
@@ -374,7 +376,7 @@ def _rollout_id(row: Any) -> str | None:
 
 
 def _row_id(row: Any) -> str | None:
-    found: str | None = (
+    row_id: str | None = (
         row.input_metadata.row_id if _has_metadata(row) else _ids(row).get("row_id")
     )
-    return found
+    return row_id

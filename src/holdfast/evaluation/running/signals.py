@@ -37,26 +37,26 @@ class Interruption:
 @contextmanager
 def interruptible(stop: Stop) -> Iterator[Interruption]:
     """Watches while the body runs; elsewhere than in the main thread there is nothing to watch."""
-    found = Interruption()
+    interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield interruption
         return
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in WATCHED}
 
     def handle(number: int, frame: FrameType | None) -> None:
         # Not the loop's own handlers: those wait for the loop, and user code may keep it busy.
-        if found.received is not None:
+        if interruption.received is not None:
             _put_back(before)
             signal.raise_signal(number)
             return
-        found.received = signal.Signals(number)
-        loop.call_soon_threadsafe(stop.request, f"received {found.received.name}")
+        interruption.received = signal.Signals(number)
+        loop.call_soon_threadsafe(stop.request, f"received {interruption.received.name}")
 
     for number in WATCHED:
         signal.signal(number, handle)
     try:
-        yield found
+        yield interruption
     finally:
         _put_back(before)
 

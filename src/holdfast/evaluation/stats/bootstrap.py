@@ -74,13 +74,13 @@ def bootstrap(
     if len(totals) < 2:
         return None
     estimate = _combine_sums(_sum(totals), combine)
-    found = sorted(_resample(totals, combine, seed=seed, resamples=resamples))
-    mean = math.fsum(found) / len(found)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1))
-    if found[-1] - found[0] <= rounding(estimate):
-        return Bootstrap(estimate, 0.0, (estimate, estimate), len(found))
-    interval = _bca(found, estimate, _jackknife(totals, combine))
-    return Bootstrap(mean, spread, interval, len(found))
+    values = sorted(_resample(totals, combine, seed=seed, resamples=resamples))
+    mean = math.fsum(values) / len(values)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    if values[-1] - values[0] <= rounding(estimate):
+        return Bootstrap(estimate, 0.0, (estimate, estimate), len(values))
+    interval = _bca(values, estimate, _jackknife(totals, combine))
+    return Bootstrap(mean, spread, interval, len(values))
 
 
 def bootstrap_interval(
@@ -90,8 +90,8 @@ def bootstrap_interval(
     resamples: int | None = None,
 ) -> Interval | None:
     """The BCa interval of the mean over all scores; None with fewer than two tasks."""
-    found = bootstrap(totals_of([clusters]), seed=seed, resamples=resamples)
-    return None if found is None else found.interval
+    interval = bootstrap(totals_of([clusters]), seed=seed, resamples=resamples)
+    return None if interval is None else interval.interval
 
 
 def resamples_for(tasks: int) -> int:
@@ -159,25 +159,25 @@ def _combine_sums(sums: Totals, combine: Combine) -> float:
 
 def _jackknife(totals: Sequence[Totals], combine: Combine) -> list[float]:
     whole = _sum(totals)
-    found = []
+    values = []
     for task in totals:
         rest = tuple(a - b for a, b in zip(whole, task, strict=True))
         if any(part.imag for part in rest):
-            found.append(_combine_sums(rest, combine))
-    return found
+            values.append(_combine_sums(rest, combine))
+    return values
 
 
-def _bca(found: list[float], estimate: float, jackknife: list[float]) -> Interval:
+def _bca(values: list[float], estimate: float, jackknife: list[float]) -> Interval:
     near = rounding(estimate)
-    below = sum(value < estimate - near for value in found)
-    same = sum(abs(value - estimate) <= near for value in found)
-    rank = (below + same / 2) / len(found)
+    below = sum(value < estimate - near for value in values)
+    same = sum(abs(value - estimate) <= near for value in values)
+    rank = (below + same / 2) / len(values)
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
     if not 0 < rank < 1:
-        return _quantile(found, tails[0]), _quantile(found, tails[1])
+        return _quantile(values, tails[0]), _quantile(values, tails[1])
     bias, pull = _NORMAL.inv_cdf(rank), _acceleration(jackknife)
     low, high = (_adjust_tail(tail, bias, pull) for tail in tails)
-    return _quantile(found, low), _quantile(found, high)
+    return _quantile(values, low), _quantile(values, high)
 
 
 def _acceleration(jackknife: list[float]) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
@@ -66,20 +67,20 @@ def compare(
         {name: scores for name, scores in side.items() if by_id or name not in changed}
         for side in clusters
     ]
-    found = paired(*compared)
-    if found is None and changed:
+    difference = paired(*compared)
+    if difference is None and changed:
         raise UsageError(
             f"runs {a.run!r} and {b.run!r} have no scored task in common: those with the same id "
             f"ask something else ({_first_names(dict.fromkeys(changed))}); to compare them all the "
             "same, add --by-id"
         )
-    if found is None:
+    if difference is None:
         raise UsageError(
             f"runs {a.run!r} and {b.run!r} have no scored task in common: {a.run!r} has "
             f"{_first_names(clusters[0])}, {b.run!r} has {_first_names(clusters[1])}"
         )
     return Comparison(
-        _side(a), _side(b), metric or "score", found, _spec_differences(a, b), changed, by_id
+        _side(a), _side(b), metric or "score", difference, _spec_differences(a, b), changed, by_id
     )
 
 
@@ -90,8 +91,8 @@ def questions_of(tasks: Iterable[Task]) -> dict[str, str]:
 
 
 def _question(task: Task) -> str:
-    asked = [message for message in task.messages if message.role is not Role.SYSTEM]
-    content = msgspec.json.encode((asked, task.ground_truth), order="sorted")
+    messages = [message for message in task.messages if message.role is not Role.SYSTEM]
+    content = msgspec.json.encode((messages, task.ground_truth), order="sorted")
     return hashlib.sha256(content).hexdigest()
 
 
@@ -178,32 +179,37 @@ def _format_value(name: str, value: object) -> str:
 # --- for people
 
 
-def format_comparison(found: Comparison) -> str:
-    pairs = found.paired
-    lines = [_format_head(found), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
-    for name, side, only in (("A", found.a, pairs.only_a), ("B", found.b, pairs.only_b)):
+def format_comparison(comparison: Comparison) -> str:
+    pairs = comparison.paired
+    lines = [_format_head(comparison), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
+    for name, side, only in (("A", comparison.a, pairs.only_a), ("B", comparison.b, pairs.only_b)):
         lines += _format_left_out(name, side, only)
-    lines += _format_changed(found)
-    lines += _differences_of_specs(found)
+    lines += _format_changed(comparison)
+    lines += _differences_of_specs(comparison)
     lines += _format_changes(pairs)
     return "\n".join(lines)
 
 
-def _format_head(found: Comparison) -> str:
-    pairs, metric = found.paired, "" if found.metric == "score" else f" ({found.metric})"
+def _format_head(comparison: Comparison) -> str:
+    pairs, metric = (
+        comparison.paired,
+        "" if comparison.metric == "score" else f" ({comparison.metric})",
+    )
     text = (
-        f"A {found.a.run}: {pairs.mean_a:.4f}   B {found.b.run}: {pairs.mean_b:.4f}"
+        f"A {comparison.a.run}: {number_text(pairs.mean_a)}   "
+        f"B {comparison.b.run}: {number_text(pairs.mean_b)}"
         f"{metric}   on {many(pairs.tasks, 'task')} of both"
     )
     return escape_text(text)
 
 
 def _format_difference(pairs: Paired) -> str:
-    line = f"B - A: {pairs.difference:+.4f}"
+    line = f"B - A: {number_text(pairs.difference, sign='+')}"
     if pairs.standard_error is None or pairs.interval is None:
         return f"{line} (one task: its error is unknown)"
     low, high = pairs.interval
-    line += f" ± {pairs.standard_error:.4f} (SE), 95% [{low:+.4f}, {high:+.4f}]"
+    ends = ", ".join(number_text(end, sign="+") for end in (low, high))
+    line += f" ± {number_text(pairs.standard_error)} (SE), 95% [{ends}]"
     if pairs.p_value is None:
         return f"{line}; no task differs"
     return f"{line}, p = {pairs.p_value:.3g} (sign flips)"
@@ -233,21 +239,23 @@ def _listed(tasks: Sequence[str]) -> str:
     return f"{names}, …" if len(tasks) > MAX_LISTED else names
 
 
-def _format_changed(found: Comparison) -> list[str]:
-    if not found.changed:
+def _format_changed(comparison: Comparison) -> list[str]:
+    if not comparison.changed:
         return []
-    names = _listed(found.changed)
-    what = f"{many(len(found.changed), 'task')} with other messages or another ground truth in B"
-    if found.by_id:
+    names = _listed(comparison.changed)
+    what = (
+        f"{many(len(comparison.changed), 'task')} with other messages or another ground truth in B"
+    )
+    if comparison.by_id:
         return [f"  compared by id alone: {what}: {names}"]
     return [f"  left out: {what}: {names} (--by-id compares them)"]
 
 
-def _differences_of_specs(found: Comparison) -> list[str]:
-    if not found.spec_differences:
+def _differences_of_specs(comparison: Comparison) -> list[str]:
+    if not comparison.spec_differences:
         return []
     lines = ["  the runs differ in"]
-    for name, (a, b) in found.spec_differences.items():
+    for name, (a, b) in comparison.spec_differences.items():
         text = _DIGEST_TEXTS.get(name)
         lines.append(
             f"    {name}: {text}" if text else f"    {name}: {escape_text(a)} → {escape_text(b)}"
@@ -265,7 +273,10 @@ def _format_changes(pairs: Paired) -> list[str]:
     if not moved:
         return []
     lines = ["  biggest changes"]
-    lines += [f"    {change:+.4f}  {escape_text(name)}" for name, change in moved[: 2 * MAX_LISTED]]
+    lines += [
+        f"    {number_text(change, sign='+')}  {escape_text(name)}"
+        for name, change in moved[: 2 * MAX_LISTED]
+    ]
     if len(moved) > 2 * MAX_LISTED:
         lines.append(f"    … and {many(len(moved) - 2 * MAX_LISTED, 'other task')} that changed")
     return lines

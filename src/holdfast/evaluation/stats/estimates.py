@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.engine.progress.clustered import clustered_error
+from holdfast.engine.progress.clustered import clustered_error, sum_of
 from holdfast.evaluation.stats.bootstrap import (
     CONFIDENCE,
     SEED,
@@ -43,7 +43,7 @@ def clustered_mean(clusters: Clusters) -> Estimate | None:
     if not rows:
         return None
     mean = _mean([score for scores in filled for score in scores])
-    sums = [math.fsum(score - mean for score in scores) / rows for scores in filled]
+    sums = [sum_of(score - mean for score in scores) / rows for scores in filled]
     return Estimate(mean, clustered_error(sums), len(filled), rows)
 
 
@@ -53,8 +53,8 @@ def fixed_set_error(clusters: Clusters) -> float | None:
     scores of 0 or 1, it is always 0."""
     if not clusters:
         return None
-    means = [(math.fsum(scores) / len(scores), len(scores)) for scores in clusters.values()]
-    within = math.fsum(mean * (1 - mean) / max(size - 1, 1) for mean, size in means)
+    means = [(sum_of(scores) / len(scores), len(scores)) for scores in clusters.values()]
+    within = sum_of(mean * (1 - mean) / max(size - 1, 1) for mean, size in means)
     return math.sqrt(max(within, 0.0)) / len(clusters)
 
 
@@ -208,4 +208,4 @@ def _difference(before: float, after: float) -> float:
 
 
 def _mean(scores: Sequence[float]) -> float:
-    return math.fsum(scores) / len(scores)
+    return sum_of(scores) / len(scores)

@@ -65,19 +65,19 @@ class Outcome(Struct, frozen=True):
 
     def _complaints(self, part: Part) -> list[str]:
         verdict, run = part.verdict, part.results.run
-        found = []
+        texts = []
         if verdict.score is None:
-            found.append(f"{run}: no row was scored")
+            texts.append(f"{run}: no row was scored")
         elif verdict.reached is False:
-            found.append(f"{run}: {verdict.reason}")
+            texts.append(f"{run}: {verdict.reason}")
         if verdict.failed and self.fail_on_permanent_failure:
             by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())
-            found.append(
+            texts.append(
                 f"{run}: {verdict.failed} of {verdict.rows} rows failed for good ({by}); "
                 f"{_remedy(part)} --holdfast-retry-failed; to let it pass, add "
                 "--holdfast-no-fail-on-permanent-failure"
             )
-        return found
+        return texts
 
     @property
     def text(self) -> str:

@@ -120,12 +120,12 @@ class Results(Struct, frozen=True, omit_defaults=True):
 
     def by_task(self, metric: str | None = None) -> dict[str, list[float]]:
         """The scores (or one metric) of each task with any: the clusters of the estimates."""
-        found: dict[str, list[float]] = {}
+        scores: dict[str, list[float]] = {}
         for row in self.rows:
             value = row.score if metric is None else row.metrics.get(metric)
             if value is not None:
-                found.setdefault(row.task, []).append(value)
-        return found
+                scores.setdefault(row.task, []).append(value)
+        return scores
 
     def by_run(self) -> list[dict[str, list[float]]]:
         """The scores of each task, for each of the runs."""

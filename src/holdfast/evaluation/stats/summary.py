@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.engine.progress.clustered import error_text, number_text
 from holdfast.engine.report import escape_text, many, sampled_text, usage_text
 from holdfast.evaluation.stats.estimates import Estimate, PassRate, bound_when_all_alike
 from holdfast.evaluation.stats.results import Results, Root, RowResult
@@ -54,12 +55,12 @@ def score_text(verdict: Verdict) -> str:
     """`0.6250 ± 0.0312 (SE), 95% [0.5610, 0.6830]`"""
     if verdict.score is None:
         return "no score"
-    text = f"{verdict.score:.4f}"
-    if verdict.standard_error is not None:
-        text += f" ± {verdict.standard_error:.4f} (SE)"
-    if verdict.interval is not None:
+    text = number_text(verdict.score)
+    if verdict.standard_error:
+        text += f"{error_text(verdict.standard_error)} (SE)"
+    if verdict.standard_error and verdict.interval is not None:
         low, high = verdict.interval
-        text += f", 95% [{low:.4f}, {high:.4f}]"
+        text += f", 95% [{number_text(low)}, {number_text(high)}]"
     if verdict.aggregation is not Aggregation.MEAN:
         text += f", {verdict.aggregation} of {many(len(verdict.run_scores), 'run')}"
     return text
@@ -90,7 +91,7 @@ def _format_details(results: Results, verdict: Verdict) -> list[str]:
         lines.append(f"  {'  '.join(rates)}")
     if verdict.disturbed is not None:
         both = (("clean", verdict.clean), ("retried or interrupted", verdict.disturbed))
-        parts = [f"{name} {_format_estimate(found)}" for name, found in both if found is not None]
+        parts = [f"{name} {_format_estimate(group)}" for name, group in both if group is not None]
         lines.append(f"  {' · '.join(parts)}")
     scored = results.by_task()  # Of tasks without a score, nothing is known.
     if verdict.binary and verdict.score in (0.0, 1.0) and scored:
@@ -104,7 +105,7 @@ def _format_details(results: Results, verdict: Verdict) -> list[str]:
         ]
         lines.append(f"  metrics: {', '.join(parts)}")
     if len(verdict.run_scores) > 1:
-        lines.append(f"  by run: {', '.join(f'{estimate:.4f}' for estimate in verdict.run_scores)}")
+        lines.append(f"  by run: {', '.join(map(number_text, verdict.run_scores))}")
     return lines
 
 
@@ -112,9 +113,10 @@ def _format_rates(name: str, rates: Sequence[PassRate]) -> list[str]:
     return [f"{name}{rate.k} {rate.value:.3f}" for rate in rates]
 
 
-def _format_estimate(found: Estimate) -> str:
-    error = "" if found.standard_error is None else f" ± {found.standard_error:.4f}"
-    return f"{found.value:.4f}{error} (n={found.rows:,})"
+def _format_estimate(estimate: Estimate) -> str:
+    return (
+        f"{number_text(estimate.value)}{error_text(estimate.standard_error)} (n={estimate.rows:,})"
+    )
 
 
 def _format_work(results: Results) -> str:
@@ -209,15 +211,15 @@ def summary_json(
     return fields | _own_fields(results, verdict)
 
 
-def _metric_fields(found: Estimate) -> Fields:
+def _metric_fields(estimate: Estimate) -> Fields:
     """The interval is mean ± 1.96 · SE, not cut at 0 and 1: metrics have no bounds."""
-    fields: Fields = {"mean": found.value}
-    if found.standard_error is not None:
-        margin = Z * found.standard_error
+    fields: Fields = {"mean": estimate.value}
+    if estimate.standard_error is not None:
+        margin = Z * estimate.standard_error
         fields |= {
-            "ci_low": found.value - margin,
-            "ci_high": found.value + margin,
-            "standard_error": found.standard_error,
+            "ci_low": estimate.value - margin,
+            "ci_high": estimate.value + margin,
+            "standard_error": estimate.standard_error,
         }
     return fields
 

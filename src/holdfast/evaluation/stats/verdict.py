@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.engine.progress.clustered import clustered_error
+from holdfast.engine.progress.clustered import clustered_error, sum_of
 from holdfast.evaluation.stats.bootstrap import (
     Bootstrap,
     Clusters,
@@ -201,13 +201,13 @@ def _error_of_mean(runs: list[dict[str, list[float]]]) -> float | None:
     for run in runs:
         mean, weight = _mean_of(run), 1 / (len(runs) * sum(map(len, run.values())))
         for task, scores in run.items():
-            moved.setdefault(task, []).append(weight * math.fsum(score - mean for score in scores))
-    return clustered_error([math.fsum(moved[task]) for task in sorted(moved)])
+            moved.setdefault(task, []).append(weight * sum_of(score - mean for score in scores))
+    return clustered_error([sum_of(moved[task]) for task in sorted(moved)])
 
 
 def _mean_of(run: Clusters) -> float:
     scores = [score for task in sorted(run) for score in run[task]]
-    return math.fsum(scores) / len(scores)
+    return sum_of(scores) / len(scores)
 
 
 def _decide(
@@ -308,5 +308,5 @@ def _rates(clusters: Clusters) -> tuple[tuple[PassRate, ...], tuple[PassRate, ..
 
 
 def _metrics(results: Results) -> dict[str, Estimate]:
-    found = {name: clustered_mean(results.by_task(name)) for name in results.metrics}
-    return {name: estimate for name, estimate in found.items() if estimate is not None}
+    errors = {name: clustered_mean(results.by_task(name)) for name in results.metrics}
+    return {name: estimate for name, estimate in errors.items() if estimate is not None}

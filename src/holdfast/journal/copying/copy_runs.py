@@ -83,7 +83,8 @@ async def _check(where: str) -> Report:
 
 
 async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
-    """Before the other journal is made: one that cannot be copied leaves no empty file."""
+    """Finds the runs before the other journal is created, so that a wrong name leaves no empty
+    file."""
     listed = await journal.runs()
     wanted = list(names) or [row.name for row in listed if not row.name.endswith(_UNFINISHED)]
     runs = [await run_named(journal, name) for name in wanted]
@@ -130,7 +131,7 @@ async def _copy(left: SqlJournal, right: SqlJournal, run: Run) -> CopiedRun:
 
 
 async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[bytes]) -> None:
-    """Those that the body speaks of, and those that they speak of."""
+    """Copies the blobs that the body refers to, and those that these refer to."""
     for digest in references(body) - done:
         try:
             content = await left.get_blob(digest)
@@ -145,10 +146,10 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
 
 async def _compare(left: SqlJournal, right: SqlJournal, run: Run, image: RunImage) -> None:
     copy = await run_named(right, _unfinished(run))
-    one = image.comparable()
+    run_image = image.comparable()
     other = (await right.query(sides.read_image, copy)).comparable()
     for part in RunImage.__struct_fields__:
-        if getattr(one, part) != getattr(other, part):
+        if getattr(run_image, part) != getattr(other, part):
             raise _differs(run, part)
     await _compare_logs(left, right, run, copy)
 

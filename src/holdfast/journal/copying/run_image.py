@@ -67,10 +67,8 @@ class RunImage(Struct, frozen=True):
         )
 
     def comparable(self) -> "RunImage":
-        """What a run and its copy have in common: all but the name and the journals' own numbers.
-
-        Leases are not part of it: nobody holds a copy.
-        """
+        """What a run and its copy have in common: everything except the name, the journals' own
+        numbers, and leases."""
         image = self.placed_from(0)
         members = [structs.replace(row, id=0) for row in image.trajectories]
         return structs.replace(image, spec=self.named("copy"), trajectories=members)

@@ -100,7 +100,7 @@ def _entry(trajectory: int, epoch: int, log: Sequence[LogRow]) -> AppendEntry:
 
 
 def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> None:
-    """What is settled is settled in its order, and what consumers have is theirs."""
+    """Settles the trajectories in their order, and gives consumers their groups."""
     places = len(image.places)
     row = store.row(
         "UPDATE counters SET value = value + :more WHERE name = 'settled' RETURNING value",

@@ -25,7 +25,8 @@ _MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Of a log that is damaged, gone, older, or another's. Nobody may have the journal open."""
+    """Accepts a log that is damaged, gone, older, or another journal's. Nobody may have the journal
+    open."""
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
@@ -73,10 +74,8 @@ def _copy(file: Path, kept: Path) -> None:
 
 
 def make_last(path: Path) -> int:
-    """What the journal holds is all that there was, for the witness, too; no log is left.
-
-    The number of its last commit.
-    """
+    """Makes the journal's content the whole truth, for the witness, too; no log is left. Returns
+    the number of its last commit."""
     uri = f"{beside(path, '').as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         prepare(connection, path)
@@ -165,7 +164,7 @@ def _kept_of(file: Path) -> Path | None:
 
 
 def remove_copy(copy: Path) -> None:
-    """With all that lies beside it, also what its own repair kept."""
+    """Removes the copy with everything beside it, also what its own repair kept."""
     for file in list(copy.parent.iterdir()):
         if file.name.startswith(copy.name):
             file.unlink(missing_ok=True)

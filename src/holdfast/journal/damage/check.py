@@ -101,10 +101,8 @@ def repair(path: Path) -> list[Cut]:
 
 
 def accept_loss(path: Path) -> str | None:
-    """Where commits are lost, goes back to the last one that is there, and says what was given up.
-
-    `RunHeld` while a live worker holds a run. None where nothing is lost.
-    """
+    """Goes back to the last commit that is there, and says what was given up. None if nothing is
+    lost. `RunHeld` while a live worker holds a run."""
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)

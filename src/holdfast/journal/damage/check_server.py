@@ -39,12 +39,9 @@ async def check_server(where: str) -> Report:
 
 
 async def repair_server(where: str) -> tuple[list[Cut], str]:
-    """Cuts torn logs to their last good record, makes anew what follows from other rows, and
-    accepts what is lost.
-
-    What was cut, and what was given up. All of it is done, or nothing; `RunHeld` while a live
-    worker holds a run.
-    """
+    """Cuts torn logs to their last good record, rebuilds what follows from other rows, and accepts
+    losses. Returns what was cut and given up. All of it is done, or nothing. `RunHeld` while a live
+    worker holds a run."""
     return await asyncio.to_thread(_with, address_of(where), _repair)
 
 

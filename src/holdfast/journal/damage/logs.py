@@ -45,7 +45,7 @@ class TrajectoryState(Struct, frozen=True):
     settled: bool
     epoch: int
     summary: object
-    """What is kept of a settled one."""
+    """The stored summary of a settled trajectory."""
 
 
 class LogCheck:
@@ -88,7 +88,7 @@ class LogCheck:
                 yield self.finding("", "has a summary that does not follow from its log", _STATE)
 
     def wrong_head(self, counted: int, *, is_linked: bool) -> Iterator[Finding]:
-        """What the log's head says of it, if that is not so."""
+        """What the log's head says, if it is wrong."""
         there = len(self.positions)
         if counted > there:
             what = f"has {there} records, but its head counts {counted}: the last ones are lost"
@@ -150,7 +150,7 @@ class LogCheck:
 
 
 def wrong_tokens(step: Generated) -> Iterator[str]:
-    """What is wrong with a generation by itself."""
+    """What is wrong with a generation, looked at alone."""
     if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
         yield "has token arrays of a broken length"
         return

@@ -1,4 +1,4 @@
-"""What has to hold in a SQLite file: schema, pages, indexes, and the types of its columns."""
+"""Checks of a SQLite file: its schema, pages and indexes, and the types of its columns."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -26,7 +26,8 @@ def _indexes(store: Store, report: Report) -> None:
 
 
 def _pages(store: Store, report: Report) -> None:
-    """Of all tables; what an index alone explains is reported already, with its remedy."""
+    """The pages of all tables. Damage that only an index explains is reported already, with its
+    remedy."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in _connection(store).execute("PRAGMA quick_check"):
         if line not in known:
@@ -52,10 +53,8 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -> Iterator[Finding]:
-    """Table by table: one that cannot be read does not hide what is wrong with the others.
-
-    The table of the records, the large one, has no index, and is not read here.
-    """
+    """The indexes, table by table, so that an unreadable one does not hide damage in the others.
+    The large table of records has no index and is not read here."""
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
         "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"
@@ -87,4 +86,4 @@ def _types(store: Store, report: Report) -> None:
 
 
 PARTS = (_schema, _indexes, _pages, _types)
-"""What is looked at before the tables."""
+"""What is checked before the tables."""

@@ -21,24 +21,21 @@ _ALL = 1_000_000
 
 
 class Damage(Struct, frozen=True):
-    """What has to be made anew."""
+    """What must be rebuilt."""
 
     indexes: list[str]
     """The tables that they are of."""
     names: list[tuple[str, int]]
     """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
     counts: bool = False
-    """What is kept as a count of other rows."""
+    """Stored counts of other rows."""
     has_whole_rows: bool = False
     """Tasks at each other's places can be put back."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
-    """Whether a table is another than it was, or lies in other pages than its own.
-
-    What is written to a page of two tables is lost to one; what lies in a page of none is no log
-    that ends there.
-    """
+    """Whether a table has another shape, or lies in pages that are not its own. A write to a page
+    of two tables damages one of them, and a log in a page of no table does not end there."""
     if any(pages.schema(connection)):
         return True
     lines = _wrong_pages(connection) or []
@@ -46,7 +43,7 @@ def is_beyond_repair(connection: sqlite3.Connection) -> bool:
 
 
 def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
-    """None where that cannot be known."""
+    """None if that cannot be known."""
     try:
         lines = connection.execute(f"PRAGMA quick_check({_ALL})").fetchall()
     except sqlite3.DatabaseError:

@@ -1,4 +1,4 @@
-"""What a check found: each thing with its place and with what to do about it."""
+"""The result of a check: each finding with its place and its remedy."""
 
 from msgspec import Struct, field
 
@@ -33,7 +33,7 @@ class Report(Struct):
 
     @property
     def anew(self) -> str:
-        """What to do about what follows from other rows."""
+        """The remedy for data that follows from other rows."""
         return (
             "repair the journal: what follows from the rows is made anew; if that does not help, "
             f"{self.salvage}"

@@ -93,7 +93,7 @@ _VERSION_NUMBERS = """SELECT v.run, count(*) FROM versions v LEFT JOIN runs r ON
 
 
 def _numbers(store: Store, report: Report) -> None:
-    """Where it finds something, the rows themselves are damaged."""
+    """If it finds something, the rows themselves are damaged."""
     for where, what in number_faults(store):
         report.add(where, what, ROWS)
 
@@ -132,7 +132,7 @@ _KEPT_TOTALS = "SELECT run, planned, settled, failed FROM totals WHERE planned >
 
 
 COUNTS = {"task_groups": (_KEPT, _COUNTED), "totals": (_KEPT_TOTALS, _TOTALS)}
-"""Tables that are kept so that nothing has to be counted; what they say, and what counting says."""
+"""Tables that store counts: what they say, and what counting says."""
 
 
 def _counts(store: Store, report: Report) -> None:

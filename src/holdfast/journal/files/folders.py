@@ -30,10 +30,10 @@ def sync_file(file: Path) -> None:
 def make_alike(file: Path | int, model: Path) -> None:
     """For those to read and write who may do so with the model, as SQLite does it with its own
     files: one command of root does not lock out the owner."""
-    found = model.stat()
+    status = model.stat()
     if os.geteuid() == 0:
-        os.chown(file, found.st_uid, found.st_gid)
-    os.chmod(file, found.st_mode & 0o777)
+        os.chown(file, status.st_uid, status.st_gid)
+    os.chmod(file, status.st_mode & 0o777)
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -36,7 +36,7 @@ Sum = tuple[int, int]
 
 
 class LogScan(Struct, frozen=True):
-    """What is in a log, and whether some of it is out of reach."""
+    """What is in a log, and whether a part of it cannot be reached."""
 
     size: int = 0
     commits: int = 0
@@ -62,14 +62,14 @@ def beside(journal: Path, suffix: str) -> Path:
 
 
 def scan(log: Path) -> LogScan:
-    """Reads all of it; a missing or an empty one is as good as an empty one."""
+    """Reads the whole log; a missing log counts as an empty one."""
     try:
         with log.open("rb") as file:
             for _ in range(_TRIES):
                 reading = _Reading(file)
-                found = reading.scan()
-                if not found.is_damaged or reading.is_still_so():
-                    return found
+                log_scan = reading.scan()
+                if not log_scan.is_damaged or reading.is_still_so():
+                    return log_scan
     except FileNotFoundError:
         return LogScan()
     return LogScan()
@@ -192,13 +192,13 @@ def _is_page_size(size: int) -> bool:
 
 def _checksum(data: bytes, sums: Sum, order: str) -> Sum:
     """SQLite's own: each pair of words is added to two sums that are added to each other."""
-    words = array("I", data)
+    numbers = array("I", data)
     if order != _NATIVE:
-        words.byteswap()
+        numbers.byteswap()
     first, second = sums
-    for at in range(0, len(words), 2):
-        first = (first + words[at] + second) % _MOD
-        second = (second + words[at + 1] + first) % _MOD
+    for at in range(0, len(numbers), 2):
+        first = (first + numbers[at] + second) % _MOD
+        second = (second + numbers[at + 1] + first) % _MOD
     return first, second
 
 
@@ -212,10 +212,10 @@ def _page_checksum(page: bytes, sums: Sum, order: str) -> Sum:
     second, all at once: each pair has a lane of a long integer.
     """
     pairs = len(page) // 8
-    words = int.from_bytes(_in_little_order(page, order), "little")
+    number = int.from_bytes(_in_little_order(page, order), "little")
     mask = _mask(pairs)
-    first = words & mask
-    second = (first + (words >> 32 & mask)) & mask
+    first = number & mask
+    second = (first + (number >> 32 & mask)) & mask
     while pairs > 1:
         pairs //= 2
         a, b, c, d = _power(pairs)
@@ -233,9 +233,9 @@ def _page_checksum(page: bytes, sums: Sum, order: str) -> Sum:
 def _in_little_order(page: bytes, order: str) -> bytes:
     if order == "little":
         return page
-    words = array("I", page)
-    words.byteswap()
-    return words.tobytes()
+    numbers = array("I", page)
+    numbers.byteswap()
+    return numbers.tobytes()
 
 
 @cache

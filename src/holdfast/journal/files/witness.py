@@ -42,7 +42,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Note(Struct, frozen=True):
-    """What the witness knows: there was a commit of that number."""
+    """One note of the witness: there was a commit with this number."""
 
     number: int
     time: float
@@ -82,7 +82,7 @@ class Witness:
 
 
 def notes(path: Path) -> dict[int, Note]:
-    """What the witness knows, by the identities: there may have been other journals, or writers."""
+    """The notes by identity: there may have been other journals, or other writers."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -97,7 +97,7 @@ def notes(path: Path) -> dict[int, Note]:
 
 
 def begin_anew(journal: Path, identity: int, number: int) -> None:
-    """From now on the journal's last commit is that one, whatever was known before."""
+    """From now on this is the journal's last commit, whatever the witness had noted."""
     path, new = witness_of(journal), beside(journal, _NEW)
     remove_unfinished(journal)
     file = _open(new, journal)
@@ -112,7 +112,7 @@ def begin_anew(journal: Path, identity: int, number: int) -> None:
 
 
 def remove_unfinished(journal: Path) -> None:
-    """What is left of a new witness when its writer was killed."""
+    """Removes what a killed writer left of a new witness."""
     beside(journal, _NEW).unlink(missing_ok=True)
 
 
@@ -138,7 +138,7 @@ def _packed(identity: int, number: int, boot: bytes) -> bytes:
 
 
 def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
-    """The journal's identity, and the note; None for what was never written, or is damaged."""
+    """The journal's identity, and the note; None for an empty or damaged slot."""
     if len(slot) < _SLOT.size + _CRC.size or not slot.startswith(_MARK):
         return 0, None
     if _CRC.unpack_from(slot, _SLOT.size)[0] != zlib.crc32(slot[: _SLOT.size]):

@@ -26,7 +26,7 @@ class ServerAddress(Struct, frozen=True):
     url: str = ""
     """For the driver, without the password and without our own parameters."""
     name: str = ""
-    """For everyone: no parameter of it is a secret."""
+    """The address without secrets, for messages."""
     password: str | None = None
     """None: the driver looks for it where libpq does (PGPASSWORD, PGPASSFILE, ~/.pgpass)."""
     connect_seconds: float = CONNECT_SECONDS
@@ -39,7 +39,7 @@ class ServerAddress(Struct, frozen=True):
 
 
 taken_passwords: dict[str, str] = {}
-"""Of URLs that were cut out of a command line, by what is left of the URL."""
+"""The passwords that were cut out of a command line's URLs, by the rest of the URL."""
 
 
 def address_of(where: str) -> ServerAddress:

@@ -61,7 +61,7 @@ BEGIN = "BEGIN"
 
 
 class ServerConnection:
-    """What is used of the driver's. Each statement is a transaction, unless one was begun."""
+    """The part of the driver that we use. Each statement is a transaction, unless one was begun."""
 
     def __init__(self, driver: _Driver):
         self.driver = driver
@@ -82,7 +82,8 @@ class ServerConnection:
         return self._run(self.driver.cursor(binary=True), query, values)
 
     def _run(self, cursor: _Cursor, query: str, values: Any) -> _Cursor:
-        """Through a pooler, what has values is in a transaction: that alone has what it needs."""
+        """Runs a statement. Through a pooler, a statement with values needs a transaction, so that
+        it stays on one connection."""
         if self.begin == BEGIN or values is None or self.is_in_transaction:
             return cursor.execute(query, values)
         self.execute(self.begin)
@@ -153,8 +154,8 @@ class Link:
         *,
         read_only: bool = False,
     ):
-        """`ready`: what has to hold before a new connection is used. `read_only`: it may also be
-        one to a standby, where no transaction can write."""
+        """`ready`: checks a new connection before it is used. `read_only`: the server may be a
+        standby, where no transaction can write."""
         self._address = address
         self._connect = connect
         self._ready = ready
@@ -221,7 +222,7 @@ class Link:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def pause(self, seconds: float) -> None:
-        """Between two attempts; `JournalError` when nobody waits for them any more."""
+        """The pause between two attempts; `JournalError` when nobody waits for them any more."""
         if self._given_up.wait(seconds):
             raise JournalError(f"journal {self._address.name} is closed")
 
@@ -257,7 +258,7 @@ class Link:
         )
 
     def _commit_setting(self, local: str) -> str:
-        """What is stronger than `on` stays."""
+        """A stronger setting than `on` stays."""
         if self._address.allow_synchronous_commit_off:
             return ""
         return (
@@ -266,18 +267,18 @@ class Link:
         )
 
     def drop(self) -> None:
-        """Closed; another one is made when it is needed."""
+        """Closes the connection; the next use makes another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def give_up(self) -> None:
-        """From another thread: whoever waits for the server here waits no longer."""
+        """From another thread: ends the waiting for the server here."""
         self._given_up.set()
 
 
 def _has_pooler(connection: ServerConnection) -> bool:
-    """Its pid is not the one that the server has."""
+    """Whether there is a pooler: then the server's pid differs from the one that the driver got."""
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] != connection.driver.info.backend_pid
 
@@ -300,7 +301,8 @@ _REFUSALS = (
     (re.compile(r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist"),
      "28000"),
 )  # fmt: skip
-"""What a server answers to who may not come in: the driver has no state for it."""
+"""The server's messages to clients that it does not let in: the driver has no error code for
+them."""
 
 
 def state_of(error: BaseException) -> str:
@@ -308,7 +310,7 @@ def state_of(error: BaseException) -> str:
         return str(state)
     if isinstance(error, psycopg.OperationalError):
         text = str(error)
-        return next((state for words, state in _REFUSALS if words.search(text)), "")
+        return next((state for message, state in _REFUSALS if message.search(text)), "")
     return ""
 
 
@@ -326,7 +328,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Of an attempt to connect: whether another one would fail in the same way."""
+    """Whether another attempt to connect would fail in the same way."""
     return state_of(error) in _NO_ENTRY or isinstance(error, ValueError)
 
 
@@ -403,8 +405,8 @@ def _tried(error: BaseException, address: ServerAddress, seconds: float) -> str:
 
 
 def _database(text: str) -> str:
-    found = re.search(r'database "(.+?)"', text)
-    return "NAME" if found is None else shlex.quote(found[1])
+    match = re.search(r'database "(.+?)"', text)
+    return "NAME" if match is None else shlex.quote(match[1])
 
 
 def _text(error: BaseException, address: ServerAddress) -> str:

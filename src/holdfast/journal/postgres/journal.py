@@ -77,13 +77,13 @@ class PostgresCommitter:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Under another name: what is still under way under the old one cannot be taken for what
-        follows."""
+        """Continues under another name, so that statements under way under the old name cannot be
+        taken for later ones."""
         self._name = secrets.token_hex(8)
         self._acknowledged = 0
         """The number of the last batch that is known to be in the journal."""
         self._there = 0
-        """What the journal had when the connection was made."""
+        """The last batch in the journal when the connection was made."""
         self._registered = False
         self._close_witness()
 
@@ -143,8 +143,8 @@ class PostgresCommitter:
         self._durably(self._transaction(run, 1), 1)
 
     def _transaction(self, run: Attempt, rows: int) -> Attempt:
-        """`run` in a transaction, which moves the writer first, in the round trip that begins it:
-        whoever asks what became of it waits for its end."""
+        """Runs `run` in a transaction, which first moves the writer's row, in the same round trip
+        that begins it. So whoever asks for its outcome waits for its end."""
 
         def attempt(store: PostgresStore) -> None:
             connection = store.connection
@@ -193,7 +193,8 @@ class PostgresCommitter:
         crashpoint.reach("journal.witnessed", rows)
 
     def _ready(self, connection: ServerConnection) -> None:
-        """What this writer has committed is there; else nothing more is written."""
+        """Checks that everything this writer has committed is there. If not, nothing more is
+        written."""
         schema.prepare(connection, self._address, known={self._name: self._acknowledged})
         if not self._registered:
             connection.execute(
@@ -242,7 +243,7 @@ class PostgresJournal(SqlJournal):
     # --- reading
 
     async def _read_with(self, function: Callable[[Store], Result]) -> Result:
-        """What a lost connection did not answer is asked again."""
+        """Reads, and repeats a query that a lost connection did not answer."""
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._reads, self._read_now, function)
         await self._listener.start(pooled=self._reader.pooled)
@@ -271,7 +272,8 @@ class PostgresJournal(SqlJournal):
     # --- space
 
     async def compact(self) -> int:
-        """How many bytes smaller the tables are. Each is locked while it is written anew."""
+        """Returns by how many bytes the tables became smaller. Each table is locked while it is
+        rewritten."""
         await self._writable()
         await self._writer.drain()
         return await self.query(_give_space_back)
@@ -315,7 +317,7 @@ class ChangeListener:
 
     def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
         self.interests: set[str] = set()
-        """What is listened for: a run's number and "work" or "ready"."""
+        """What it listens for: a run's number and "work" or "ready"."""
         self._address = address
         self._threads = threads
         self._changes = changes

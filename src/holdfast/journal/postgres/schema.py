@@ -350,7 +350,7 @@ _TRUSTED_SECONDS = KEPT_DAYS / 2 * 86400
 
 
 def open_witness(identity: str, writer: str) -> Witness | None:
-    """A writer's side; None where nothing can be noted."""
+    """A writer's witness; None if nothing can be noted."""
     path = _path(identity)
     try:
         private_folder(path.parent)

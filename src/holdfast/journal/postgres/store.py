@@ -15,8 +15,8 @@ CHANNEL = "holdfast"
 INSERT_VALUES = 10_000
 """Values that one statement inserts: their number has a limit."""
 _TABLES = (
-    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|consumers|"
-    "deliveries|counters|records"
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|"
+    "consumers|deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
 # The server finds its way itself.
@@ -44,8 +44,8 @@ _OF_RUN = "trajectory {} (SELECT id FROM holdfast.trajectories WHERE run = %b)"
 
 @lru_cache(maxsize=512)
 def dialect(statement: str) -> str:
-    """The statement as the driver takes it, with our schema before each table: no search path
-    decides what is meant."""
+    """The statement in the driver's form, with our schema before each table, so that no search path
+    matters."""
     statement = _HINT.sub("", statement).replace("%", "%%")
     statement = _EACH.sub(
         r"unnest(:\1::bigint[]) WITH ORDINALITY AS each(value, number)", statement
@@ -134,9 +134,12 @@ class PostgresStore:
     # --- records
 
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        """In one statement. It moves the heads of all trajectories and writes all rows, if the
-        heads are where the leases have them; else it writes nothing and says where they are, and
-        what is left then is sent again."""
+        """Appends with one statement.
+
+        It moves the heads of all trajectories and writes all rows, if the heads are where the
+        leases expect them. Otherwise it writes nothing and returns the heads, and the valid appends
+        are sent again.
+        """
         left, ends = list(appends), _ends(appends)
 
         def refuse_for_good(number: int, error: JournalError) -> None:

@@ -75,7 +75,7 @@ def refuse_if_any_is_live(store: Store) -> None:
 
 
 def _live_runs(store: Store) -> list[str]:
-    """Those that somebody works on, or trains on."""
+    """The runs that somebody works on, or trains on."""
     tables = ("workers", "consumers")
     return list(dict.fromkeys(name for table in tables for name, *_ in holders(store, table)))
 

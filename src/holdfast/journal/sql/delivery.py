@@ -35,6 +35,7 @@ from holdfast.journal.rules import (
     not_taken,
     step_passed,
 )
+from holdfast.journal.sql.lineage import refuse_if_shared
 from holdfast.journal.sql.runs import (
     OUTCOMES,
     lock,
@@ -72,6 +73,7 @@ _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name
 def subscribe(
     store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
 ) -> Consumer:
+    refuse_if_shared(store, run)
     lock(store, run)
     now = store.now().parameters
     holder = store.row(_HOLDER, run=run.id, name=name, **now)
@@ -164,7 +166,7 @@ def take(
 def _reserved(
     store: Store, consumer: Consumer, step: int | None, groups: int, committed: int | None
 ) -> tuple[list[int], int]:
-    """What the step has, and how many more it takes."""
+    """What the step has, and how many more groups it needs."""
     if step is None:
         return [], groups
     reserved = _tasks_in(store, consumer, step)
@@ -180,7 +182,7 @@ def _reserved(
 def _take(
     store: Store, consumer: Consumer, groups: int, step: int | None, before: int | None
 ) -> tuple[list[int], int]:
-    """As many groups as asked for, or what is left of a run that is over; how many are missing."""
+    """As many groups as requested, or the rest of a run that is over; and how many are missing."""
     # Whether it is over is read first: what is settled after that is only looked at next time.
     is_over = progress(store, consumer.run).is_over
     if before is None:

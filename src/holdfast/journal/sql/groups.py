@@ -15,7 +15,7 @@ COUNTED = """SELECT run, task, count(*) AS members, count(*) - count(settled) AS
         count(*) FILTER (WHERE settled IS NOT NULL AND status = 4) AS failed,
         CASE WHEN count(*) = count(settled) THEN max(settled) END AS settled
     FROM trajectories"""
-"""What `task_groups` says, by the trajectories themselves; `WHERE` and `GROUP BY` follow."""
+"""Counts the trajectories as `task_groups` stores it; `WHERE` and `GROUP BY` follow."""
 AT_ONCE = 1000
 _RECOUNT = f"""UPDATE task_groups SET members = f.members, open = f.open, held = f.held,
         failed = f.failed, settled = f.settled
@@ -36,7 +36,8 @@ _GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.numbe
 
 
 def recount(store: Store, run: int, tasks: Collection[int]) -> None:
-    """Counts these groups anew, under their locks: whoever counts last sees what others did."""
+    """Counts these groups again, under their locks: the last one to count sees the changes of all
+    others."""
     ordinals = sorted(set(tasks))
     # In pieces: a server that knows nothing of the tables yet may compare each group with each.
     for at in range(0, len(ordinals), AT_ONCE):
@@ -54,7 +55,7 @@ def _recount(store: Store, run: int, ordinals: list[int]) -> None:
 
 
 def _change(before: Row, after: Row) -> tuple[int, int, int]:
-    """By how much the run has more trajectories, settled ones and failed ones."""
+    """How many more trajectories, settled ones and failed ones the run has."""
     _, _, members, still_open, failed, _ = after
     _, _, had_members, had_open, had_failed, _ = before
     return (

@@ -88,7 +88,7 @@ def release_dead(store: Store, run: Run) -> list[str]:
 
 
 def _free_orphans(store: Store, run: Run) -> None:
-    """What a worker held whose row is lost."""
+    """Frees what a worker held whose row is lost."""
     freed = store.rows(
         "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND settled IS NULL AND owner IS NOT NULL AND owner NOT IN (SELECT id FROM workers) "
@@ -136,8 +136,8 @@ def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
 
 
 def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Claim]:
-    """Groups behind task `after` that nobody holds, in order, and else from the first. Claims go
-    through the tasks, so that one costs the same however many groups are being worked on."""
+    """Claims groups after task `after` that nobody holds, in order, and then from the first task
+    on. So a claim costs the same however many groups are in work."""
     values = {"run": worker.run, "after": after, "groups": groups, **_renewal(store, worker)}
     # It is alive; without this, one that overslept would claim its own groups anew.
     renewed, doubtful, free = store.together(_RENEW, _DOUBTFUL, _CLAIMABLE, **values)
@@ -153,7 +153,7 @@ def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Clai
 
 
 def _end_or_shorten(store: Store, doubtful: list[Row], values: dict[str, object]) -> None:
-    """Of workers whose leases ran out, or last longer than they may: see `shorten`."""
+    """Ends leases that ran out, and shortens those that last too long: see `shorten`."""
     late = [worker for worker, is_late in doubtful if is_late]
     store.run(_SHORTEN.format(table="workers", key="id"), late=late, **values)
     for worker, is_late in doubtful:
@@ -166,8 +166,8 @@ def _free(store: Store, worker: Worker, groups: int, after: int) -> list[int]:
 
 
 def _release_gone(store: Store, worker: Worker) -> bool:
-    """Nothing is left but what others hold: those of this machine that were killed hold nothing.
-    Whether a process of another machine lives, nobody here can say."""
+    """Frees what killed workers of this machine held, if only held groups are left. Nobody here
+    knows whether a process of another machine lives."""
     here = this_process()
     rows = store.rows(_NEIGHBOURS, run=worker.run, host=here.host, namespace=here.namespace)
     gone = [row[0] for row in rows if row[0] != worker.id and is_gone(WorkerIdentity(*row[1:]))]

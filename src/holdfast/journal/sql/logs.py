@@ -67,7 +67,7 @@ def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
 def summaries(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
-    """Of these tasks. Where none is kept, the log says what it would be."""
+    """The summaries of these tasks. Without a stored one, it is made from the log."""
     return [
         (row, kept or (_summary_of_log(store, row) if row.records else Summary()))
         for row, kept in runs.summarized(store, run, ordinals)
@@ -91,7 +91,7 @@ _REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, t.length, t.summar
 
 def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
     """Also in the order of tasks; decodes no more of each row than it has to."""
-    found: list[tuple[str, float]] = []
+    by_task: list[tuple[str, float]] = []
     for task, number, ordinal, sample, status, records, body in store.rows(_REWARDED, run=run.id):
         kept = kept_summary(body, number)
         summary: Summary | JournalCorrupt | None = kept
@@ -101,8 +101,8 @@ def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
             row = TrajectoryRow(key, number, ordinal, state, True, 0, records, "")
             summary = _summary_of_log(store, row)
         if isinstance(summary, Summary) and summary.reward is not None:
-            found.append((task, summary.reward))
-    return found
+            by_task.append((task, summary.reward))
+    return by_task
 
 
 # --- torn logs
@@ -119,8 +119,8 @@ def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
 
 
 def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) -> Cut | None:
-    """Cuts the log if it is torn; else its row says what follows from it. Who still believes to
-    hold the trajectory is fenced. The caller holds its row."""
+    """Cuts the log if it is torn; otherwise corrects its row. A worker that believes to hold the
+    trajectory is fenced. The caller holds its row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
     [(status, settled, summary)] = store.rows(
@@ -176,7 +176,7 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
 
 
 def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
-    """Groups that a consumer has are left alone: its batches stay what they were."""
+    """Groups that a consumer has stay as they are, and so do their batches."""
     runs.lock(store, run)
     failed = store.rows(
         "SELECT t.id, t.task, t.epoch + 1, t.length, k.id, t.sample "

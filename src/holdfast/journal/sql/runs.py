@@ -4,6 +4,7 @@ Whatever changes a run as a whole holds the run's row meanwhile, so that two suc
 change and a delivery, come one after the other.
 """
 
+import secrets
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -41,6 +42,8 @@ _encode = msgspec.msgpack.encode
 def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
     if find(store, spec.name) is not None:
         raise name_taken(spec.name)
+    if spec.series:
+        spec = structs.replace(spec, lineage=(secrets.token_hex(8),))
     store.run(
         "INSERT INTO runs(name, spec, changes, created) VALUES (:name, :spec, :changes, :created) "
         "ON CONFLICT(name) DO NOTHING",
@@ -66,6 +69,11 @@ def _has_tasks(store: Store, run: Run) -> bool:
 def find(store: Store, name: str) -> Run | None:
     row = store.row(f"{_RUN} WHERE name = :name", name=name)
     return None if row is None else run_of(row)
+
+
+def find_series(store: Store, name: str) -> list[Run]:
+    every = map(run_of, store.rows(f"{_RUN} ORDER BY id"))
+    return [run for run in every if run.spec.series == name]
 
 
 def by_id(store: Store, number: int) -> Run:
@@ -200,7 +208,7 @@ def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
 
 
 def rescore(store: Store, run: Run, trajectories: Collection[int]) -> int:
-    """Groups that a consumer has are left alone: its batches stay what they were."""
+    """Groups that a consumer has stay as they are, and so do their batches."""
     lock(store, run)
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
@@ -273,7 +281,7 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
 
 
 def count_tasks(store: Store, run: Run) -> int:
-    """Also those that rest: the number of the next one."""
+    """The number of all tasks, which is the next one's number."""
     query = "SELECT coalesce(max(ordinal), -1) + 1 FROM tasks WHERE run = :run"
     [(number,)] = store.rows(query, run=run.id)
     return int(number)
@@ -353,7 +361,7 @@ def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
-    """Without what is no number of a database's."""
+    """Without numbers that a database cannot hold."""
     return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 

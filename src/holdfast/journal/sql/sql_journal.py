@@ -27,7 +27,7 @@ from holdfast.journal.journal import (
     digest_of,
 )
 from holdfast.journal.rules import check_batch, check_consumer
-from holdfast.journal.sql import deletion, delivery, leases, logs
+from holdfast.journal.sql import deletion, delivery, leases, lineage, logs, replicas
 from holdfast.journal.sql import runs as run_tables
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
@@ -144,6 +144,8 @@ class SqlJournal(ClosedByBlock):
 
     create_run = writes(run_tables.create)
     find_run = reads(run_tables.find)
+    find_series = reads(run_tables.find_series)
+    share = writes(lineage.share)
     amend_run = writes(run_tables.amend)
     annotate_run = writes(run_tables.annotate)
 
@@ -297,6 +299,8 @@ class SqlJournal(ClosedByBlock):
 
     publish_version = writes(delivery.publish_version)
     versions = reads(run_tables.versions)
+    note_weights = writes(replicas.note_weights, wakes=True)
+    replica_weights = reads(replicas.replica_weights)
 
     async def subscribe(
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float

@@ -61,7 +61,7 @@ class Store(Protocol):
         ...
 
     def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """All rows that claim to be of each log, in their order, whatever its head says."""
+        """All rows that claim to belong to each log, in their order, whatever its head says."""
         ...
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:

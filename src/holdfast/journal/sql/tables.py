@@ -51,6 +51,10 @@ TABLES = (
     """CREATE TABLE versions(
         run bigint NOT NULL, ordinal integer NOT NULL, name {name} NOT NULL, step bigint NOT NULL,
         digest text NOT NULL, PRIMARY KEY(run, ordinal), UNIQUE(run, name))""",
+    # Which weights each replica has: see `replicas`.
+    """CREATE TABLE replicas(
+        run bigint NOT NULL, replica {name} NOT NULL, number bigint NOT NULL,
+        body {bytes} NOT NULL, PRIMARY KEY(run, replica, number))""",
     """CREATE TABLE consumers(
         run bigint NOT NULL, consumer {name} NOT NULL, committed bigint,
         seen bigint NOT NULL DEFAULT 0, epoch bigint NOT NULL, host text NOT NULL,
@@ -72,10 +76,10 @@ TABLES = (
 )
 
 OF_RUN = (
-    "deliveries", "consumers", "versions", "streams", "task_groups", "totals", "workers",
-    "trajectories", "tasks",
+    "deliveries", "consumers", "replicas", "versions", "streams", "task_groups", "totals",
+    "workers", "trajectories", "tasks",
 )  # fmt: skip
-"""Those whose rows belong to one run."""
+"""The tables whose rows belong to one run."""
 
 
 # --- which version a journal has, and which one this program knows

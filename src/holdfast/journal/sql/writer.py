@@ -53,10 +53,8 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Operation:
-    """Something to do inside a transaction, who waits for it, and what came of it.
-
-    It may be run again after a failed commit.
-    """
+    """A function to run inside a transaction, who waits for it, and its outcome. It may run again
+    after a failed commit."""
 
     __slots__ = ("error", "future", "loop", "result", "rows", "size")
 
@@ -96,7 +94,7 @@ class WriteCall(Operation):
 
 
 def write_appends(store: Store, appends: Sequence[Append]) -> None:
-    """Those that are not refused; the others get their error."""
+    """The appends that are not refused; the others get their error."""
 
     def refuse(number: int, error: JournalError) -> None:
         appends[number].error = error
@@ -289,7 +287,7 @@ class Writer:
         return self._next is None and self._queue.empty()
 
     def _notify_waiters(self) -> None:
-        """Those of the batch before, unless they know."""
+        """Notifies the waiters of the batch before, unless they know already."""
         batch, self._unnotified = self._unnotified, []
         if batch:
             self._report(batch)

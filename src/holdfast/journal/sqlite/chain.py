@@ -141,7 +141,7 @@ def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
 # to read epochs and heads, and one for each table that is written.
 
 MAX_HEADS = 50_000
-"""As many are remembered: a hundred bytes each."""
+"""How many are remembered, at a hundred bytes each."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -167,7 +167,7 @@ _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_gro
 
 
 class LogEnd(Struct):
-    """Where everything stands while a batch is written."""
+    """The state of everything while a batch is written."""
 
     position: int
     """The last one that is taken."""
@@ -230,8 +230,8 @@ def _extended(
 
 def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
     ids = json.encode(trajectories).decode()
-    position, found = connection.execute(_LOG_ENDS, (ids,)).fetchone()
-    return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
+    position, row = connection.execute(_LOG_ENDS, (ids,)).fetchone()
+    return LogEnd(position, {head.trajectory: head for head in _heads.decode(row)})
 
 
 def _write(
@@ -274,7 +274,8 @@ def _execute(
 
 
 def _size_for(rows: int) -> int:
-    """A size that `rows` nearly fill, or else one that they fill: a NULL costs as much as a row."""
+    """A size that `rows` nearly fill; otherwise one that they fill exactly. A NULL costs as much as
+    a row."""
     return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
         size for size in _SIZES if size <= rows
     )

@@ -61,7 +61,7 @@ class Checkpointer:
         self._found = 0
         """How long the log was when it was last copied."""
         self._requested_at = 0
-        """Of these, how many there were when the thread was last asked to copy them."""
+        """How many of these there were when the thread was last asked to copy them."""
         self._next_rest = 0
         """The writer does not copy before so many: what it could not do, it cannot do at once."""
         self._is_copied = False

@@ -39,8 +39,8 @@ Connect = Callable[[], sqlite3.Connection]
 
 
 class SqliteCommitter:
-    """See `Committer`. Its connections are opened when they are first needed, and the one that
-    writes again after it was given up."""
+    """See `Committer`. Its connections are opened on first use; the writing one is opened again
+    after it was given up."""
 
     mixes_calls = True
 
@@ -138,7 +138,7 @@ class SqliteCommitter:
     def give_up(self) -> None: ...
 
     def sync(self) -> None:
-        """What is in the file is in the witness, too."""
+        """Notes in the witness what is in the file."""
         if self._witness is not None:
             self._witness.sync()
 
@@ -183,7 +183,7 @@ class SqliteCommitter:
         return self._store
 
     def _check_place(self) -> None:
-        """SQLite would go on writing to a file that nobody finds any more."""
+        """Checks that the file still has its name: SQLite would go on writing to a deleted file."""
         if self._inode is not None and _inode_of(self._file) != self._inode:
             raise JournalError(
                 f"journal {self._file} was deleted, moved or replaced while it was in use; put it "
@@ -191,7 +191,7 @@ class SqliteCommitter:
             )
 
     def drop(self) -> None:
-        """The connection that writes is closed; another one is made when it is needed."""
+        """Closes the writing connection; the next use makes another one."""
         store, self._store = self._store, None
         if store is not None:
             with suppress(sqlite3.Error):  # The next connection rolls back what it held.

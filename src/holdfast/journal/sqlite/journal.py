@@ -164,8 +164,11 @@ class SqliteJournal(SqlJournal):
             return await asyncio.to_thread(self._give_space_back)
 
     def _give_space_back(self) -> int:
-        """How many bytes shorter the file and its log are. SQLite rewrites the file through its
-        log, so this needs as much room once more. Killed at any moment, the content is the same."""
+        """Returns by how many bytes the file and its log became shorter.
+
+        SQLite rewrites the file through its log, so this needs the same room again. A kill at any
+        moment leaves the content as it was.
+        """
         store = self._wrap(self._connect())
         with closing(store.connection) as connection:
             deletion.refuse_if_any_is_live(store)

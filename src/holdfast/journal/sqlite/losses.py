@@ -37,13 +37,13 @@ _TRIES, _PAUSE = 5, 0.05
 
 
 class Loss(Struct, frozen=True):
-    """What is gone, and how that is known."""
+    """What is lost, and how that is known."""
 
     what: str
     remedy: str
     without_log: bool = False
-    """What is left is the file alone: nothing of the log may be read, or written into the file. It
-    is another journal's, or older than the file, or SQLite sees no commit in it."""
+    """Only the file is left: its log must be neither read nor written into it. The log is another
+    journal's, or older than the file, or SQLite sees no commit in it."""
     is_foreign: bool = False
     """The log is another journal's."""
     is_cut: bool = False
@@ -51,7 +51,7 @@ class Loss(Struct, frozen=True):
 
 
 class _State(Struct, frozen=True):
-    """What a journal says of itself."""
+    """What a journal says about itself."""
 
     identity: int | None
     number: int
@@ -68,10 +68,8 @@ def refuse_losses(path: Path) -> None:
 
 
 def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
-    """None where all is there, or where that cannot be known.
-
-    Where the witness vouches for the last commit, the log is read only `thoroughly`.
-    """
+    """None if nothing is lost, or if that cannot be known. If the witness confirms the last commit,
+    the log is read only with `thoroughly`."""
     noted = notes(witness_of(path))
     try:
         state = _read(path, mode_to_read(path))
@@ -90,19 +88,20 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     if note is not None and note.number > state.number:
         log = scan(log_of(path))
         return _lost(path, state, log, _describe_loss(note, state, _why(log)))
-    found = None
+    loss = None
     if thoroughly or not _is_vouched_for(path, state, note):
-        found = scan(log_of(path))
-        if found.is_damaged and not found.commits and _is_vouched_for(path, state, note):
+        loss = scan(log_of(path))
+        if loss.is_damaged and not loss.commits and _is_vouched_for(path, state, note):
             return _left_alone(path, state, note)
-        if found.is_damaged:
-            what = f"has lost {_commits(found.beyond)} at least: {_why(found)}"
-            return _lost(path, state, found, what)
-    return _cut(path, state, found)
+        if loss.is_damaged:
+            what = f"has lost {_commits(loss.beyond)} at least: {_why(loss)}"
+            return _lost(path, state, loss, what)
+    return _cut(path, state, loss)
 
 
 def _is_of_content(error: Exception) -> bool:
-    """Whether it says that what was read makes no sense; not that nothing could be read."""
+    """Whether the error says that the content makes no sense, and not that nothing could be
+    read."""
     content = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in content
 
@@ -173,7 +172,7 @@ def _is_foreign(path: Path, state: _State | None) -> bool:
 
 
 def _newer_without_log(path: Path, state: _State) -> _State | None:
-    """The file alone, where it knows of more commits than with its log."""
+    """The file without its log, if it knows more commits that way."""
     for _ in range(_TRIES):
         alone = _alone(path) if log_size(path) else None
         if alone is None or alone.number <= state.number:
@@ -186,7 +185,8 @@ def _newer_without_log(path: Path, state: _State) -> _State | None:
 
 
 def _alone(path: Path) -> _State | None:
-    """None where it cannot be read: after a power loss, a page may be half of what the log has."""
+    """The state of the file without its log; None if it cannot be read, as when a power loss left
+    half of a page."""
     try:
         return _read(path, WITHOUT_LOG)
     except (sqlite3.Error, UnicodeDecodeError):
@@ -222,7 +222,7 @@ def _commits(number: int) -> str:
 
 
 def _put_back(path: Path, alone: _State | None) -> str:
-    """Where the file alone is what is left."""
+    """Puts the file back, if only the file is left."""
     upto = "" if alone is None else f", up to commit {alone.number:,}"
     return _remedy(path, f"keeps the file without its log{upto}, and the log under another name")
 

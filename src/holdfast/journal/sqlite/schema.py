@@ -76,8 +76,8 @@ def journal_of(path: Path) -> Path | None:
     if _is_journal(path):
         return path
     wholes = (path.name.removesuffix(part) for part in _PARTS if path.name.endswith(part))
-    found = (path.with_name(name) for name in wholes if name)
-    return next((journal for journal in found if _is_journal(journal)), None)
+    candidates = (path.with_name(name) for name in wholes if name)
+    return next((journal for journal in candidates if _is_journal(journal)), None)
 
 
 def _is_journal(path: Path) -> bool:
@@ -104,8 +104,8 @@ WITHOUT_LOG = "mode=ro&immutable=1"
 
 
 def mode_to_read(path: Path) -> str:
-    """SQLite makes files beside a journal in order to read it. On a medium that is read-only it
-    cannot, and need not where no log is: nobody is writing, so the file alone is the journal."""
+    """How to open the file for reading. SQLite creates files beside a journal to read it. On a
+    read-only medium it cannot, and without a log it need not: nobody is writing."""
     is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
     return WITHOUT_LOG if is_fixed and not log_size(path) else "mode=ro"
 
@@ -137,8 +137,8 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
-    """A journal in an empty file that nobody else knows of yet: with no log, which would need as
-    much room once more."""
+    """Creates a journal in an empty file that nobody else knows yet, without a log, which would
+    need the same room again."""
     with explained(path):
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
@@ -304,12 +304,12 @@ def give_identity(connection: sqlite3.Connection) -> None:
 
 
 def identity_of(connection: sqlite3.Connection) -> int | None:
-    """None where damage made something else of it."""
+    """The journal's identity; None if it is damaged."""
     row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
     if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
         return None
-    found = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
-    return row[0] if _check_of(found[:-2]) == found[-2:] else None
+    identity = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
+    return row[0] if _check_of(identity[:-2]) == identity[-2:] else None
 
 
 def _check_of(number: bytes) -> bytes:
@@ -450,4 +450,4 @@ def _is_mounted(file: Path) -> bool:
 
 
 def _unescaped(name: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), name)

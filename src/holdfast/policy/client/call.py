@@ -22,7 +22,8 @@ from holdfast.policy.client.completion_builder import (
     CompletionBuilder,
     StopStringSearch,
 )
-from holdfast.policy.client.endpoint import Endpoint, Interruptible
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.supported import check_request
 from holdfast.policy.dialects.dialect import Seeds
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
@@ -34,7 +35,9 @@ from holdfast.records.errors import (
     HoldfastError,
     PolicyError,
     Unsupported,
+    WeightsDoubted,
 )
+from holdfast.records.samples.replica_weights import ReplicaWeights
 
 if TYPE_CHECKING:
     from holdfast.policy.client.replicas import EnginePolicy
@@ -63,6 +66,8 @@ class SampleCall:
         self._outages = 0
         self._last_save = self._started
         self._version: str | None = None
+        self._record: ReplicaWeights | None = None
+        """By which the present try was admitted."""
         self._is_named = False
         """Whether the present try asks for its version by name: no update changes that one."""
         self._watch: StopStringSearch | None = None
@@ -88,7 +93,10 @@ class SampleCall:
             else:
                 endpoint.breaker.record_success()
                 return self._sampled.completion(
-                    model=self._replicas.model, tries=self._tries, seconds=self._seconds_taken()
+                    model=self._replicas.model,
+                    tries=self._tries,
+                    seconds=self._seconds_taken(),
+                    dialect=endpoint.dialect.kind,
                 )
 
     # --- one try
@@ -101,7 +109,7 @@ class SampleCall:
             self._renewals += 1
             sampled.restart()
         attempt = await self._build_request(endpoint)
-        self._version = endpoint.weights
+        self._version, self._record = endpoint.weights, endpoint.record
         self._is_named = attempt.model != endpoint.model
         sampled.begin(
             attempt.prompt,
@@ -118,22 +126,45 @@ class SampleCall:
                     await self._follow(endpoint, attempt)
                 else:
                     await self._receive(endpoint, attempt)
-                await endpoint.checked.wait()
-            if self._replicas.published:
-                self._replicas.check_versions(endpoint, sampled.fresh_spans)
+            await self._check_weights(endpoint)
             self._check_end()
         except PolicyError as error:
-            if isinstance(error, EngineUnavailable) and self._is_complete():
+            is_doubted = await self._is_doubted(endpoint, error)
+            if isinstance(error, EngineUnavailable) and self._is_complete() and not is_doubted:
                 return  # The connection broke after the last token.
-            await self._keep_after(error)
+            await self._keep_after(error, endpoint, is_doubted=is_doubted)
             raise
         except asyncio.CancelledError:
             # The run stops: the tokens are kept, if that is still allowed.
             sampled.interrupt()
             if not self._is_constrained:
                 with contextlib.suppress(HoldfastError):
-                    await self._save(hold=0)
+                    await self._save(endpoint, hold=0)
             raise
+
+    async def _check_weights(self, endpoint: Endpoint) -> None:
+        """Raises `WeightsDoubted` where the tokens of this try do not count."""
+        gate = self._replicas.gate
+        if gate is not None and self._record is not None:
+            await gate.check(endpoint, self._record, self._sampled.fresh_spans)
+
+    async def _counts_now(self, endpoint: Endpoint) -> bool:
+        """Whether the new tokens of this try count already: else its end decides."""
+        gate, record = self._replicas.gate, self._record
+        if gate is None or record is None or not self._sampled.fresh:
+            return True
+        return await gate.counts_now(endpoint, record, self._sampled.fresh_spans)
+
+    async def _is_doubted(self, endpoint: Endpoint, error: PolicyError) -> bool:
+        """Whether the tokens of a try that failed do not count. Those of an invalid answer are
+        dropped anyway."""
+        if isinstance(error, BadAnswer) or not self._sampled.fresh:
+            return False
+        try:
+            await self._check_weights(endpoint)
+        except WeightsDoubted:
+            return True
+        return False
 
     @cached_property
     def _is_constrained(self) -> bool:
@@ -152,13 +183,15 @@ class SampleCall:
             self._watch.found(self._sampled)
         return self._sampled.finish_reason in FINISHED
 
-    async def _keep_after(self, error: PolicyError) -> None:
-        """Keeps the tokens of a failed try, but not of an invalid answer, and not of a constrained
-        reply."""
+    async def _keep_after(
+        self, error: PolicyError, endpoint: Endpoint, *, is_doubted: bool
+    ) -> None:
+        """Keeps the tokens of a failed try, but not of an invalid answer or of weights that are in
+        doubt, and not of a constrained reply."""
         partial = self._request.partial
-        if not isinstance(error, BadAnswer) and not self._is_constrained:
+        if not (isinstance(error, BadAnswer) or is_doubted or self._is_constrained):
             self._sampled.interrupt()
-            await self._save(hold=0)
+            await self._save(endpoint, hold=0)
         elif (taken_back := self._sampled.discard_try()) is not None and partial is not None:
             await partial.save(taken_back)
 
@@ -240,7 +273,7 @@ class SampleCall:
                 if self._watch is not None and self._watch.found(self._sampled):
                     return
                 if self._is_time_to_save(partial):
-                    await self._save(hold=1)
+                    await self._save(endpoint, hold=1)
                 if self._is_late(endpoint):
                     return
         finally:
@@ -255,8 +288,8 @@ class SampleCall:
             self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """At its deadline, a completion with tokens still coming ends as it is. A stream without
-        new tokens has stalled, whatever else it sends."""
+        """Whether it is late. At its deadline, a completion whose tokens still arrive ends as it
+        is. A stream without new tokens has stalled, whatever else it sends."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False
@@ -279,11 +312,14 @@ class SampleCall:
         seconds = SAVE_SECONDS if partial.seconds is None else partial.seconds
         return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
-    async def _save(self, *, hold: int) -> None:
+    async def _save(self, endpoint: Endpoint, *, hold: int) -> None:
+        """Makes durable what is new, if its weights are known to be right."""
         partial = self._request.partial
         if partial is None:
             return
         self._last_save = self._clock.elapsed()
+        if not await self._counts_now(endpoint):
+            return
         if (draft := self._sampled.take_unsaved(hold=hold)) is not None:
             await partial.save(draft)
 
@@ -333,6 +369,8 @@ class SampleCall:
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
         """Whether the endpoint was down since this try began; waits while no replica is up."""
         breaker = endpoint.breaker
+        if isinstance(error, WeightsDoubted):
+            return True  # The gate lets no call pass until they are sent again.
         if isinstance(error, EngineUnavailable) and not error.reached:
             breaker.record_failure()
             if self._failures >= self._retry.tries:
@@ -340,7 +378,7 @@ class SampleCall:
                 breaker.trip()
         elif isinstance(error, BadAnswer):
             self._replicas.distrust(endpoint)
-        if endpoint.bring_up_to_date is not None and _lost_connection(error):
+        if endpoint.look_at_weights is not None and _lost_connection(error):
             breaker.trip()  # It may have been started anew, with other weights.
         await self._replicas.available()
         return breaker.outages != outages or not breaker.is_passing

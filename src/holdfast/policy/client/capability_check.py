@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct, structs
 
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.dialects.dialect import Seeds
+from holdfast.policy.dialects.dialect import UNFINISHED, Seeds
 from holdfast.policy.policy import Completion, Draft, Partial, Policy, Request
 from holdfast.records.encoding.tokens import (
     count,
@@ -134,6 +134,13 @@ async def _versions(policy: EnginePolicy) -> CapabilityFinding:
     """weight versions."""
     spans = (await policy.sample(_request())).versions
     versions = [span.version for span in spans if span.source is VersionSource.ENGINE]
+    if UNFINISHED in versions:
+        return CapabilityFinding(
+            "weight versions",
+            False,
+            "an update of its weights did not end, and they may be half loaded",
+            remedy="run the same `holdfast train` again, which sends them, or start it anew",
+        )
     if versions:
         return CapabilityFinding(
             "weight versions", True, f"reported per span of tokens (now {versions[-1]!r})"

@@ -59,7 +59,7 @@ class CompletionBuilder:
         self._used = Usage(len(request.prompt), len(self.ids)) if self.ids else NOTHING
         """By the tries before the present one."""
         self._stated: Usage | None = None
-        """What the engine says of the present try."""
+        """The usage that the engine reports for this try."""
         self._prompt_length = len(request.prompt)
         self._experts_from = request.experts_from
         self._experts: ExpertRows | None = None
@@ -74,7 +74,7 @@ class CompletionBuilder:
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """Of all tokens so far: an engine may have been started anew with other options."""
+        """The mode of all tokens so far: the engine may have restarted with other options."""
         if not self.ids:
             return LogprobsMode.UNKNOWN
         before = [self._mode_before] if self._start else []
@@ -106,6 +106,7 @@ class CompletionBuilder:
     @property
     def fresh_spans(self) -> list[VersionSpan]:
         """Of the present try."""
+        self._cover()
         return [span for span in self.spans if span.end > self._start]
 
     def take(self, piece: Piece, *, model: str) -> None:
@@ -191,7 +192,7 @@ class CompletionBuilder:
 
     @property
     def experts(self) -> ExpertRows | None:
-        """Without those of tokens that were cut off afterwards."""
+        """The routed experts, without those of tokens that were cut off."""
         if self._experts is None or self._experts_from is None:
             return None
         return self._experts.first(self._prompt_length + len(self.ids) - 1 - self._experts_from)
@@ -218,7 +219,7 @@ class CompletionBuilder:
         self.spans.append(VersionSpan(version, start, end, source))
 
     def assume(self, version: str | None) -> None:
-        """From the next token on, `version` is assumed; None: it is unknown."""
+        """From the next token on, `version` is assumed; None: unknown."""
         self._cover()
         source = VersionSource.UNKNOWN if version is None else VersionSource.ASSUMED
         self._assumed = VersionSpan(version or "", 0, 0, source)
@@ -271,7 +272,8 @@ class CompletionBuilder:
 
     @property
     def usage(self) -> Usage | None:
-        """Of all tries that sent something, but not of invalid answers; None: nobody says."""
+        """The usage of all tries that sent something, without invalid answers; None if no engine
+        reports it."""
         found = self._used + self._try_usage
         return None if found == NOTHING else found
 
@@ -285,7 +287,9 @@ class CompletionBuilder:
         if self._stated is not None or self.fresh:
             self._used, self._stated = self._used + self._try_usage, None
 
-    def completion(self, *, model: str, tries: int, seconds: float) -> Completion:
+    def completion(
+        self, *, model: str, tries: int, seconds: float, dialect: str = ""
+    ) -> Completion:
         assert self.finish_reason is not None, "a completion ends for a reason"
         self._cover()
         return Completion(
@@ -302,6 +306,7 @@ class CompletionBuilder:
             usage=self.usage,
             experts=self.experts,
             reasoning_tags=self.reasoning_tags,
+            dialect=dialect,
         )
 
 

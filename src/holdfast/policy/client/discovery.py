@@ -1,10 +1,13 @@
 """The kind of an engine, its models and its abilities.
 
-Each kind is recognised by a feature that only it has. Tokens are sampled only to measure what no
-engine publishes: the distribution of its logprobs.
+A dialect is chosen because the engine gave a good answer in it, not because it has the path: two
+versions of an engine may have the same path, and different fields. Tokens are sampled for that, and
+to measure what no engine publishes: the distribution of its logprobs. An engine that does not
+answer is asked again, and is then down; only an answer says what it does not have.
 """
 
 import ssl
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
@@ -15,9 +18,26 @@ from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.logprobs_probe import measure_logprobs_mode
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, Kind, Seeds, ServedModel
-from holdfast.records.errors import EndpointDown, EngineUnavailable, PolicyRefused
+from holdfast.policy.dialects.dialect import (
+    UNREADABLE,
+    Dialect,
+    EngineError,
+    InvalidAnswer,
+    Kind,
+    Seeds,
+    ServedModel,
+    one_try,
+)
+from holdfast.policy.policy import Request
+from holdfast.records.errors import (
+    BadRequest,
+    EndpointDown,
+    EngineUnavailable,
+    PolicyRefused,
+    Truncated,
+)
 from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.sampling import Sampling
 
 FIRST_SAMPLE_SECONDS = 120.0
 """An engine's first tokens after its start may take a minute."""
@@ -33,7 +53,10 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
             f"{', '.join(entry.id for entry in served) or 'none'}"
         )
     endpoint.described = described
-    endpoint.dialect = DIALECTS[dialect] if dialect else await _spoken_by(endpoint)
+    if dialect:
+        endpoint.dialect = DIALECTS[dialect]
+    else:
+        endpoint.dialect, endpoint.caveat = await _spoken_by(endpoint)
     described.max_model_len = described.max_model_len or described.context_length
     endpoint.seeds = Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
     await endpoint.dialect.describe(endpoint)
@@ -119,7 +142,7 @@ async def check_dialect(endpoints: Sequence[Endpoint]) -> None:
 
 
 async def _wrong_dialect_message(endpoint: Endpoint, error: Denied) -> str:
-    named, looks_like = endpoint.dialect.kind, (await _spoken_by(endpoint)).kind
+    named, looks_like = endpoint.dialect.kind, (await _spoken_by(endpoint))[0].kind
     if named is looks_like:
         return (
             f"{error}; it looks like {named.value}, but does not speak it: name another --dialect"
@@ -130,8 +153,76 @@ async def _wrong_dialect_message(endpoint: Endpoint, error: Denied) -> str:
     )
 
 
-async def _spoken_by(endpoint: Endpoint) -> Dialect:
+# --- trying dialects out
+
+_KNOWN = ("vllm", "holdfast", "sglang")
+TRIAL = Request(array("i", [1]), Sampling(1), None, "holdfast-trial")
+
+
+async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
+    """The first dialect in which it gives a good answer, and a line about what is lost with those
+    before it."""
+    lost: list[str] = []
     for dialect in DIALECTS.values():
-        if await dialect.is_spoken_by(endpoint):
-            break
-    return dialect
+        if not await dialect.may_be_spoken_by(endpoint):
+            continue
+        if (why := await _why_not(endpoint, dialect)) is None:
+            if not lost or not _is_known(endpoint):
+                return dialect, ""
+            return dialect, f"{endpoint.name}: {'; '.join(lost)}; it is spoken to as {dialect.kind}"
+        if why:
+            lost.append(f"{why}, so it does not give {dialect.offers}")
+    raise AssertionError("chat may be spoken by all")
+
+
+def _is_known(endpoint: Endpoint) -> bool:
+    """Whether more was to be expected of it: of a chat API it was not."""
+    return endpoint.described.owner in _KNOWN
+
+
+async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
+    """Why its answer in a dialect is not good enough; None if it is, "" where it has the dialect
+    switched off. One that has no time to answer now is believed: it may be paused."""
+    if _publishes_itself(endpoint, dialect):
+        return await _why_no_path(endpoint, dialect) if dialect.is_optional else None
+    if not dialect.has_tokens:
+        return None
+    body = dialect.body(one_try(TRIAL, endpoint.model, max_tokens=1))
+    try:
+        raw = await endpoint.send_patiently(
+            "POST", dialect.path, body, seconds=FIRST_SAMPLE_SECONDS
+        )
+        piece = dialect.whole(raw)
+    except (TimeoutError, Truncated):
+        return None
+    except EndpointDown:
+        raise
+    except Denied as error:
+        if error.status == 401:
+            raise
+        return "" if dialect.is_optional else f"it has no {dialect.path} ({error.status})"
+    except (*UNREACHABLE, InvalidAnswer, EngineError) as error:
+        return f"its answer at {dialect.path} is unfit ({describe_error(error)})"
+    if piece.ids and piece.logprobs:
+        return None
+    return f"its answer at {dialect.path} has no ids with logprobs"
+
+
+async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
+    """None if it rejects an empty request at the dialect's path, and not the path; else ""."""
+    try:
+        await endpoint.send_patiently("POST", dialect.path, {})
+    except (BadRequest, Truncated):
+        return None
+    except EndpointDown:
+        raise
+    except UNREACHABLE:
+        return ""
+    return None
+
+
+def _publishes_itself(endpoint: Endpoint, dialect: Dialect) -> bool:
+    """Engines of ours say what they are; a hosted one is paid for by the token."""
+    described = endpoint.described
+    is_ours = described.owner in _KNOWN and described.logprobs_mode is not None
+    return is_ours or dialect.kind is Kind.FIREWORKS

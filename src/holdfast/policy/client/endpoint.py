@@ -8,8 +8,9 @@ longest context).
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +21,15 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
-from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
+from holdfast.policy.client.interruptible import Interruptible
+from holdfast.policy.client.probe import (
+    UNREACHABLE,
+    describe_error,
+    find_incarnation,
+    find_sampling_fault,
+    patiently,
+    sanitize,
+)
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
@@ -33,7 +42,7 @@ from holdfast.policy.dialects.dialect import (
     Seeds,
     ServedModel,
     add_extra,
-    ask_fields,
+    fields_of,
     remove_echo,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
@@ -46,6 +55,7 @@ from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
     ContextOverflow,
+    EndpointDown,
     EngineUnavailable,
     PolicyError,
     PolicyRefused,
@@ -53,6 +63,7 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.samples.replica_weights import ReplicaWeights
 from holdfast.server_tokens import known_token
 
 CONNECT_SECONDS = 10.0
@@ -67,11 +78,8 @@ _TOO_LONG = re.compile(
 )
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _WANTS_NEWER_LIMIT = re.compile(rf"(?is)\b{_LIMIT}\b.*\buse\b.*\b{_NEWER_LIMIT}\b")
-_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
-_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
 _MAX_ERROR_BYTES = 1 << 20
-_MAX_MESSAGE_CHARS = 1_000
 _EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
@@ -93,12 +101,6 @@ class Denied(PolicyRefused):
         self.status = status
         self.answered = message
         """The message without the remedy."""
-
-
-def _sanitize(message: str) -> str:
-    """An engine's message without secrets. It may quote an image, or the address of one, whose
-    query may be a signature."""
-    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 class Endpoint:
@@ -135,17 +137,18 @@ class Endpoint:
         """Checks a replica that is back; returns why it cannot be used, if so."""
         self.weights: str | None = None
         """The version that it has, as far as known."""
-        self.expected_version: str | None = None
-        """The weights that it must have to get calls."""
-        self.bring_up_to_date: Callable[[], Awaitable[str | None]] | None = None
-        """Gives it the expected weights if it has others; returns why it could not, if so."""
+        self.record: ReplicaWeights | None = None
+        """By which it gets calls, where a training records its weights."""
+        self.incarnation = ""
+        """What it says of its present start; "" where it says nothing."""
+        self.look_at_weights: Callable[[Sequence[str]], Awaitable[str | None]] | None = None
+        """Called with its models when it is back; returns why it cannot be used, if so."""
+        self.caveat = ""
+        """What its dialect loses, in a line for people."""
         self.adapter = ""
         """The name under which it serves the weights, where they are an adapter of its model."""
         self.requested: Counter[str] = Counter()
         """Tries under way, by the name of the model that they asked for."""
-        self.checked = asyncio.Event()
-        """Whether its weights were checked since they last changed: no reply is whole before."""
-        self.checked.set()
         self._limit_name = _LIMIT
         """Of the parameter that bounds the tokens of a reply."""
         self._tries: set[Interruptible] = set()
@@ -158,6 +161,9 @@ class Endpoint:
         self._connections = connections
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
+        self._connections_made = 0
+        self._asked_at: int | None = None  # After so many connections.
+        self._asking = asyncio.Lock()
         # A whole answer has a time limit; a stream only has to make progress.
         self._timeouts = {
             False: aiohttp.ClientTimeout(total=retry.try_timeout, sock_connect=CONNECT_SECONDS),
@@ -183,15 +189,15 @@ class Endpoint:
 
     @property
     def model_name(self) -> str:
-        """What a request has to ask for."""
+        """The model's name in requests."""
         return self.adapter or self.model
 
-    def add_try(self, attempt: "Interruptible") -> None:
+    def add_try(self, attempt: Interruptible) -> None:
         self.running += 1
         self.requested[attempt.name] += 1
         self._tries.add(attempt)
 
-    def remove_try(self, attempt: "Interruptible") -> None:
+    def remove_try(self, attempt: Interruptible) -> None:
         self.running -= 1
         self.requested[attempt.name] -= 1
         self._tries.discard(attempt)
@@ -204,14 +210,11 @@ class Endpoint:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything in its event loop waits for it."""
         return self.running > 0 or self.breaker.is_probing
 
     def change_loop(self) -> None:
         """It is used by another event loop from now on: what belongs to a loop is made anew."""
-        was_checked, self.checked = self.checked.is_set(), asyncio.Event()
-        if was_checked:
-            self.checked.set()
+        self._asking = asyncio.Lock()
         self._tries.clear()
         self.requested.clear()
         self.running = 0
@@ -230,34 +233,46 @@ class Endpoint:
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """The response to one small request; None if it gives none."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         try:
-            return await self.send("GET" if body is None else "POST", path, body)
+            return await self.send_patiently("GET", path)
+        except EndpointDown:
+            raise
         except UNREACHABLE:
             return None
 
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
+    async def send_patiently(
+        self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
+    ) -> bytes:
+        """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
+        says nothing about what an engine has."""
+        send = partial(self.send, method, path, body, seconds=seconds)
+        return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
+
+    async def is_paused(self) -> bool:
+        """Whether it says that it samples nothing until somebody resumes it."""
         try:
-            await self.send("POST", path, {})
-        except (BadRequest, Truncated):
-            return True
-        except UNREACHABLE:
+            fields = msgspec.json.decode(await self.ask("/is_paused") or b"null")
+        except UNREADABLE:
             return False
-        return True
+        return isinstance(fields, dict) and fields.get("is_paused") is True
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
         """The response to one small request; raises for a status other than 200."""
-        is_ours = self.described.owned_by == "holdfast"
+        is_ours = self.described.owner in ("holdfast", "vllm")
         # Neither the token of a server of this user's nor the user's key tells whether the server
         # at this port takes it.
         if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
-            with suppress(PolicyRefused):
-                headers = {"Authorization": f"Bearer {token}"}
+            headers = {"Authorization": f"Bearer {token}"}
+            try:
                 return await self._send_with(headers, method, path, body, seconds=seconds)
+            except Denied as error:
+                if error.status not in (401, 403):
+                    raise
         return await self._send_with({}, method, path, body, seconds=seconds)
 
     async def _send_with(
@@ -293,39 +308,61 @@ class Endpoint:
         else:
             is_known = True
         # Before a token is sampled: with weights that are half there, that may end the engine.
-        if (why := await self._wrong_version()) is not None:
-            return why
+        if self.look_at_weights is not None:
+            try:
+                if (why := await self.look_at_weights(tuple(served))) is not None:
+                    return why
+            except UNREACHABLE as error:
+                return describe_error(error)
         if is_known and self.recheck is not None and (why := await self.recheck(model)) is not None:
             return why
         if must_sample:
-            why = await find_sampling_fault(self.send, self.dialect, self.model_name)
-        return why or self._changed_meanwhile()
-
-    def _changed_meanwhile(self) -> str | None:
-        """Other weights may have been published since they were checked."""
-        if self.bring_up_to_date is None or self.weights == self.expected_version:
-            return None
-        return f"it has the weights {self.weights!r}; the run is at {self.expected_version!r}"
-
-    async def _wrong_version(self) -> str | None:
-        if self.expected_version is not None and self.bring_up_to_date is not None:
-            return await self.bring_up_to_date()
-        if self.expected_version is None or (version := await self.version()) is None:
-            return None
-        if version == self.expected_version:
-            return None
-        return f"it came back with weights {version!r}; the run is at {self.expected_version!r}"
+            return await find_sampling_fault(self.send, self.dialect, self.model_name)
+        return None
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
-        fields = await ask_fields(self, self.dialect.version_path)
+        try:
+            fields = fields_of(await self.send("GET", self.dialect.version_path))
+        except UNREACHABLE:
+            return None
         version = fields.get("weight_version")
         return version if isinstance(version, str) else None
+
+    # --- which engine it is
+
+    def has(self, record: ReplicaWeights) -> None:
+        """It gets calls by this record."""
+        self.record, self.weights = record, record.version
+        self.adapter = "" if record.model == self.model else record.model
+
+    @property
+    def is_known(self) -> bool:
+        return self._asked_at is not None
+
+    async def ask_incarnation(self) -> None:
+        """Which start of the engine this is. Raises the errors of `UNREACHABLE`, also where an
+        engine that said so once says it no more."""
+        made = self._connections_made
+        text = await find_incarnation(self.send, self.dialect.version_path)
+        if self.incarnation and not text:
+            raise EngineUnavailable(f"{self.name} does not say when it was started", reached=False)
+        self.incarnation, self._asked_at = text, made
+
+    async def _know_incarnation(self) -> None:
+        """A connection ends with its engine, so that only a new one may be to another engine."""
+        async with self._asking:
+            if self._asked_at != self._connections_made:
+                await self.ask_incarnation()
+
+    async def _count_connection(self, *_: object) -> None:
+        self._connections_made += 1
 
     # --- samples
 
     async def check_taken(self, attempt: Request) -> None:
-        """Raises what the engine refuses a request with; one that it takes is ended at once."""
+        """Raises the error with which the engine refuses a request. A request that it accepts is
+        ended at once."""
         async with self._post(attempt):
             return
 
@@ -408,7 +445,7 @@ class Endpoint:
         self, error: InvalidAnswer | EngineError, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineError):
-            return self._status_error(error.status, _sanitize(str(error)), {})
+            return self._status_error(error.status, sanitize(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE_CHARS].decode("utf-8", "replace"))[:_EVIDENCE_CHARS]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
@@ -434,6 +471,8 @@ class Endpoint:
                     raise self._known_to_fit(
                         self._response_error(response.status, response.headers, raw), attempt
                     )
+                if self.record is not None:
+                    await self._know_incarnation()
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineUnavailable(
@@ -449,7 +488,10 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """An engine that rejects a request within its own context length is out of order."""
+        """An engine that rejects a request within its own context length is out of order. One that
+        does not know an adapter was started anew, and gets it again before it gets calls."""
+        if attempt.adapter and isinstance(error, Denied) and error.status == 404:
+            return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:
             return error
@@ -468,7 +510,7 @@ class Endpoint:
     def _response_error(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._status_error(status, _sanitize(_message(body)), headers)
+        return self._status_error(status, sanitize(_message(body)), headers)
 
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
@@ -476,9 +518,6 @@ class Endpoint:
         """An error status as one of our errors."""
         message = self._without_address(message)
         where = f"{self.name} answered {status}: {message}"
-        if status == 404 and self.adapter:
-            # It was started anew, without the adapter: it gets it again before it gets calls.
-            return EngineUnavailable(where, reached=False)
         kind, has_key = self.dialect.kind, bool(self._api_key)
         if (denial := denial_of(status, where, dialect=kind, has_key=has_key)) is not None:
             return denial
@@ -500,7 +539,10 @@ class Endpoint:
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
     def _new_session(self) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(self._count_connection)
         return aiohttp.ClientSession(
+            trace_configs=[trace],
             connector=aiohttp.TCPConnector(limit=self._connections),
             headers=self._headers(),
             read_bufsize=1 << 20,
@@ -520,37 +562,6 @@ class Endpoint:
         await self._sessions.aclose()
 
 
-class Interruptible:
-    """One try at an endpoint, as a context of the task that makes it. Interrupted, it raises the
-    error of the interruption."""
-
-    def __init__(self, endpoint: Endpoint, name: str):
-        self._endpoint = endpoint
-        self.name = name
-        """Of the model that it asks for."""
-        self._task: asyncio.Task[object] | None = None
-        self._error: PolicyError | None = None
-
-    def __enter__(self) -> "Interruptible":
-        self._task = asyncio.current_task()
-        self._endpoint.add_try(self)
-        return self
-
-    def interrupt(self, error: PolicyError) -> None:
-        if self._task is not None and self._error is None:
-            self._error = error
-            self._task.cancel()
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        task, self._task = self._task, None
-        self._endpoint.remove_try(self)
-        if self._error is None or task is None:
-            return
-        # As asyncio.timeout does: another cancellation may have come as well.
-        if task.uncancel() <= 0 and kind is asyncio.CancelledError:
-            raise self._error from None
-
-
 def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:
     """The engine's message with a remedy for the key, or with the dialect; None for a status that
     another request, or a retry, may not get."""
@@ -562,10 +573,8 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
 
 
 def base_url(url: str) -> str:
-    """The address of an API: without a path it stands for its `/v1`, with one it is taken as it is.
-
-    `http://host/v1` is written `http://host`, so that one API has one address.
-    """
+    """The base address of an API. Without a path, `/v1` is added; with one, it stays as it is.
+    `http://host/v1` is written `http://host`, so that each API has one address."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
@@ -582,7 +591,7 @@ def _message(body: bytes) -> str:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
-        return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
+        return body[:_EVIDENCE_CHARS].decode("utf-8", "replace") or "(no body)"
 
 
 def _check_key(api_key: str | None) -> str | None:

@@ -34,15 +34,15 @@ class HttpSessions:
     async def get(self) -> aiohttp.ClientSession:
         """That of the running loop. Nothing is awaited on the way: two callers get the same one."""
         loop = asyncio.get_running_loop()
-        found = self._by_loop.get(loop)
-        if found is None or found.session.closed:
+        session = self._by_loop.get(loop)
+        if session is None or session.session.closed:
             self._forget_closed()
             lifetime = self._lifetime()
-            found = self._by_loop[loop] = _Open(await anext(lifetime), lifetime)
-        return found.session
+            session = self._by_loop[loop] = _Open(await anext(lifetime), lifetime)
+        return session.session
 
     def _forget_closed(self) -> None:
-        """Those of loops that are over: a session knows its loop, which would live on with it."""
+        """Forgets sessions of closed loops: a session would keep its loop in memory."""
         for loop in [loop for loop in self._by_loop if loop.is_closed()]:
             del self._by_loop[loop]
 
@@ -57,9 +57,9 @@ class HttpSessions:
 
     async def aclose(self) -> None:
         """Closes that of the running loop. Another loop's could only be closed over there."""
-        found = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if found is not None:
-            await found.lifetime.aclose()
+        session = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.lifetime.aclose()
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -54,14 +54,14 @@ CERTAIN_RATIO = 0.25
 TOLERANCES = {"float32": 2e-3, "bfloat16": 0.5, "float16": 0.1}
 """In nats, for the worst of the tokens; float32 was seen to differ by 1e-5, bfloat16 by 0.18."""
 MOST = max(TOLERANCES.values())
-"""For engines whose data types are not known."""
+"""The tolerance for engines with unknown data types."""
 LENGTHS = range(2, 50, 3)
 """Of the beginnings of one sequence that are the prompts."""
 SEQUENCE = [(7919 * number + 11) % 89 + 1 for number in range(LENGTHS[-1])]
 """Low ids, which every vocabulary has; it makes no sense, so that no model is certain of it."""
 LIKELIEST = Sampling(1, temperature=0.0)
 Likeness = tuple[tuple[int, float], ...]
-"""The likeliest token after each prompt, and its logprob; () where nobody knows."""
+"""The likeliest token after each prompt, and its logprob; () if unknown."""
 
 
 # --- the distribution
@@ -80,9 +80,9 @@ async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> Log
             raise EngineUnavailable(describe_error(lost[0]), reached=False)
         if greedy is None or tempered is None or cut is None:
             return LogprobsMode.UNKNOWN
-        found = _mode(_is_in(tempered, greedy), _is_in(cut, greedy))
-        if found is not LogprobsMode.UNKNOWN:
-            return found
+        mode = _mode(_is_in(tempered, greedy), _is_in(cut, greedy))
+        if mode is not LogprobsMode.UNKNOWN:
+            return mode
     return LogprobsMode.UNKNOWN
 
 
@@ -150,19 +150,19 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
         return ()
     longest = endpoint.described.max_model_len or math.inf
     prompts = [SEQUENCE[:length] for length in LENGTHS if length < longest]
-    asked = (
+    probes = (
         likeliest(endpoint, prompt, model=endpoint.model, seconds=seconds) for prompt in prompts
     )
     try:
-        return tuple(await asyncio.gather(*asked))
+        return tuple(await asyncio.gather(*probes))
     except (*UNREACHABLE, EngineError, InvalidAnswer):
         return ()  # Its first calls find out what is wrong with it.
 
 
-def why_different(one: Likeness, other: Likeness) -> str | None:
-    """Why two engines serve different models, as a part of a sentence; None if they do not, or
-    nobody knows."""
-    pairs = list(zip(one, other, strict=False))
+def why_different(first: Likeness, other: Likeness) -> str | None:
+    """Why two engines serve different models, as a part of a sentence; None if they do not, or if
+    it is unknown."""
+    pairs = list(zip(first, other, strict=False))
     same = sum(a[0] == b[0] for a, b in pairs)
     apart = max((abs(a[1] - b[1]) for a, b in pairs), default=0.0)
     if 2 * same >= len(pairs) and apart <= MOST:

@@ -1,15 +1,19 @@
-"""Whether an endpoint that answers can also sample."""
+"""Whether an endpoint answers, and whether one that answers can also sample."""
 
+import re
 from array import array
 from collections.abc import Awaitable, Callable
 
 import aiohttp
+import msgspec
 
+from holdfast.clock import Clock
 from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, one_try
 from holdfast.policy.policy import Request
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
+    EndpointDown,
     EngineUnavailable,
     HoldfastError,
     PolicyRefused,
@@ -29,6 +33,67 @@ def describe_error(error: BaseException) -> str:
     )
 
 
+_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
+_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
+_MAX_MESSAGE_CHARS = 1_000
+PAUSES = (0.25, 0.5, 1.0, 2.0)
+"""Before an engine that did not answer is asked again."""
+
+
+def sanitize(message: str) -> str:
+    """An engine's message without secrets. It may quote an image, or the address of one, whose
+    query may be a signature."""
+    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
+
+
+async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where: str) -> bytes:
+    """What is sent, again after each silence. Raises `EndpointDown` where nothing else comes, and
+    whatever an answer raises."""
+    for pause in (*PAUSES, None):
+        try:
+            return await send()
+        except UNREACHABLE as error:
+            if not _is_silence(error):
+                raise
+            if pause is None:
+                raise EndpointDown(
+                    f"{where} does not answer ({describe_error(error)}): start it again, or wait "
+                    "until it is ready"
+                ) from error
+        await clock.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Whether the engine itself said nothing: a proxy in front of it may have."""
+    if isinstance(error, EngineUnavailable):
+        return error.is_busy or not error.reached
+    return isinstance(error, OSError | aiohttp.ClientConnectionError) and not isinstance(
+        error, TimeoutError | aiohttp.ClientSSLError
+    )
+
+
+_STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
+
+
+async def find_incarnation(send: "Send", version_path: str) -> str:
+    """What an engine says of its present start: an id (`holdfast serve`), or the time of it (vLLM's
+    metrics). "" where it has no such route. Raises the errors of `UNREACHABLE` but for that."""
+    fields = msgspec.json.decode(await _read(send, version_path) or b"null")
+    if isinstance(fields, dict) and isinstance(found := fields.get("incarnation"), str):
+        return found
+    started = _STARTED.search(await _read(send, "/metrics"))
+    return "" if started is None else started[1].decode()
+
+
+async def _read(send: "Send", path: str) -> bytes:
+    try:
+        return await send("GET", path)
+    except (PolicyRefused, BadRequest):
+        return b""
+
+
+Send = Callable[[str, str], Awaitable[bytes]]
 Post = Callable[[str, str, object], Awaitable[bytes]]
 
 

@@ -25,6 +25,7 @@ from holdfast.policy.client.discovery import (
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
 from holdfast.policy.client.logprobs_probe import Likeness, likeness_of, why_different
 from holdfast.policy.client.supported import check_run, check_taken
+from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind, Seeds, ServedModel
 from holdfast.policy.hold import CallHolds
@@ -32,7 +33,6 @@ from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import (
-    BadAnswer,
     EndpointDown,
     EngineUnavailable,
     HoldfastError,
@@ -40,12 +40,16 @@ from holdfast.records.errors import (
 )
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, worst
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import VersionSource, VersionSpan
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""Load of a replica, relative to the average, above which another one is chosen."""
+"""The load of a replica, relative to the average, above which another one is chosen."""
 DRAIN_POLL_SECONDS = 0.05
+PAUSED_POLL_SECONDS = 0.25
+PAUSED = (
+    "is paused: its trainer changes its weights, or ended in the middle; the same `holdfast train` "
+    "resumes it, and so does POST /resume"
+)
 CLOSED = (
     "the policy is closed (its `async with` block is over, or `aclose` was called): make another "
     "one, or use it before that"
@@ -95,13 +99,13 @@ class EnginePolicy:
             raise UsageError("the policy names the same address twice")
         self._is_closed = False
         self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
-        """The one that it is used by."""
+        """The event loop that uses it."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self.clock)
         self.holds = CallHolds()
         """While one is in effect, no try begins and nothing is admitted."""
-        self.published: set[str] = set()
-        """Versions of the weights that a replica may have; none: whichever it has."""
+        self.gate: WeightGate | None = None
+        """By which replicas get calls, where they get their weights from a training."""
 
     def _endpoint(self, url: str) -> Endpoint:
         endpoint = Endpoint(
@@ -153,8 +157,7 @@ class EnginePolicy:
         for endpoint in self.endpoints:
             endpoint.breaker.retry_outage()
         found = await asyncio.gather(
-            *(discover(replica, self._dialect) for replica in self.endpoints),
-            return_exceptions=True,
+            *(self._discover(replica) for replica in self.endpoints), return_exceptions=True
         )
         errors = [error for error in found if isinstance(error, BaseException)]
         for error in errors:
@@ -166,7 +169,22 @@ class EnginePolicy:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.breaker.trip()
         self._agree()
+        for endpoint in self.endpoints:
+            if endpoint.introduce is None and endpoint.caveat:
+                self.notify(endpoint.caveat)
         await self._compare_models()
+
+    async def _discover(self, endpoint: Endpoint) -> None:
+        """An engine that is paused samples nothing, and could not be measured."""
+        began, is_reported = self.clock.elapsed(), False
+        while self._is_trained and await endpoint.is_paused():
+            if self.clock.elapsed() - began >= self.patience:
+                raise EndpointDown(f"{endpoint.name} {PAUSED}")
+            if not is_reported:
+                self.notify(f"{endpoint.name} {PAUSED}; waiting for it")
+            is_reported = True
+            await self.clock.sleep(PAUSED_POLL_SECONDS)
+        await discover(endpoint, self._dialect)
 
     async def _compare_models(self) -> None:
         """Raises `UsageError` for replicas that are up and serve different models."""
@@ -185,7 +203,7 @@ class EnginePolicy:
         others = (other for other in self.endpoints if other is not endpoint)
         like = next((other for other in others if other.breaker.is_passing), None)
         # Who gives it its weights checks them, too.
-        if like is None or self._is_trained or endpoint.bring_up_to_date is not None:
+        if like is None or self._is_trained or self.gate is not None:
             return None
         own, others_own = await asyncio.gather(
             *(likeness_of(replica, seconds=PROBE_SECONDS) for replica in (endpoint, like))
@@ -201,8 +219,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes anew what belongs to an event loop, if another one than before runs now; False
-        where that one is not done with it."""
+        """Makes new sessions and locks if another event loop runs now. False if the old loop still
+        uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -225,6 +243,8 @@ class EnginePolicy:
             await discover(endpoint, self._dialect)
         except HoldfastError as error:
             return str(error)
+        if endpoint.caveat:
+            self.notify(endpoint.caveat)
         if endpoint.dialect.has_tokens != like.dialect.has_tokens:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
         mode = endpoint.logprobs_mode
@@ -310,11 +330,12 @@ class EnginePolicy:
     async def ready(self) -> None:
         self._enter_loop()
         await self.holds.wait()
-        await self.available()
+        await self._usable()
 
     @property
     def seconds_down(self) -> float:
-        return self._downtime.seconds + self.holds.seconds_held
+        shut = 0.0 if self.gate is None else self.gate.seconds_shut
+        return self._downtime.seconds + self.holds.seconds_held + shut
 
     # --- the work
 
@@ -325,20 +346,27 @@ class EnginePolicy:
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
         """The replica for one try of a request; not `avoid`, if there is another."""
         await self.holds.wait()
-        if len(self.endpoints) == 1 and not self.endpoints[0].draining:
-            await self.available()
-            return self.endpoints[0]
+        up = await self._usable()
+        if len(up) == 1:
+            return up[0]
+        return self._best(request, [replica for replica in up if replica is not avoid] or up)
+
+    async def _usable(self) -> list[Endpoint]:
+        """The replicas that take calls, as soon as there is one."""
         while True:
             await self.available()
-            if up := [
+            up = [
                 endpoint
                 for endpoint in self.endpoints
                 if endpoint.breaker.is_passing and not endpoint.draining
-            ]:
-                return self._best(
-                    request, [replica for replica in up if replica is not avoid] or up
-                )
-            await self.clock.sleep(DRAIN_POLL_SECONDS)
+            ]
+            if self.gate is not None and up:
+                if admitted := await self.gate.wait(up):
+                    return admitted
+            elif up:
+                return up
+            else:
+                await self.clock.sleep(DRAIN_POLL_SECONDS)
 
     def _best(self, request: Request, up: list[Endpoint]) -> Endpoint:
         busy = MAX_LOAD_RATIO * (1 + sum(replica.running for replica in up)) / len(up)
@@ -379,31 +407,13 @@ class EnginePolicy:
         if len(self.endpoints) > 1:
             endpoint.breaker.record_bad_answer()
 
-    # --- versions
+    # --- weights
 
-    def acknowledge(self, version: str) -> None:
-        """Every replica that is up runs `version` now; one that comes back must run it, too."""
-        self.expect(version)
+    def gate_by(self, gate: WeightGate) -> None:
+        """From now on, the replicas' weights are those of a training, as they are recorded."""
+        self.gate = gate
         for endpoint in self.endpoints:
-            endpoint.weights = version
-
-    def expect(self, version: str) -> None:
-        """From now on, replicas have to have `version`. A call that is under way may still end with
-        one that was expected before."""
-        self.published.add(version)
-        for endpoint in self.endpoints:
-            endpoint.expected_version = version
-
-    def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
-        """Raises `BadAnswer` for tokens of weights that nobody published: their engine was started
-        anew, or is somebody else's, too. It gets no calls until it has the right ones."""
-        for span in spans:
-            if span.source is VersionSource.ENGINE and span.version not in self.published:
-                endpoint.breaker.trip()
-                raise BadAnswer(
-                    f"{endpoint.name} sampled with weights {span.version!r}, which nobody "
-                    f"published; the run is at {endpoint.expected_version!r}"
-                )
+            endpoint.look_at_weights = endpoint.look_at_weights or partial(_look, gate, endpoint)
 
     # --- draining
 
@@ -455,10 +465,16 @@ async def only_model(url: str, *, api_key: str | None = None) -> str:
         served = await served_models(policy.endpoints[0])
     finally:
         await policy.aclose()
+    served = [model for model in served if not model.is_ours]
     if len(served) != 1:
-        names = ", ".join(served_model.id for served_model in served) or "none"
+        names = ", ".join(model.id for model in served) or "none"
         raise UsageError(f"{policy.endpoints[0].name} serves {names}: name one with --model")
     return served[0].id
+
+
+async def _look(gate: WeightGate, endpoint: Endpoint, names: Sequence[str]) -> str | None:
+    await gate.look_again(endpoint, names)
+    return None
 
 
 def _parse_kind(dialect: Kind | str) -> Kind:

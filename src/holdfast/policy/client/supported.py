@@ -30,7 +30,7 @@ _WORDS = {
     "routed_experts": "gives no routed experts (routed_experts)",
     "chat_template_kwargs": "takes no arguments for a chat template (chat_template_kwargs)",
 }
-"""Of parameters of which more is to be said than that the engine has none."""
+"""More words about some parameters than that the engine lacks them."""
 _PLAIN = Sampling()
 _PROMPT = array("i", [1])
 
@@ -111,10 +111,10 @@ async def _ask(name: str, sampling: Sampling, endpoint: Endpoint) -> None:
         await endpoint.check_taken(attempt)
     except BadRequest as error:
         engine = endpoint.name if endpoint.takes_json else "the embedded engine"
-        said = error.reason.removeprefix("the engine ").replace("\n", " ")
+        reason = error.reason.removeprefix("the engine ").replace("\n", " ")
         raise Unsupported(
             name,
-            f"{name} is refused by {engine}: it {said}; change it, or leave it out",
+            f"{name} is refused by {engine}: it {reason}; change it, or leave it out",
             why=f"{name}: {error.reason}",
         ) from error
     except (PolicyError, Truncated):

@@ -46,7 +46,7 @@ class _Call(Struct):
 class _MessageBody(Struct):
     content: str | None = None
     refusal: str | None = None
-    """What the model says in place of an answer that it does not give."""
+    """What the model says when it refuses to answer."""
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     tool_calls: list[_Call] | None = None
@@ -72,8 +72,8 @@ class Chat(Dialect):
     has_tokens = False
     lacks = ("routed_experts",)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Whatever it is: nothing else is left."""
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
+        """True for everything: this is the last dialect that is tried."""
         return True
 
     def body(self, request: Request) -> dict[str, object]:

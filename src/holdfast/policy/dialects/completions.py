@@ -7,7 +7,6 @@ from holdfast.policy.dialects.dialect import (
     NULL,
     ChoicesDialect,
     CompletionChoice,
-    EngineError,
     InvalidAnswer,
     Kind,
     Piece,
@@ -53,22 +52,11 @@ class Completions(ChoicesDialect):
     administers = "vLLM"
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Of an unknown engine, only sampling shows whether it completes token ids with ids."""
-        if engine.described.owner in OWNERS:
-            return True
-        body = {
-            "model": engine.model,
-            "prompt": [1],
-            "max_tokens": 1,
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
-        try:
-            piece = self.whole(await engine.ask(self.path, body) or b"")
-        except (InvalidAnswer, EngineError):
-            return False
-        return bool(piece.ids) and piece.logprobs is not None
+    offers = "token ids and logprobs: it is good for evaluation only"
+
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
+        """Or by an engine that nobody knows: a try shows it."""
+        return engine.described.owner not in ("sglang", "fireworks")
 
     def check(self, request: Request) -> None:
         if request.experts_from is not None and request.partial is not None:

@@ -54,6 +54,13 @@ class Seeds(StrEnum):
     """Nothing."""
 
 
+UNFINISHED = "unfinished-update"
+"""What an engine calls its weights while others are sent to it. One that still does is half loaded;
+one that was started anew does not."""
+OUR_ADAPTERS = "holdfast-"
+"""How the names of adapters begin that a training of ours loads."""
+
+
 class ServedModel(Struct):
     """An entry of `/v1/models`."""
 
@@ -68,6 +75,13 @@ class ServedModel(Struct):
     """A value of `LogprobsMode`, if the engine publishes it."""
     renderer: str | None = None
     """The renderer of its tokens, for a model without a tokenizer's folder."""
+    parent: str | None = None
+    """Of an adapter: the model that it was loaded for."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is an adapter that a training of ours has loaded."""
+        return self.id.startswith(OUR_ADAPTERS) and self.parent != self.id
 
     @property
     def owner(self) -> str:
@@ -160,19 +174,16 @@ class UnknownEngine(Protocol):
     described: ServedModel
     seeds: Seeds
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """Its answer to one small request; None if it gives none."""
-        ...
-
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         ...
 
 
-async def ask_fields(engine: UnknownEngine, path: str) -> dict[str, object]:
-    """The JSON object at a path; empty if there is none."""
+def fields_of(raw: bytes | None) -> dict[str, object]:
+    """The JSON object of an answer; empty if it is none."""
     try:
-        fields = msgspec.json.decode(await engine.ask(path) or b"null")
+        fields = msgspec.json.decode(raw or b"null")
     except UNREADABLE:
         return {}
     return fields if isinstance(fields, dict) else {}
@@ -186,7 +197,7 @@ class Dialect:
     has_tokens: ClassVar[bool] = True
     """Whether it has ids and logprobs: without them, there is no training."""
     administers: ClassVar[str] = ""
-    """The engine whose routes it has for the switch to other weights; "": none that is known."""
+    """The engine whose routes switch the weights; "": unknown."""
     lacks: ClassVar[tuple[str, ...]] = ()
     """Parameters of `Sampling` that the engine does not have."""
     takes_structure: ClassVar[bool] = True
@@ -197,9 +208,13 @@ class Dialect:
     """Where the engine may say which version its weights have."""
     no_route: ClassVar[tuple[int, ...]] = (404, 405)
     """The statuses of a path that the engine does not have."""
+    is_optional: ClassVar[bool] = False
+    """Whether engines of its kind may have it switched off."""
+    offers: ClassVar[str] = ""
+    """What an engine of this kind that speaks another dialect does not give; "": nothing."""
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Whether the engine is of this kind, by a feature that only this kind has."""
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
+        """Whether it is worth a try, by what the engine calls itself."""
         raise NotImplementedError
 
     async def describe(self, engine: UnknownEngine) -> None:
@@ -340,8 +355,8 @@ def _detail(details: Raw, name: str) -> int:
 
 
 def chat_usage(found: Raw) -> Usage | None:
-    """What a chat API says. They differ in names and shapes, so that what cannot be read is not
-    counted, and refuses nothing."""
+    """The usage that a chat API reports. APIs differ in names and shapes, so unreadable usage is
+    not counted, and no error."""
     try:
         fields = msgspec.json.decode(found)
     except UNREADABLE:
@@ -457,7 +472,7 @@ def openai_fields(request: Request) -> dict[str, object]:
 
 
 def altering_fields(sampling: Sampling) -> dict[str, object]:
-    """What vLLM, SGLang and Fireworks have the same names for; None: it changes nothing."""
+    """Parameters with the same names in vLLM, SGLang and Fireworks; None leaves them out."""
     return {
         "min_p": sampling.min_p or None,
         "presence_penalty": sampling.presence_penalty or None,

@@ -20,11 +20,11 @@ def npy_experts(text: str) -> ExpertRows:
     body = _decoded(text)
     begin = len(_MAGIC) + 2
     end = begin + int.from_bytes(body[len(_MAGIC) : begin], "little")
-    found = _HEADER.fullmatch(body, begin, end)
-    if not body.startswith(_MAGIC) or found is None:
+    header = _HEADER.fullmatch(body, begin, end)
+    if not body.startswith(_MAGIC) or header is None:
         raise InvalidAnswer("its routed_experts are no NumPy file of whole numbers in three axes")
-    rows, layers, top_k = (int(number) for number in found.groups()[1:])
-    size, data = _SIZES[found[1]], body[end:]
+    rows, layers, top_k = (int(number) for number in header.groups()[1:])
+    size, data = _SIZES[header[1]], body[end:]
     if len(data) != rows * layers * top_k * size or not layers * top_k:
         raise InvalidAnswer(f"its routed_experts have {len(data)} bytes for {rows} tokens")
     if size == 4:

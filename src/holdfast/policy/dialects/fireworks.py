@@ -53,7 +53,7 @@ class Fireworks(ChoicesDialect):
     takes_structure = ends_reasoning = False
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
         owner = engine.described.owner
         return "fireworks" in owner or ("fireworks.ai" in engine.url and owner not in OWNERS)
 

@@ -60,8 +60,11 @@ class Generate(ChoicesDialect):
     """vLLM answers 403 where the path is switched off."""
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
-        return engine.described.owner in OWNERS and await engine.has_route(self.path)
+    is_optional = True
+    offers = "the version of the weights that sampled each token"
+
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
+        return engine.described.owner in OWNERS
 
     def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling

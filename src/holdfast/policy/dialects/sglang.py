@@ -22,11 +22,11 @@ from holdfast.policy.dialects.dialect import (
     UnknownEngine,
     VersionSpanBody,
     altering_fields,
-    ask_fields,
     check_ended,
     check_token_ids,
     decode,
     drop_none,
+    fields_of,
     version_spans,
 )
 from holdfast.policy.dialects.experts import flat_experts
@@ -74,14 +74,16 @@ class SGLang(Dialect):
     ends_reasoning = False
     version_path = "/get_model_info"
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
+    offers = "token ids and logprobs: it is good for evaluation only"
+
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
         if (owner := engine.described.owner) in (*OWNERS, "sglang"):
             return owner == "sglang"
-        return "model_path" in await ask_fields(engine, self.version_path)
+        return "model_path" in fields_of(await engine.ask(self.version_path))
 
     async def describe(self, engine: UnknownEngine) -> None:
         """A seed works only in deterministic inference, and by position."""
-        fields, described = await ask_fields(engine, "/get_server_info"), engine.described
+        fields, described = fields_of(await engine.ask("/get_server_info")), engine.described
         if described.max_model_len is None:
             lengths = (fields.get(name) for name in ("context_length", "max_total_num_tokens"))
             known = (length for length in lengths if isinstance(length, int) and length > 0)

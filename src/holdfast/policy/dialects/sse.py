@@ -27,13 +27,13 @@ class SseParser:
             raise BadAnswer(
                 f"the engine's stream has an event of more than {MAX_EVENT_BYTES:,} bytes"
             )
-        found = []
+        complete = []
         for event in events:
             if event[:6] == b"data: " and b"\n" not in event:  # Nearly all of them.
-                found.append(event[6:])
+                complete.append(event[6:])
             elif data_lines := _data(event):
-                found.append(data_lines)
-        return found
+                complete.append(data_lines)
+        return complete
 
 
 def _data(event: bytes) -> bytes:

@@ -47,7 +47,7 @@ _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
 _ANCHORS = {"gpt-oss": "<|start|>"}
 _HEADERS = {"llama-3": "<|end_header_id|>"}
 _CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
-"""What ends reasoning, where it is not `</think>`; "": what is cut reads as what is not."""
+"""The end of reasoning, if it is not `</think>`; "": no end that a cut reply would lack."""
 # Its text goes through an encoder of its own, in which special tokens are text anyway.
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
@@ -127,20 +127,20 @@ class FamilyRenderer(TokenizerRenderer):
             return self._speaking_again(prompt, completion, tools)
         tail = self.tail(prompt)
         sampled = list(completion)
-        found = self._package.bridge_to_next_turn(
+        bridge = self._package.bridge_to_next_turn(
             tail, sampled, self._dicts(messages), tools=list(tools) or None
         )
-        if found is None:
+        if bridge is None:
             return None
         kept = tail + sampled
         # The package cuts what stands after an end of turn; a stream is never cut.
-        return found.token_ids[len(kept) :] if found.token_ids[: len(kept)] == kept else None
+        return bridge.token_ids[len(kept) :] if bridge.token_ids[: len(kept)] == kept else None
 
     def _speaking_again(
         self, prompt: Sequence[int], completion: Sequence[int], tools: Tools
     ) -> list[int] | None:
-        """What follows where the assistant speaks again at once. The package has no bridge for it:
-        its rendering of a short conversation says how a turn ends, and how one begins."""
+        """The tokens between two messages of the assistant in a row. The package has no bridge for
+        this: its rendering of a short conversation shows how a turn ends and begins."""
         user: dict[str, object] = {"role": "user", "content": "."}
         both: list[dict[str, object]] = [user, {"role": "assistant", "content": "."}]
         try:

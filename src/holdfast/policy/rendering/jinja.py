@@ -126,7 +126,7 @@ def _environment(now: Callable[[], datetime]) -> Any:
     sandbox = import_extra("jinja2.sandbox", needed_by="a chat template")
 
     class Generation(ext.Extension):  # type: ignore[misc, name-defined]  # an extra
-        """Marks what the assistant says, for trainers that ask; here it only groups."""
+        """Marks the assistant's text, for trainers that need it; here it only groups."""
 
         tags = {"generation"}  # noqa: RUF012  # jinja2's own way of naming a tag
 

@@ -12,7 +12,7 @@ class MessagesOnly:
     stop_token_ids: tuple[int, ...] = ()
 
     def __init__(self, name: str = "messages"):
-        """`name`: of the renderer that it stands for, where nothing is rendered any more."""
+        """`name`: the name of the renderer that it replaces when nothing is rendered any more."""
         self.name = name
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:

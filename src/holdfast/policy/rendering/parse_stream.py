@@ -138,8 +138,8 @@ class LiveMessage:
         bare: bool = False,
     ):
         """`bare`: the whole reply is text, up to a stop string."""
-        found = grammar_of(renderer)
-        self._grammar = found or Grammar({}, ())
+        grammar = grammar_of(renderer)
+        self._grammar = grammar or Grammar({}, ())
         self._control = {} if bare else self._grammar.control
         self._decode = partial(renderer.decode, special=False) if bare else renderer.decode
         self._renderer, self._prompt, self._tools = renderer, prompt, tools
@@ -156,7 +156,7 @@ class LiveMessage:
         self._parses = 0
         self._found: list[ChannelText] = []
         self._last_marker: str | None = None
-        self.is_over = found is None
+        self.is_over = grammar is None
         """Whether nothing more is sent before the reply is whole."""
 
     def take(self, ids: Sequence[int]) -> list[ChannelText]:
@@ -173,8 +173,8 @@ class LiveMessage:
                 start = at + 1
         if not self.is_over:
             self._take_text(ids[start:])
-        found, self._found = self._found, []
-        return found
+        texts, self._found = self._found, []
+        return texts
 
     # --- text
 
@@ -258,10 +258,10 @@ class LiveMessage:
 
     def _goes_on(self, message: Message, channel: Channel) -> bool:
         """Whether the parsed text continues the sent one, and always will."""
-        found, sent = _channel_text(message, channel), "".join(self._sent[channel])
-        if channel is Channel.CONTENT and not self._is_content(found, is_first=not sent):
+        text, sent = _channel_text(message, channel), "".join(self._sent[channel])
+        if channel is Channel.CONTENT and not self._is_content(text, is_first=not sent):
             return False
-        return found.startswith(sent)
+        return text.startswith(sent)
 
     def _is_content(self, text: str, *, is_first: bool) -> bool:
         grammar = self._grammar

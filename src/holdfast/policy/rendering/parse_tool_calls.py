@@ -27,13 +27,13 @@ class Attempt(Protocol):
 
 
 def parse_hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """Splits text into what is said and the calls: JSON between `<tool_call>` and its end."""
-    found = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
-    calls = tuple(call for _, call in found if call is not None)
+    """Splits a reply into its text and its calls: JSON between `<tool_call>` and its end."""
+    parsed = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
+    calls = tuple(call for _, call in parsed if call is not None)
     if not calls:
         return text, ()
     rest, end = "", 0
-    for match, call in found:
+    for match, call in parsed:
         if call is not None:
             rest, end = rest + text[end : match.start()], match.end()
     return (rest + text[end:]).strip(), calls
@@ -74,11 +74,11 @@ def from_attempts(
     return assistant_message(content, reasoning=reasoning, calls=calls)
 
 
-def without_calls(found: Message, text: str) -> Message:
+def without_calls(message: Message, text: str) -> Message:
     """The message with its calls as text, like the rest. `text`: all that was sampled."""
-    if found.reasoning:
-        text = text.partition(found.reasoning)[2].lstrip().removeprefix("</think>") or text
-    return assistant_message(text.strip(), reasoning=found.reasoning)
+    if message.reasoning:
+        text = text.partition(message.reasoning)[2].lstrip().removeprefix("</think>") or text
+    return assistant_message(text.strip(), reasoning=message.reasoning)
 
 
 def assistant_message(
@@ -106,8 +106,8 @@ def _from_attempt(attempt: Attempt) -> ToolCall | None:
 
 def _from_json(text: str) -> ToolCall | None:
     try:
-        found = json.loads(text)
-        return _call(found["name"], found["arguments"])
+        data = json.loads(text)
+        return _call(data["name"], data["arguments"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

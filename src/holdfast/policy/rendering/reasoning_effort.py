@@ -31,7 +31,7 @@ class TakesEffort(Protocol):
 
 
 class TokenizerRenderer(ABC):
-    """What renderers that stand on a tokenizer have in common."""
+    """What all renderers with a tokenizer have in common."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer

@@ -34,10 +34,8 @@ class Renderer(Protocol):
     def bridge(
         self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
-        """Only the ids that follow prompt + completion; None if only a full rendering will do.
-
-        Its cost does not grow with the length of the prompt.
-        """
+        """The ids that follow prompt + completion; None if only a full rendering works. Its cost
+        does not grow with the length of the prompt."""
         ...
 
     def parse(

@@ -26,14 +26,14 @@ BYTES, TEMPLATE = "bytes", "template"
 
 
 class NoTokenizer(UsageError):
-    """The engine names a model whose tokenizer is not here, and nobody names another."""
+    """The engine names a model whose tokenizer is not on this machine, and no other is named."""
 
 
 def renderer_of(
     policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
 ) -> Renderer:
-    """The renderer of a checked policy's model: by the tokenizer that is named, else by the one
-    that the engine says its model has."""
+    """The renderer of a checked policy's model: from the named tokenizer, otherwise from the one
+    that the engine reports."""
     if not isinstance(policy, EnginePolicy):
         name = type(policy).__name__
         raise UsageError(f"{name} does not say how its model renders; give renderer=…")
@@ -81,17 +81,17 @@ def renderer_for(
     loaded = load_tokenizer(tokenizer)
     if family == TEMPLATE:
         return _template(loaded, tool_parser=tool_parser, options=options, date=date)
-    found = family
-    if found is None and tool_parser is None:
-        found = _installed_models().get(loaded.name_or_path)
-    if found is None:
+    family_name = family
+    if family_name is None and tool_parser is None:
+        family_name = _installed_models().get(loaded.name_or_path)
+    if family_name is None:
         template = _template(loaded, tool_parser=tool_parser, options=options, date=date)
-        found = None if tool_parser else _find_family(loaded, template, options)
-        if found is None and not keep_reasoning:
+        family_name = None if tool_parser else _find_family(loaded, template, options)
+        if family_name is None and not keep_reasoning:
             return template
-    if found is None:
+    if family_name is None:
         raise UsageError(_NO_KEEPING)
-    return FamilyRenderer(loaded, found, keep_reasoning=keep_reasoning, options=options)
+    return FamilyRenderer(loaded, family_name, keep_reasoning=keep_reasoning, options=options)
 
 
 _NO_KEEPING = (
@@ -139,12 +139,12 @@ def _candidates(tokenizer: Tokenizer) -> list[str]:
     kind = str(tokenizer.config.get("model_type", "")).replace("_", "").replace("-", "").lower()
     name = str(tokenizer.config.get("_name_or_path") or "")
     names = {name, tokenizer.folder.name, "/".join(tokenizer.folder.parts[-2:])}
-    found = [
+    matching = [
         family
         for model, family in models.items()
         if model in names or model.rpartition("/")[2] in names or _plain(family) == kind
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(matching))
 
 
 def _plain(family: str) -> str:
@@ -168,9 +168,9 @@ def _renders_alike(
     family: str, template: TemplateRenderer, options: Mapping[str, object] | None
 ) -> bool:
     try:
-        found = FamilyRenderer(template.tokenizer, family, options=options)
+        renderer = FamilyRenderer(template.tokenizer, family, options=options)
         return all(
-            found.render(messages, tools) == template.render(messages, tools)
+            renderer.render(messages, tools) == template.render(messages, tools)
             for messages, tools in _PROBES
         )
     except UsageError:

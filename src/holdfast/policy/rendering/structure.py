@@ -33,7 +33,8 @@ class MarksCalls(Protocol):
     """A renderer of a model that can be made to call tools."""
 
     def call_marks(self, name: str) -> Marks | None:
-        """Of a call of this tool; None where the family writes arguments otherwise."""
+        """The marks around a call of this tool; None if the family writes arguments in another
+        way."""
         ...
 
 
@@ -44,7 +45,7 @@ def hermes_marks(name: str, *, space: str = "\n") -> Marks:
 
 
 def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
-    """What the reply is kept to; "" where it may be anything. Raises `Unsupported`."""
+    """The structure that the reply must have; "" if it may be anything. Raises `Unsupported`."""
     forced = bool(sampling.tool_choice)
     if not forced and (sampling.parallel_tool_calls or not tools):
         return ""
@@ -54,15 +55,15 @@ def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
     if not chosen:
         named = sampling.tool_choice.removeprefix(NAMED)
         raise Unsupported(what, f"there is no tool {named!r} to be called" if tools else "no tools")
-    found = [
+    results = [
         (renderer.call_marks(str(item["name"])) if isinstance(renderer, MarksCalls) else None, item)
         for item in chosen
     ]
-    tags = [_tag(marks, entry) for marks, entry in found if marks is not None]
-    if len(tags) < len(found):
+    tags = [_tag(marks, entry) for marks, entry in results if marks is not None]
+    if len(tags) < len(results):
         name = getattr(renderer, "name", "this renderer")
         raise Unsupported(what, f"calls as {name} writes them cannot be kept to a schema")
-    first = found[0][0]
+    first = results[0][0]
     assert first is not None, "each of them has marks"
     kind: dict[str, object] = {"type": "triggered_tags", "triggers": [first.trigger]}
     if forced:

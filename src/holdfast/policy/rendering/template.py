@@ -232,7 +232,7 @@ class TemplateRenderer(TokenizerRenderer):
         return hermes_marks(name) if self._parser.name == HERMES else None
 
     def _closing(self, *, thinking: bool) -> list[int]:
-        """What a completion that was cut by its length still lacks."""
+        """The end that a completion lacks if it was cut by its length."""
         return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
 
     def _following(
@@ -247,9 +247,9 @@ class TemplateRenderer(TokenizerRenderer):
         shape = TemplateShape(
             reasoning=thought, content=bool(reply.content) or not calls, calls=calls
         )
-        found = self._stand_in.following(shape, new, tools)
-        if found is not None or not thought or reply.reasoning or self._may_reason(prompt):
-            return found
+        numbers = self._stand_in.following(shape, new, tools)
+        if numbers is not None or not thought or reply.reasoning or self._may_reason(prompt):
+            return numbers
         # The template drops earlier reasoning here, but there is none to drop.
         plain = TemplateShape(reasoning=False, content=shape.content, calls=calls)
         return self._stand_in.following(plain, new, tools)

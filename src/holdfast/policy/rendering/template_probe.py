@@ -1,4 +1,4 @@
-"""A short conversation that stands in for a long one, to learn what a chat template appends."""
+"""Renders a short conversation to learn what a chat template appends to a long one."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ARGUMENT_TEXT = "hfzgiven"
 
 
 class TemplateShape(Struct, frozen=True):
-    """What a completion consists of, without what it says."""
+    """The parts of a completion, without its text."""
 
     reasoning: bool = False
     content: bool = True
@@ -30,18 +30,18 @@ class TemplateShape(Struct, frozen=True):
         )
 
     def assistant(self, ids: Sequence[str]) -> dict[str, object]:
-        found: dict[str, object] = {
+        message: dict[str, object] = {
             "role": "assistant",
             "content": REPLY_TEXT if self.content else "",
         }
         if self.reasoning:
-            found["reasoning_content"] = REASONING_TEXT
+            message["reasoning_content"] = REASONING_TEXT
         if self.calls:
-            found["tool_calls"] = [
+            message["tool_calls"] = [
                 _call(name, index, ids[index] if index < len(ids) else f"call{index:05}")
                 for index, name in enumerate(self.calls)
             ]
-        return found
+        return message
 
 
 class StandIn:

@@ -37,28 +37,28 @@ def _as_dict(
 ) -> dict[str, object]:
     role = message.role
     text = make_storable(_text(message))
-    found: dict[str, object] = {
+    message_dict: dict[str, object] = {
         "role": "system" if role is Role.DEVELOPER and not developer else str(role.value),
         "content": quoted(text) if role in OUTSIDE else text,
     }
     if message.tool_calls:
-        found["tool_calls"] = [_call(call, quoted, arguments) for call in message.tool_calls]
+        message_dict["tool_calls"] = [_call(call, quoted, arguments) for call in message.tool_calls]
     if message.reasoning:
-        found["reasoning_content"] = make_storable(message.reasoning)
+        message_dict["reasoning_content"] = make_storable(message.reasoning)
     if message.tool_call_id:
-        found["tool_call_id"] = message.tool_call_id
+        message_dict["tool_call_id"] = message.tool_call_id
     if message.name:
-        found["name"] = quoted(make_storable(message.name))
-    return found
+        message_dict["name"] = quoted(make_storable(message.name))
+    return message_dict
 
 
 def decode_arguments(text: str, quoted: Quote) -> object:
     """An object, as chat templates want it; anything else is kept inside one."""
     try:
-        found = _quote_inside(json.loads(text), quoted)
+        decoded = _quote_inside(json.loads(text), quoted)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"arguments": quoted(text)}
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"arguments": quoted(text)}
 
 
 def quote_arguments(text: str, quoted: Quote) -> object:

@@ -50,7 +50,8 @@ def import_extra(module: str, *, needed_by: str) -> Any:
 
 
 class Tokenizer:
-    """What a renderer needs of a tokenizer; also the shape that the `renderers` package wants."""
+    """What a renderer needs of a tokenizer, in the shape that the `renderers` package needs,
+    too."""
 
     def __init__(self, folder: Path, *, name: str):
         self.name_or_path = name
@@ -73,10 +74,10 @@ class Tokenizer:
             for identifier, token in added.items()
             if token.special or _is_markup(token.content)
         }
-        """Those that are no text: special ones and markup, by their ids."""
+        """Special tokens and markup, by their ids."""
         self._control = _control_pattern(self.control_tokens.values())
         self.encoded_characters = 0
-        """How much text was encoded so far: what a test measures instead of time."""
+        """How many characters were encoded so far: tests measure this instead of time."""
 
     # --- text to ids and back
 
@@ -99,21 +100,21 @@ class Tokenizer:
 
     def _ids(self, text: str, **options: bool) -> list[int]:
         if len(text) < MIN_THREAD_SIZE:
-            found: list[int] = self._backend.encode(text, **options).ids
+            ids: list[int] = self._backend.encode(text, **options).ids
         else:
             # Encoding a batch leaves the interpreter to other threads; encoding a text does not.
             (encoding,) = self._backend.encode_batch_fast([text], **options)
-            found = encoding.ids
-        return found
+            ids = encoding.ids
+        return ids
 
     def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
         skip = bool(options.get("skip_special_tokens", False))
         tokens = [ids] if isinstance(ids, int) else list(ids)
         if len(tokens) < MIN_THREAD_SIZE:
-            found: str = self._backend.decode(tokens, skip_special_tokens=skip)
+            text: str = self._backend.decode(tokens, skip_special_tokens=skip)
         else:
-            (found,) = self._backend.decode_batch([tokens], skip_special_tokens=skip)
-        return found
+            (text,) = self._backend.decode_batch([tokens], skip_special_tokens=skip)
+        return text
 
     def quoted(self, text: str) -> str:
         """Text from outside: a special token that it spells out is encoded as mere letters."""
@@ -123,9 +124,9 @@ class Tokenizer:
         )
 
     def control(self, text: str, start: int) -> tuple[int, int] | None:
-        """Where the next special token stands in text."""
-        found = self._control.search(text, start)
-        return found.span() if found else None
+        """The position of the next special token in the text."""
+        match = self._control.search(text, start)
+        return match.span() if match else None
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
         if isinstance(tokens, str):
@@ -133,12 +134,12 @@ class Tokenizer:
         return [self._id(token) for token in tokens]
 
     def token(self, identifier: int) -> str | None:
-        found: str | None = self._backend.id_to_token(identifier)
-        return found
+        text: str | None = self._backend.id_to_token(identifier)
+        return text
 
     def get_vocab(self) -> dict[str, int]:
-        found: dict[str, int] = self._backend.get_vocab()
-        return found
+        vocab: dict[str, int] = self._backend.get_vocab()
+        return vocab
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
@@ -146,8 +147,8 @@ class Tokenizer:
     def _id(self, token: str | None) -> int | None:
         if token is None:
             return None
-        found: int | None = self._backend.token_to_id(token)
-        return self.unk_token_id if found is None else found
+        number: int | None = self._backend.token_to_id(token)
+        return self.unk_token_id if number is None else number
 
     # --- identity
 
@@ -197,8 +198,8 @@ def download(name: str, files: Sequence[str], *, instead: str) -> Path:
     hub = import_extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
     try:
         # Only data is asked for: a repository may hold code, and none of it comes here.
-        found = hub.snapshot_download(name, allow_patterns=list(files), ignore_patterns=["*/*"])
-        return Path(found)
+        folder = hub.snapshot_download(name, allow_patterns=list(files), ignore_patterns=["*/*"])
+        return Path(folder)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{name} is no folder, and the hub did not give it ({type(error).__name__}: "
@@ -238,37 +239,37 @@ def _add_declared_tokens(backend: Any, settings: dict[str, Any]) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise UsageError(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise UsageError(f"{path} holds no JSON object")
-    return found
+    return data
 
 
 def _named_tokens(*sources: dict[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for source in sources:
         for name in NAMED_TOKENS:
             token = source.get(name)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
-                found.setdefault(name, text)
-    return found
+                named.setdefault(name, text)
+    return named
 
 
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | dict[str, str] | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = settings.get("chat_template") or _json(folder / "chat_template.json").get(
+    template = settings.get("chat_template") or _json(folder / "chat_template.json").get(
         "chat_template"
     )
-    if isinstance(found, list):
-        return {item["name"]: item["template"] for item in found}
-    return found if isinstance(found, str) else None
+    if isinstance(template, list):
+        return {item["name"]: item["template"] for item in template}
+    return template if isinstance(template, str) else None
 
 
 def _is_markup(token: str) -> bool:

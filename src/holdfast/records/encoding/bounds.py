@@ -1,16 +1,14 @@
-"""What a number or a text has to be so that a record can hold it."""
+"""Bounds of numbers and texts that a record can hold."""
 
 from holdfast.records.errors import UsageError
 
 MAX_FLOAT32 = 3.4028234663852886e38
-"""What is larger becomes infinite in the tensors of a trainer."""
+"""Larger numbers become infinite in a trainer's tensors."""
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raises unless it is an integer from `least` on that a record can hold.
-
-    Annotations bind nobody who calls us, and what is recorded with another type is not read again.
-    """
+    """Raises unless it is an integer of at least `least` that a record can hold. Callers may ignore
+    annotations, and a record with another type could not be read again."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
     if not -(2**63) <= value < 2**64:

@@ -35,7 +35,7 @@ _WORDS: dict[object, str] = {
 
 
 _SECRET = ("key", "env", "headers")
-"""What is so named may hold one."""
+"""Fields with such names may hold secrets."""
 
 
 def function_name(function: object) -> str:
@@ -44,7 +44,8 @@ def function_name(function: object) -> str:
 
 
 def check_fields(values: Struct, where: str = "") -> None:
-    """For `__post_init__`: each field holds what it declares. `where` stands before its name."""
+    """For `__post_init__`: checks that each field has its declared type. `where` precedes its name
+    in errors."""
     for field, kind in _hints(type(values)).items():
         value = as_declared(f"{where}{field}", getattr(values, field), kind)
         structs.force_setattr(values, field, value)
@@ -79,8 +80,8 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
 
 
 class NamedFields(StructMeta):
-    """Of a struct that users make: a field that it does not have is named in a `UsageError`, with
-    the one that may be meant."""
+    """A struct that users make. An unknown field is a `UsageError` that names the field, and a
+    similar one."""
 
     if not typing.TYPE_CHECKING:  # A checker has the fields themselves.
 
@@ -90,7 +91,7 @@ class NamedFields(StructMeta):
 
 
 class _Arguments(Struct, frozen=True):
-    """What a function is called with."""
+    """The arguments of a call."""
 
     function: Callable[..., Any]
     signature: inspect.Signature
@@ -114,7 +115,7 @@ class _Arguments(Struct, frozen=True):
 
 
 def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> Values:
-    """Of a dict of its fields; a misspelled or a missing one is named."""
+    """Makes a struct from a dict. An unknown or missing field is named."""
     check_names(value, kind.__struct_fields__, f"{where} has no")
     needed = [field.name for field in structs.fields(kind) if field.required]
     if missing := [field for field in needed if field not in value]:
@@ -123,7 +124,7 @@ def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> 
 
 
 def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> None:
-    """Raises for a name that is none of `known`; `wrong` stands before it."""
+    """Raises for a name that is not among `known`; `wrong` precedes it in the error."""
     for name in given:
         if name not in known:
             short_for = (
@@ -162,8 +163,7 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
 
 @functools.cache
 def _hints(of: Any, *but: str) -> dict[str, Any]:
-    """What a class or a function declares, `but` these; what may be any number of arguments is not
-    looked at."""
+    """The declared types of a class or function, without `but` and variadic arguments."""
     if isinstance(of, type):
         return typing.get_type_hints(of)
     parameters = inspect.signature(of).parameters.values()

@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 SHORTEST = 6
 REDACTED = "[redacted]"
 _SHORTEST_LINE = 16
-"""Of a secret with several lines, such as a private key: of each line that is hidden by itself."""
+"""In a secret of several lines, such as a private key, each line of at least this length is hidden
+by itself."""
 _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
     r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"
@@ -64,8 +65,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def hide_variables(variables: Mapping[str, str]) -> None:
-    """Hides what is secret of the variables that a program is given: by its name, or because a part
-    of it is made of letters and digits like no word is."""
+    """Hides the secrets among a program's variables: those with a secret's name, and those with a
+    random-looking part."""
     for name, value in variables.items():
         is_path_or_text = any(character.isspace() or character == "/" for character in value)
         if is_secret_name(name) or (_RANDOM.search(value) and not is_path_or_text):
@@ -111,15 +112,15 @@ def redact(text: str) -> str:
 
 
 def without_hidden(text: str) -> str:
-    """`text` without the secrets that are known. To be asked before a text is cut: half of one is
-    found by nobody."""
+    """`text` without known secrets. Call it before you cut a text, because half a secret would not
+    be recognized."""
     for secret in _hidden:
         text = text.replace(secret, REDACTED)
     return text
 
 
 def _without_basic(matches: re.Match[str]) -> str:
-    """After the word `basic`, only what is a user with a password is a credential."""
+    """After the word `basic`, only an encoded user with a password counts as a credential."""
     encoded = matches[2].rstrip("=").replace("-", "+").replace("_", "/")
     try:
         decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)

@@ -15,8 +15,8 @@ def read_text_file(path: Path, what: str = "") -> str:
 
 
 def decode_text(data: bytes, *, where: str) -> str:
-    """The text, without a byte order mark. Raises `UsageError`, with the line where there are
-    several: `where` is a file, or one line of it."""
+    """The text, without a byte order mark. Raises `UsageError`, with the line if there are several.
+    `where` names a file, or one line of it."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{where} is UTF-16; save it as UTF-8")
     try:

@@ -36,7 +36,8 @@ def ids_of(ids: Sequence[int]) -> "array[int]":
 
 
 def last_of(ids: Sequence[int], token: int) -> int:
-    """Where `token` stands last; -1 if it does not. At the speed of memory: there may be many."""
+    """The last position of `token`; -1 if it is absent. It is fast, because there may be many
+    tokens."""
     packed_token = array(TYPE_IDS, [token]).tobytes()
     packed = ids_of(ids).tobytes()
     at = packed.rfind(packed_token)

@@ -49,7 +49,7 @@ class RoutedExperts(Struct, frozen=True, array_like=True, gc=False):
 
 
 def kept_before(experts: Sequence[RoutedExperts], keep: int) -> list[RoutedExperts]:
-    """Of a stream of which the first `keep` tokens go on in another one."""
+    """Those of a stream whose first `keep` tokens continue in another one."""
     return [
         RoutedExperts(e.blob, e.start, min(e.end, keep), e.width, e.layers, e.size)
         for e in experts
@@ -58,8 +58,8 @@ def kept_before(experts: Sequence[RoutedExperts], keep: int) -> list[RoutedExper
 
 
 def shrunk(numbers: bytes) -> tuple[int, bytes]:
-    """32-bit numbers, the lowest byte first, in as few bytes as hold them all, and how many these
-    are. No byte is looked at one by one: there are hundreds for each token."""
+    """32-bit little-endian numbers in as few bytes as hold them all, and the number of bytes. It
+    loops over no single byte, because each token has hundreds."""
     planes = [numbers[place::4] for place in range(4)]
     if any(plane.count(0) != len(plane) for plane in planes[2:]):
         return 4, numbers

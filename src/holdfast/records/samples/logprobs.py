@@ -12,13 +12,13 @@ from enum import StrEnum
 from holdfast.records.sampling import Sampling
 
 MAX_LOGPROB = 1e-3
-"""What rounding may leave of a probability of 1; a larger one is of no probability."""
+"""The error that rounding may add to a probability of 1; a larger logprob is invalid."""
 PROCESSING = "vLLM: --logprobs-mode processed_logprobs"
 """The option that makes an engine's logprobs PROCESSED."""
 
 
 class LogprobsMode(StrEnum):
-    """What an engine's logprobs have in them; in a sample, what its own do."""
+    """What an engine's logprobs include; in a sample, what the sample's logprobs include."""
 
     RAW = "raw"
     """Neither temperature nor cuts: the model's own distribution. vLLM's default."""
@@ -39,10 +39,9 @@ class Accepted(StrEnum):
     """Which logprobs samples are exported with."""
 
     PROCESSED = "processed"
-    """Those of the distribution that was sampled from; samples that are known to have others are
-    refused."""
+    """Logprobs of the sampled distribution; samples with known others are refused."""
     RAW = "raw"
-    """Whatever there is: each sample says which (`logprobs_mode`)."""
+    """Any logprobs: each sample says which (`logprobs_mode`)."""
 
 
 _FROM_THE_WORST = tuple(LogprobsMode)
@@ -65,7 +64,7 @@ def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
 
 
 def distribution_of(sampling: Sampling) -> str:
-    """What of it decides how far logprobs can be off, as text."""
+    """The part of the sampling that decides how far logprobs can be off, as text."""
     text = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
     numbers = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     for name in sampling.altered_by:

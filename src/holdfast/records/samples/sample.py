@@ -37,17 +37,18 @@ class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepReward(Struct, frozen=True, array_like=True, gc=False):
-    """What an environment gave before token `place` of a sample."""
+    """A reward that an environment gave before token `place` of a sample."""
 
     place: int
     reward: float
 
 
 class Sample(Struct, omit_defaults=False):
-    """What a trainer reads. `loss_mask` and `logprobs` are as long as `token_ids`.
+    """The data that a trainer reads.
 
-    One that is not consistent cannot be made: lengths, spans and numbers are checked. Only the
-    placeholder of an aborted trajectory, which is in no loss, has a shape of its own.
+    `loss_mask` and `logprobs` are as long as `token_ids`. Lengths, spans and numbers are checked,
+    so an inconsistent sample cannot be made. Only the placeholder of an aborted trajectory, which
+    is in no loss, has another shape.
     """
 
     task: str
@@ -66,7 +67,7 @@ class Sample(Struct, omit_defaults=False):
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """Of which distribution the logprobs of the trained tokens are; of several, the worst."""
     trajectory: str = ""
-    """What its branches have in common: task/sample."""
+    """The name that its branches share: task/sample."""
     turns: list[TurnSpan] = []
     """Where turns were sampled, and how."""
     step_rewards: list[StepReward] = []
@@ -87,7 +88,7 @@ class Sample(Struct, omit_defaults=False):
 
 
 def _inconsistency(sample: Sample) -> str:
-    """What is wrong with it; "" when nothing is."""
+    """What is inconsistent about it; "" if nothing is."""
     length = len(sample.token_ids)
     if not length == len(sample.loss_mask) == len(sample.logprobs):
         return (
@@ -229,9 +230,8 @@ def experts_of(history: History) -> list[list[RoutedExperts]]:
 
 
 def has_tokens(history: History) -> bool:
-    """Whether there is something to train on. What a voice without token ids says beside a policy
-    that has them, such as a simulated user behind a chat API, is part of the
-    environment."""
+    """Whether there are tokens to train. Replies without token ids beside a policy that has them,
+    such as those of a simulated user behind a chat API, count as part of the environment."""
     generations = history.generations
     return all(step.ids for step in generations) or any(
         step.ids and step.trainable for step in generations

@@ -29,7 +29,7 @@ class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
     permanent: bool
     """It failed the trajectory for good."""
     closing: bool
-    """An environment could not be closed. What was done in it stands."""
+    """Whether an environment could not be closed. The results in it stand."""
 
 
 class Summary(Struct, frozen=True, array_like=True, gc=False):
@@ -58,7 +58,7 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
     seconds: float = 0.0
     """Spent in generations, tools and environments, over all attempts that count."""
     unscored: str | None = None
-    """Why its scorer gave an outcome no score; None where it has one, or was not scored."""
+    """Why the scorer gave an outcome no score; None if it gave one, or if nobody scored."""
     unread: bool = False
     """It has no score because a judge's answers could not be read."""
     metrics: dict[str, float] = {}
@@ -66,7 +66,9 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
     used: UsageByModel = {}
     """All that was ever sampled, by model."""
     versions: tuple[str, ...] | None = ()
-    """Of the weights that sampled it; None where one is not known."""
+    """The versions of the weights that sampled it; None if one is unknown."""
+    reused: str = ""
+    """The run that sampled it, where that was another one."""
 
 
 def summarize(history: History) -> Summary:
@@ -99,11 +101,12 @@ def summarize(history: History) -> Summary:
         failures=_failures(history, final),
         used=history.used,
         versions=_versions(replies),
+        reused=history.reused,
     )
 
 
 def last_failure(history: History) -> Failure | None:
-    """What made it fail for good: its scoring, when it had come that far."""
+    """The failure that ended it; that of its scoring, if it got so far."""
     scored_last = history.finished is not None and history.finished.reason == "scoring failed"
     failures = history.scoring_failures if scored_last else history.failures
     return failures[-1] if failures else None

@@ -21,18 +21,16 @@ class WeightVersion(Struct, frozen=True):
 
 
 def newest_of(versions: Iterable[WeightVersion]) -> WeightVersion | None:
-    """That of the last step, whatever was published last: steps may have been trained again. Of
-    several of one step, the one that was published last."""
+    """The version of the last step, even if an older step was published later, because steps may be
+    trained again. Of several versions of one step, the latest."""
     return max(versions, key=lambda version: (version.step, version.ordinal), default=None)
 
 
 def staleness(
     spans: Iterable[VersionSpan], versions: Sequence[WeightVersion], *, now: int
 ) -> int | None:
-    """How many steps the oldest of `spans` is behind the weights that step `now` has made.
-
-    None if a span's version is unknown, or none of the run's.
-    """
+    """How many steps the oldest of `spans` is behind the weights of step `now`. None if a span's
+    version is unknown, or not the run's."""
     steps = {version.name: version.step for version in versions}
     oldest = now
     for span in spans:

@@ -26,7 +26,7 @@ from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
 _asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # frozen
-"""Whose identity is being asked for: that may be made of its own methods."""
+"""The objects whose `identity` is being read: it may be computed by their own methods."""
 
 
 class Parts:
@@ -43,7 +43,8 @@ class Parts:
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
         self._seen: dict[object, object] = {}
-        """What was read, by its id; kept, so that the id stays its own."""
+        """The objects that were read, by id. They are kept, so that no other object gets the same
+        id."""
         self._waiting: list[tuple[Any, bool]] = []
         self._home = str(innermost(home).__module__)
         file = getattr(sys.modules.get(self._home), "__file__", None) or ""
@@ -66,7 +67,7 @@ class Parts:
         self._read_waiting()
 
     def add_values(self, values: Mapping[str, object]) -> None:
-        """What a function is called with."""
+        """Adds the arguments of a function."""
         self._put_values("", values)
         self._read_waiting()
 
@@ -87,13 +88,14 @@ class Parts:
             self.put(f"{of}.{name}" if of else name, self._text.of(value))
 
     def _label(self, module: str, name: str) -> str:
-        """With the last part of a module's name alone: a package may lie in another one."""
+        """A label with only the last part of a module's name, because a package may be inside
+        another one."""
         return name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
 
     # --- what stands behind a value
 
     def _mark(self, value: Any) -> str:
-        """What stands for it within plain data."""
+        """The mark that replaces it within plain data."""
         self._follow(value)
         held = stored(value) if _is_tool(value) else {}
         settings = {name: each for name, each in sorted(held.items()) if is_atom(each)}
@@ -101,7 +103,7 @@ class Parts:
         return f"{named.__qualname__} {identity_of(value)} {settings}"
 
     def _follow(self, value: Any, *, is_root: bool = False) -> None:
-        """What stands behind what is no plain data is read once."""
+        """Reads, once, what an object that is no plain data refers to."""
         if id(value) not in self._seen:
             self._seen[id(value)] = value
             self._waiting.append((value, is_root))
@@ -194,7 +196,8 @@ class Parts:
                 self._add_variable(head, scope, rest)
 
     def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
-        """By how it is made, where it is neither plain data nor defined with a name."""
+        """Adds a variable by the statement that creates it, if it is neither plain data nor defined
+        with a name."""
         label, value = self._label(str(scope.get("__name__")), name), scope[name]
         is_read = self._add_attribute(label, value, rest)
         if is_read or identity_of(value) or (name, id(scope)) in self._seen:
@@ -205,8 +208,8 @@ class Parts:
         self._add_named(label, source, there, closure={})
 
     def _add_attribute(self, label: str, value: object, rest: list[str]) -> bool:
-        """Of a module, or of an object that holds data, only what is named of it. Whether there is
-        no more to it than what was read."""
+        """Adds the named attribute of a module or a data object. Returns whether that is all there
+        is to read."""
         if _is(value, ModuleType):
             if rest and is_own(value) and rest[0] in vars(value):
                 self._add_variable(rest[0], vars(value), rest[1:])
@@ -228,14 +231,14 @@ def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGu
 
 
 def identity_of(value: object) -> str:
-    """What an object of the user's, or of ours, says of itself; "" where it says nothing."""
+    """The `identity` of an object, the user's or ours; "" without one."""
     if not _is_readable(type(value)):
         return ""
-    asked = _asked.get()
-    if not hasattr(type(value), "identity") or id(value) in asked:
+    visited = _asked.get()
+    if not hasattr(type(value), "identity") or id(value) in visited:
         identity = stored(value).get("identity")
     else:
-        token = _asked.set(asked | {id(value)})
+        token = _asked.set(visited | {id(value)})
         identity = getattr(value, "identity", "")
         _asked.reset(token)
     return identity if isinstance(identity, str) else ""
@@ -251,7 +254,7 @@ def _is_tool(value: object) -> bool:
 
 
 def innermost(candidate: Any) -> Any:
-    """What of it has a name: the function under partials and wrappers, or the class."""
+    """The named part of it: the function under partials and wrappers, or the class."""
     if _is_tool(candidate):
         candidate = stored(candidate)["function"]
     while _is(candidate, functools.partial):
@@ -262,14 +265,14 @@ def innermost(candidate: Any) -> Any:
 
 
 def _imports(source: SourceText) -> dict[str, Any]:
-    """What code imports where it runs, by the names that it has there."""
-    found: dict[str, Any] = {}
+    """What code imports when it runs, by its names there."""
+    imports: dict[str, Any] = {}
     for name, (module, inside) in source.imports.items():
         if (imported := import_own(module)) is not None:
-            found[name] = sys.modules[name] if module.startswith(f"{name}.") else imported
+            imports[name] = sys.modules[name] if module.startswith(f"{name}.") else imported
             if inside:
-                found[name] = getattr(imported, inside, import_own(f"{module}.{inside}"))
-    return found
+                imports[name] = getattr(imported, inside, import_own(f"{module}.{inside}"))
+    return imports
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
@@ -289,7 +292,7 @@ def _defaults(function: FunctionType) -> dict[str, object]:
 
 
 _noting: "ContextVar[Parts | None]" = ContextVar("noting", default=None)
-"""What is read while an `identity` is asked for, which may stand for code as well."""
+"""Collects what is read while an `identity` is computed, which may also cover code."""
 
 
 def fingerprint_of(candidate: object) -> str:
@@ -298,7 +301,7 @@ def fingerprint_of(candidate: object) -> str:
 
 
 def fingerprinted(candidate: object) -> tuple[str, Code]:
-    """`name@digest`, and what it stands for."""
+    """`name@digest`, and what it covers."""
     with noting(candidate) as parts:
         parts.add(candidate)
     return f"{innermost(candidate).__name__}@{parts.digest}", Code(parts.digests)
@@ -328,7 +331,7 @@ def identified_in(*candidates: object) -> list[object]:
 
 @contextmanager
 def noting(home: object) -> Iterator[Parts]:
-    """What is added in the block; `home` as in `Parts`."""
+    """Collects what is added in the block; `home` as in `Parts`."""
     parts = Parts(home)
     token = _noting.set(parts)
     try:

@@ -91,12 +91,12 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 def _packages_of(file: Path) -> list[Path]:
     """The folders that are packages around it, the outermost first."""
-    found: list[Path] = []
+    packages: list[Path] = []
     for folder in file.parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
             break
-        found.insert(0, folder)
-    return found if file.stem.isidentifier() and file.stem != "__init__" else []
+        packages.insert(0, folder)
+    return packages if file.stem.isidentifier() and file.stem != "__init__" else []
 
 
 def _search_in(file: Path, packages: list[Path]) -> None:
@@ -110,8 +110,8 @@ def _search_in(file: Path, packages: list[Path]) -> None:
 
 
 def _name_in(packages: list[Path], path: Path) -> str | None:
-    """Imports the packages around a file, and returns its name in them; None where it is in none,
-    or where another module has the outermost one's name."""
+    """Imports the packages around a file, and returns its name in them. None if it is in no
+    package, or if another module has the outermost package's name."""
     if not packages or not _is_free(packages[0]):
         return None
     outermost, names = packages[0], [folder.name for folder in packages]
@@ -149,7 +149,8 @@ def _remedy(error: BaseException, path: Path) -> str:
 
 
 def _free_name(stem: str) -> str:
-    """A file may be called `json.py`; the module of that name is still the one that we need."""
+    """A module name that is free. A file may be called `json.py`, and we still need the module of
+    that name."""
     taken = stem in sys.modules or stem in sys.stdlib_module_names
     return f"rollout_file_{stem}" if taken else stem
 
@@ -161,7 +162,8 @@ def user_traceback(error: BaseException) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """From the user's first frame on and without ours, in all errors that led to this one."""
+    """The traceback from the user's first frame on, without our frames, for all errors that led to
+    this one."""
     return guarded(lambda: _format_error(readable(error)), lambda worse: plain_text_of(error))
 
 

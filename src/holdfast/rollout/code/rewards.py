@@ -17,7 +17,7 @@ _UNREWARDED = frozenset(
         *("tools", "truncate", "value"),
     }
 )
-"""What a rollout's context has that earns nothing by itself."""
+"""Methods of the rollout's context that earn nothing by themselves."""
 
 
 def may_reward(rollout: Callable[..., object]) -> bool:

@@ -43,7 +43,7 @@ def is_own(subject: "FunctionType | type | ModuleType") -> bool:
 
 
 def import_own(name: str) -> "ModuleType | None":
-    """A module that code imports where it runs; None where it is not the user's, or not there."""
+    """A module that code imports when it runs; None if it is missing, or not the user's."""
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None or (spec.origin is not None and not _is_own_file(spec.origin)):
@@ -91,13 +91,13 @@ Scope = Mapping[str, Any]
 class SourceText(Struct, frozen=True):
     text: str
     names: frozenset[str]
-    """Those that it reads, with attributes: `texts.PROMPT`."""
+    """The names that it reads, with attributes: `texts.PROMPT`."""
     imports: Mapping[str, tuple[str, str]]
-    """What it imports itself: the module of each name, and its name there ("": the module)."""
+    """Its own imports: the module of each name, and its name there ("": the module itself)."""
 
 
 class _File:
-    """What a file, or a notebook's cell, defines."""
+    """The definitions in a file, or in a notebook's cell."""
 
     def __init__(self, text: str):
         self.definitions: dict[tuple[str, int], _Function | ast.ClassDef] = {}
@@ -132,7 +132,7 @@ _parsed = functools.lru_cache(maxsize=1024)(_File)
 
 
 def function_source(function: FunctionType, *, decorated: bool = True) -> SourceText:
-    """By what it names and says where it has no source, as what `exec` made has none."""
+    """The source of a function. Without one, as after `exec`, its names and constants."""
     node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
     if node is None:
@@ -144,17 +144,17 @@ def function_source(function: FunctionType, *, decorated: bool = True) -> Source
 
 
 def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
-    """None where it has no source."""
+    """None if it has no source."""
     code, file = function.__code__, _file_at(function.__code__.co_filename)
     if code.co_name == "<lambda>":  # The innermost of those that are in one another.
-        found = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
-        return next((each for each in reversed(found) if _is_lambda_of(each, code)), None)
+        definitions = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
+        return next((each for each in reversed(definitions) if _is_lambda_of(each, code)), None)
     node = file.definitions.get((code.co_name, code.co_firstlineno))
     return node if isinstance(node, _Function) else None
 
 
 def class_source(kind: type) -> SourceText:
-    """Of its own definition: those of its bases are theirs."""
+    """The source of a class's own definition; its bases have theirs."""
     scope = scope_of(kind)
     functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
     files = [str(scope.get("__file__", "")), *(each.__code__.co_filename for each in functions)]
@@ -173,7 +173,8 @@ def scope_of(kind: type) -> Scope:
 
 
 def variable_source(name: str, scope: Scope) -> tuple[SourceText, Scope]:
-    """Of the statements that set it, and the module in which they stand: it may be imported."""
+    """The source of the statements that set a variable, and their module, since it may be
+    imported."""
     statements = _file_at(str(scope.get("__file__", ""))).statements
     source = _source([each for each in statements if name in _set_by(each)], scope)
     module, original = source.imports.get(name, ("", ""))
@@ -190,8 +191,8 @@ def _source(nodes: Iterable[ast.AST], scope: Scope) -> SourceText:
 
 
 def _as_text(node: ast.AST) -> str:
-    """Of one node, in the order of `ast.walk`. What is empty is left out: versions of Python differ
-    in that."""
+    """The text of a node, in the order of `ast.walk`. Empty fields are left out, because they
+    differ between versions of Python."""
     fields = [(name, getattr(node, name, None)) for name in node._fields]
     shown = [f"{name}={_shown(value)}" for name, value in fields if value not in (None, [])]
     return f"{type(node).__name__}({', '.join(shown)})"
@@ -206,7 +207,8 @@ def _shown(value: object) -> str:
 
 
 def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
-    """A name with the attributes that are read of it; what is only set is not read."""
+    """A name with the attributes that are read from it; attributes that are only set do not
+    count."""
     inner: set[ast.AST] = set()
     for node in nodes:
         if node in inner or not isinstance(node, ast.Name | ast.Attribute):

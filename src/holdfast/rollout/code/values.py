@@ -41,7 +41,7 @@ class DataText:
         self._open: list[int] = []
 
     def of(self, value: object) -> str:
-        """By its type alone where it is too large to be read at each start."""
+        """The value; only its type if it is too large to read at each start."""
         around = self._left, self._open  # What is not plain may hold what is.
         self._left, self._open = _MOST, []
         try:
@@ -101,7 +101,7 @@ class DataText:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """Of a fixed length, however deep what they stand for is."""
+    """A digest of fixed length, however deep the value is."""
     text = repr(list(texts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -122,17 +122,17 @@ def is_data(value: object) -> bool:
 
 
 def stored(value: object) -> dict[str, object]:
-    """What an object holds, in its `__dict__` and in slots, read past anything of its class."""
-    found: dict[str, object] = {}
+    """What an object holds in its `__dict__` and slots, without calling anything of its class."""
+    stored_values: dict[str, object] = {}
     for base in type(value).__mro__:
         for name, slot in vars(base).items():
             if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
                 try:
-                    found[name] = slot.__get__(value)
+                    stored_values[name] = slot.__get__(value)
                 except AttributeError:  # Not set.
                     continue
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:  # It has slots alone.
-        return found
-    return found | own if isinstance(own, dict) else found
+        return stored_values
+    return stored_values | own if isinstance(own, dict) else stored_values

@@ -35,17 +35,17 @@ class Recovery(StrEnum):
 
 
 class Observation(Struct, frozen=True, gc=False):
-    """What an environment answers. It is recorded before anyone sees it."""
+    """An environment's answer. It is recorded before anyone sees it."""
 
     text: str
-    """What the policy is shown."""
+    """The text that the policy sees."""
     reward: float = 0.0
     done: bool = False
     """The episode is over."""
     truncated: bool = False
     """A limit of the environment's own ended it."""
     info: Mapping[str, object] = {}
-    """Whatever else a rollout wants to know: numbers, strings, bytes, lists, dicts."""
+    """Anything else for the rollout: numbers, strings, bytes, lists, dicts."""
     error: str = ""
     """Why the action was rejected (see `ToolSaysNo`); set by Holdfast."""
     path: str = ""
@@ -173,7 +173,7 @@ class Environment:
         raise UsageError(f"{type(self).__name__} defines no `reset(self, *, seed)`")
 
     def step(self, action: str) -> Seen | Awaitable[Seen]:
-        """Does what the policy said."""
+        """Runs the policy's action."""
         raise UsageError(f"{type(self).__name__} defines no `step(self, action)`")
 
     def close(self) -> Awaitable[None] | None:
@@ -224,7 +224,7 @@ def observation_of(step: EnvironmentStepped) -> Observation:
 
 
 def answer_of(result: ToolResult) -> Observation:
-    """What an environment's tool answered."""
+    """The answer of an environment's tool."""
     reward = result.reward or 0.0
     return Observation(
         result.content, reward, result.done, result.truncated, error=result.error, path=result.path

@@ -57,8 +57,8 @@ class BoundTool(Tool):
     async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:
             return await await_result(self.function(**arguments))
-        found = await self.episode.thread.run(lambda: self.function(**arguments))
-        return await await_result(found)
+        returned = await self.episode.thread.run(lambda: self.function(**arguments))
+        return await await_result(returned)
 
 
 class Episode:
@@ -90,7 +90,7 @@ class Episode:
 
     @property
     def thread(self) -> OwnThread:
-        """Where the environment's blocking calls run, those of its tools, too."""
+        """The thread of the environment's blocking calls, including its tools."""
         return self._live.guarded.thread
 
     @property
@@ -117,8 +117,8 @@ class Episode:
                 return Contract.IDEMPOTENT
 
     def check_of(self, session: Session) -> None:
-        """Refuses the episode of another trajectory, or of an earlier attempt: what is done in it
-        would be recorded where it did not happen."""
+        """Refuses the episode of another trajectory, or of an earlier attempt, because its actions
+        would be recorded in the wrong place."""
         if self._session is not session:
             owner = "an earlier attempt" if self._session.name == session.name else None
             raise UsageError(
@@ -166,7 +166,7 @@ class Episode:
         self._observe(step)
 
     async def act(self, path: str, action: str) -> Observation:
-        """What the environment answers to `action`, the step at `path`."""
+        """The environment's answer to `action`, the step at `path`."""
         if isinstance(action, Reply):
             raise UsageError("an action is text: reply.text")
         if not isinstance(action, str):
@@ -239,7 +239,7 @@ class Episode:
             self._live.mark_done(path)
 
     def add_result(self, result: ToolResult) -> None:
-        """What a tool call earned, and whether it ended the episode; live or replayed."""
+        """Adds what a tool call earned, and whether it ended the episode; live or replayed."""
         if result.reward is not None:
             self.rewards.append(result.reward)
             self.observation = answer_of(result)

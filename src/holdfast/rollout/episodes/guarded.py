@@ -36,7 +36,7 @@ class NotAnObservation(UsageError, TypeError):
 
 
 class GuardedEnvironment:
-    """Whatever goes wrong in here is remembered by the attempt: no rollout can swallow it."""
+    """An environment whose errors the attempt remembers, so that no rollout can swallow them."""
 
     def __init__(self, state: AttemptState, environment: Environment):
         self.opened = False
@@ -76,7 +76,7 @@ class GuardedEnvironment:
         await self._require("restore", self._environment.restore, state)
 
     async def close(self) -> None:
-        """Its error is the caller's to record: what was done in the environment stands."""
+        """Closes the environment. The caller records an error of it; the results stand."""
         limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
@@ -121,19 +121,19 @@ class GuardedEnvironment:
             return await self._await_within(call(), limit, late)
         try:
             if self._environment.inline:
-                found = call()
+                outcome = call()
             else:
-                found = await self.thread.run(call, timeout=limit, behind=behind)
+                outcome = await self.thread.run(call, timeout=limit, behind=behind)
         except CallTimedOut as error:
             raise EnvironmentBroken(late) from error
-        if isinstance(found, Awaitable):
-            return await self._await_within(found, limit, late)
-        return found
+        if isinstance(outcome, Awaitable):
+            return await self._await_within(outcome, limit, late)
+        return outcome
 
-    async def _await_within(self, found: Awaitable[Any], limit: float, late: str) -> Any:
+    async def _await_within(self, awaitable: Awaitable[Any], limit: float, late: str) -> Any:
         try:
             async with asyncio.timeout(limit) as deadline:
-                return await contain(found)
+                return await contain(awaitable)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -183,9 +183,9 @@ def can_be_called(method: Callable[..., object], *args: object, **kw: object) ->
 def identity_of(environment: Environment) -> str:
     identity: object = environment.identity
     if not isinstance(identity, str):
-        found = "a method" if inspect.isroutine(identity) else f"{identity!r:.200}"
+        text = "a method" if inspect.isroutine(identity) else f"{identity!r:.200}"
         raise UsageError(
-            f"{environment.name}.identity has to be a string, and a property, not {found}"
+            f"{environment.name}.identity has to be a string, and a property, not {text}"
         )
     return identity
 

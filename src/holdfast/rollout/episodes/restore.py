@@ -58,7 +58,7 @@ class LiveEnvironment:
         self._done: list[str] = []
         """The actions that the environment has been through."""
         self._kept = 0
-        """After how many of them the last snapshot was taken."""
+        """The number of actions before the last snapshot."""
         self._way_back = asyncio.Lock()
         self._cuts = 0
         """How often the record was cut when the environment was last known to agree with it."""
@@ -195,23 +195,23 @@ class LiveEnvironment:
                 asyncio.timeout(tool.caller_timeout),
                 StepScope(self._session, intent.path, in_environment=True),
             ):
-                found = await begin()
-            if isinstance(found, Observation):
+                observation = await begin()
+            if isinstance(observation, Observation):
                 return structs.replace(
-                    check_observation(found), text=tool.render_result(found.text)
+                    check_observation(observation), text=tool.render_result(observation.text)
                 )
-            return Observation(tool.render_result(found))
+            return Observation(tool.render_result(observation))
         except ToolSaysNo as no:
             return Observation(tool.render_result(str(no)), error=type(no).__name__)
         except Exception as error:
             raise self.guarded.break_attempt(f"tool {tool.name}", error) from error
 
-    async def _compare(self, path: str, found: Observation) -> None:
+    async def _compare(self, path: str, observation: Observation) -> None:
         recorded = self._recorded_at(path)
-        if _shape(found) == _shape(recorded):
+        if _shape(observation) == _shape(recorded):
             return
         session, name = self._session, self._environment.name
-        difference = divergence.of_observations(_describe(recorded), _describe(found))
+        difference = divergence.of_observations(_describe(recorded), _describe(observation))
         where = f"{name}, at step {path}: {difference}"
         if session.context.on_divergence is OnDivergence.FAIL:
             raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))

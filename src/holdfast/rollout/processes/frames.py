@@ -1,7 +1,7 @@
-"""What is sent between a process of user code and whoever started it: length, then msgpack.
+"""The frames between a process of user code and its parent: a length, then msgpack.
 
-Plain values only. Nothing is pickled: neither side can make the other run code. Both sides refuse
-frames beyond a limit.
+They hold plain values only. Nothing is pickled, so neither side can make the other run code. Both
+refuse frames beyond a limit.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def receive(reader: asyncio.StreamReader, *, most: int) -> bytes:
 
 
 def read(file: BinaryIO, *, most: int) -> bytes:
-    """As `receive`, without a loop; EOFError when there is none any more."""
+    """As `receive`, without an event loop. EOFError after the last frame."""
     head = file.read(LENGTH.size)
     size = _length(head, most) if len(head) == LENGTH.size else 1
     body = file.read(size)

@@ -143,7 +143,7 @@ def check_environments(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnviro
 
 
 def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
-    """A function of a task, checked where it is set up; what it makes is seen when it is called."""
+    """A function of a task. The function is checked at setup, its results at each call."""
     wants = f"{what} wants a function that makes {makes} from a task"
     if isinstance(function, Environment):
         raise UsageError(f"{wants}, not an instance: lambda task: {type(function).__name__}(…)")

@@ -21,7 +21,7 @@ from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 DEFAULT_TURNS = 20
 STOP = "###STOP###"
-"""What a simulated user says, by default, to end a dialogue."""
+"""The text with which a simulated user ends a dialogue, by default."""
 BEGIN = "Begin."
 """The first message to the simulated user: chat templates want another role to begin."""
 

@@ -40,7 +40,7 @@ __all__ = [
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
-"""What a rollout returns: nothing, its reward, or (turns used, reward)."""
+"""What a rollout may return: nothing, its reward, or (turns used, reward)."""
 RolloutFunction = Callable[[Rollout], Awaitable[Returned]]
 
 NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
@@ -48,13 +48,13 @@ NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What a processor is given. `open` makes the durable context of a row's trajectory."""
+    """The argument of a processor. `open` makes the durable context of a row's trajectory."""
 
     model: str
     sampling: Sampling
     open: Callable[[Task], Rollout]
     completion_params: Mapping[str, object] = field(default_factory=lambda: _DERIVED)
-    """What the run was started with, by the names of chat APIs; by default model and sampling."""
+    """The run's parameters by the names of chat APIs; by default model and sampling."""
 
     def __post_init__(self) -> None:
         if self.completion_params is _DERIVED:
@@ -86,7 +86,7 @@ def completion_params_of(
 
 
 def _more_params(sampling: Sampling) -> dict[str, object]:
-    """Those that not every chat API has, where they are set."""
+    """The set parameters that some chat APIs lack."""
     params: dict[str, object] = {
         name: getattr(sampling, name)
         for name in MORE_PARAMS
@@ -274,8 +274,8 @@ async def _wrong_result(processor: RolloutProcessor, result: object) -> UsageErr
         elif asyncio.iscoroutine(item):
             item.close()
     kinds = ", ".join(type(item).__name__ for item in items[:5])
-    found = f"{len(items)} of {kinds}" if isinstance(result, list | tuple) else kinds
+    text = f"{len(items)} of {kinds}" if isinstance(result, list | tuple) else kinds
     return UsageError(
-        f"{type(processor).__name__} returned {found} for 1 row; it wants a list of asyncio tasks, "
+        f"{type(processor).__name__} returned {text} for 1 row; it wants a list of asyncio tasks, "
         "of which task i belongs to row i"
     )

@@ -108,7 +108,8 @@ class ClientCache:
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
     def client_for(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
-        """The client for `model` at `urls`, or where the run's own policy is; None: that one."""
+        """The client for `model` at `urls`, or at the run's own policy; None: the run's policy
+        itself."""
         if urls is None and model == own.model:
             return None
         from holdfast.policy.client.endpoint import base_url
@@ -149,7 +150,8 @@ class ClientCache:
         return self._open[addresses, model]
 
     async def aclose(self) -> None:
-        """Closes all; then raises the error of the one that failed, or a group of several."""
+        """Closes all clients; then raises the error of the one that failed, or a group of
+        several."""
         clients, self._open = list(self._open.values()), {}
         results = await asyncio.gather(
             *(client.aclose() for client in clients), return_exceptions=True

@@ -47,14 +47,14 @@ IGNORED = frozenset(
 
 
 class CompletionParams(msgspec.Struct, frozen=True):
-    """What completion params ask for; None where they leave it to the run."""
+    """What completion params set; None where they leave it to the run."""
 
     model: str | None = None
     n: int | None = None
     base_url: str | None = None
     changes: dict[str, Any] = {}
-    """What they change about the run's sampling: keywords for `t.generate`. Of what is in an
-    `extra_body`, that has only what has no name here."""
+    """What they change in the run's sampling: keywords for `t.generate`. `extra_body` keeps only
+    members without a name here."""
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
@@ -93,14 +93,14 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """What of it makes another run, beyond its code."""
+        """What makes another run of it, beyond its code."""
         own = {key: value for key, value in sorted(self._own.items()) if key != "n"}
         renderer = self._renderer.name if self._renderer else ""
         return f"{own!r} {self.drop_trailing_assistant_messages} {renderer}"
 
     @property
     def samples(self) -> int | None:
-        """How many samples of each task its completion params ask for; None: they do not say."""
+        """The number of samples of each task in its completion params; None if they have none."""
         return self._params.n
 
     async def setup(self) -> None:
@@ -164,20 +164,20 @@ def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
 
 
 def row_params(task: Task) -> dict[str, object]:
-    """What a task itself says about its sampling; a None says nothing."""
+    """What a task says about its own sampling; None counts as absent."""
     return _params_in(_mapping(task, "input_metadata"), task) | _params_in(task.metadata, task)
 
 
 def _params_in(holder: Mapping[str, object], task: Task) -> dict[str, object]:
-    found = holder.get("completion_params") or {}
-    if not isinstance(found, Mapping):
-        raise ValueError(f"task {task.id!r}: completion_params are no object: {found!r}")
-    return {str(name): value for name, value in found.items() if value is not None}
+    parameters = holder.get("completion_params") or {}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"task {task.id!r}: completion_params are no object: {parameters!r}")
+    return {str(name): value for name, value in parameters.items() if value is not None}
 
 
 def _mapping(task: Task, name: str) -> Mapping[str, object]:
-    found = task.metadata.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = task.metadata.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def read_params(
@@ -211,9 +211,11 @@ def read_params(
 
 
 def flatten(params: Mapping[str, object], *, where: str) -> dict[str, object]:
-    """`extra_body` is how clients send what they do not know: of its members, those that have a
-    name here are taken out. It adds, and changes nothing: whom to ask and how often is not said
-    there, and nothing is said twice. None says nothing."""
+    """Flattens `extra_body`, in which clients send parameters that they do not know.
+
+    Members with a name here are taken out of it. They may only add: addresses, counts and
+    parameters that are also set outside are refused. None counts as absent.
+    """
     named = {name: value for name, value in params.items() if value is not None}
     extra = named.pop("extra_body", None) or {}
     if not isinstance(extra, Mapping):

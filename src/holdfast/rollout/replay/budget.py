@@ -16,7 +16,7 @@ from holdfast.records.trajectory import Truncation
 
 
 class Limits(Struct, frozen=True):
-    """What a trajectory may use. None: as much as it likes."""
+    """The limits of a trajectory; None: no limit."""
 
     turns: int | None = None
     """Replies of the policy."""
@@ -40,7 +40,7 @@ class Limits(Struct, frozen=True):
 
 
 class Spent(Struct):
-    """What of it was used, by the recorded steps alone."""
+    """What was used of the limits, by the recorded steps."""
 
     turns: int = 0
     tokens: int = 0
@@ -83,7 +83,7 @@ class Budget:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
-        """What was sampled inside another step; its time counts already."""
+        """Adds what was sampled inside another step, whose time counts already."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += step.counted.completion_tokens

@@ -84,8 +84,8 @@ class StepScope:
 
     @property
     def budget(self) -> Budget:
-        """What was spent in it so far. Its conversation counts that when the step is done, from
-        what is recorded, as it does when the step is replayed."""
+        """What was spent inside the step so far. The conversation counts it from the records when
+        the step is done, as on replay."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget
@@ -111,8 +111,8 @@ class StepScope:
 
 
 def check_own_attempt(session: "Session") -> None:
-    """Refuses the steps of an attempt where another one is worked on: they would be recorded as
-    something that the other never did."""
+    """Refuses steps of one attempt while another one runs: they would be recorded for an attempt
+    that never made them."""
     reference = CURRENT.get().session
     current = None if reference is None else reference()
     if current is None or current is session:

@@ -1,7 +1,5 @@
-"""Divergence in words: what is recorded, what the rollout asks for now, and where they part.
-
-However long the two are, the words are few and found quickly, and both sides are in them.
-"""
+"""Divergence in words: the record, the rollout's new request, and where they differ. The text is
+short and made quickly, however long the two are, and shows both sides."""
 
 import difflib
 from collections.abc import Callable, Sequence

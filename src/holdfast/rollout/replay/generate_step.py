@@ -43,7 +43,7 @@ class GenerateStep(Struct, frozen=True):
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
     seed_from: str = ""
-    """What its seed, and the ids of its calls, are derived from, where that is not its path."""
+    """The source of its seed and of its calls' ids, if that is not its path."""
     seed: int | None = None
     """The seed that the caller asks for, instead of the derived one."""
     bare: bool = False
@@ -61,7 +61,7 @@ class DraftListener(Struct, frozen=True):
     """A listener to a generation while it is sampled: it gets durable tokens only."""
 
     hear: Callable[[Draft], None]
-    """Called with each part of it, first with what is durable from before."""
+    """Called with each draft, beginning with what is durable already."""
     every: int
     """Tokens between two calls."""
     seconds: float | None
@@ -108,7 +108,7 @@ async def sample(
 
 
 def _with_experts(sampling: Sampling, *, experts: bool) -> Sampling:
-    """Of another speaker, no experts are asked for, whatever the run wants of its policy."""
+    """Asks for routed experts of the run's policy only, not of other speakers."""
     if sampling.routed_experts == experts:
         return sampling
     return structs.replace(sampling, routed_experts=experts)
@@ -128,12 +128,12 @@ async def _keep_experts(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> RoutedExperts | None:
     """Durable before the generation that refers to them."""
-    found, start = completion.experts, _experts_from(session, speaker, turn)
-    if found is None or start is None:
+    experts, start = completion.experts, _experts_from(session, speaker, turn)
+    if experts is None or start is None:
         return None
-    blob = await session.blobs.put_blob(found.data)
-    end = start + found.rows
-    return RoutedExperts(blob, start, end, found.width, found.layers, found.size)
+    blob = await session.blobs.put_blob(experts.data)
+    end = start + experts.rows
+    return RoutedExperts(blob, start, end, experts.width, experts.layers, experts.size)
 
 
 async def run_step(
@@ -169,7 +169,7 @@ async def _sample_within_limits(
 
 
 def _stop_token_ids(speaker: Speaker, sampling: Sampling) -> tuple[int, ...]:
-    """With `ignore_eos`, only those that were asked for."""
+    """With `ignore_eos`, only the requested ones."""
     own = () if sampling.ignore_eos else speaker.renderer.stop_token_ids
     return tuple(dict.fromkeys((*own, *sampling.stop_token_ids)))
 
@@ -259,6 +259,7 @@ async def build_step(
         tools=_tools_to_record(session, turn),
         experts=await _keep_experts(session, speaker, turn, completion),
         reasoning_tags=completion.reasoning_tags,
+        dialect=completion.dialect,
     )
 
 
@@ -270,7 +271,7 @@ def _with_raw_message(completion: Completion) -> Completion:
 
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
-    """None where they are what is recorded already: see `Generated.tools`."""
+    """None if they equal what is recorded already: see `Generated.tools`."""
     shown = msgspec.json.encode(turn.tools).decode()
     known = session.history.shown_tools.get(turn.prompt.base)
     if known is None:
@@ -289,13 +290,13 @@ def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Me
 def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
     if turn.bare:
         return Message(Role.ASSISTANT, speaker.renderer.decode(ids, special=False))
-    found = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
-    if turn.tools or not found.tool_calls:
-        return found
+    message = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+    if turn.tools or not message.tool_calls:
+        return message
     # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
     stops = speaker.renderer.stop_token_ids
     reply_ids = itertools.takewhile(lambda token: token not in stops, ids)
-    return without_calls(found, speaker.renderer.decode(array("i", reply_ids)))
+    return without_calls(message, speaker.renderer.decode(array("i", reply_ids)))
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:

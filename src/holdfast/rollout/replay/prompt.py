@@ -60,7 +60,7 @@ class Stream:
         """How many of those are kept, and what follows them, packed: prompt and completion."""
         self.base = ""
         self.messages: list[Message] = []
-        """What it stands for, the last reply included."""
+        """Its messages, including the last reply."""
         self._completion: array[int] = array("i")
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()

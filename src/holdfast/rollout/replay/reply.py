@@ -42,7 +42,7 @@ class Reply(Struct, frozen=True, gc=False):
 
 
 class ToolReply(Struct, frozen=True, gc=False):
-    """What the model is shown of a tool call."""
+    """What the model sees of a tool call."""
 
     content: str
     error: str

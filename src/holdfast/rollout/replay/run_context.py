@@ -14,7 +14,7 @@ from holdfast.rollout.replay.speaker import Speaker
 
 
 class OnDivergence(StrEnum):
-    """What to do where a rollout asks for something else than what is recorded."""
+    """What to do if a rollout asks for something other than what is recorded."""
 
     FORK = "fork"
     """Keep the old steps as history and go live from the first that differs."""
@@ -35,9 +35,10 @@ class RunContext(Struct, frozen=True):
     on_divergence: OnDivergence = OnDivergence.FORK
     lost_versions: frozenset[str] = frozenset()
     """Versions of the weights that no engine has any more, in a run whose trajectories have one
-    each: one that had begun with such a version begins anew."""
+    version each. A trajectory that began with such a version starts over."""
     partial_tokens: int = 0
-    """After how many tokens an unfinished generation is made durable; 0: only when whole."""
+    """The number of tokens after which an unfinished generation is made durable; 0: only when it is
+    whole."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the run is asked to stop: nothing new is begun."""
     on_record: Callable[[Record], None] = lambda record: None

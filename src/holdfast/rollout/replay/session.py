@@ -75,8 +75,8 @@ class Session:
         self.log = StepLog(context, lease, history, self.state, continues=continues)
         self.episodes = EpisodeSet()
         self.added_last: Callable[[], tuple[str | Message, ...]] = tuple
-        """The messages after the last reply of the main conversation, as they are recorded: whoever
-        leads that says it."""
+        """The messages after the last reply of the main conversation, as recorded. The code that
+        leads that conversation sets it."""
 
     async def match(
         self,
@@ -85,8 +85,8 @@ class Session:
         fingerprint: bytes,
         describe: Callable[[Step], str],
     ) -> Recorded | None:
-        """What is recorded at `path`, if it is this step; None when the step has to run.
-        `describe`: how this step differs from the recorded one."""
+        """The record at `path`, if it is of this step; None if the step must run. `describe` tells
+        how the step differs from the record."""
         state, log = self.state, self.log
         if log.is_replaying:
             # A live step waits, so that tasks made before it begin, and take their places, before
@@ -280,7 +280,7 @@ class StepLog:
         return await self.append(self._start(before[-1].worker if before else ""))
 
     def continue_attempt(self) -> None:
-        """No new attempt: the agent of the last one is alive and goes on with it."""
+        """Begins no new attempt: the last attempt's agent is alive and continues it."""
         self._unwritten = ()
 
     # --- writing
@@ -343,7 +343,7 @@ class StepLog:
 
     @property
     def is_on_old_ground(self) -> bool:
-        """Whether an earlier process had come as far as this."""
+        """Whether an earlier process had reached this point."""
         return len(self.history.steps) <= self._reached_before
 
     def sampled_below(self, path: str) -> list[Generated]:
@@ -401,7 +401,7 @@ class StepLog:
         return self._state.fail(Rewound(f"{reason}: {details}" if details else reason))
 
     async def begin_anew_if_needed(self) -> None:
-        """Makes the whole trajectory history where it cannot go on from what is recorded."""
+        """Turns the whole trajectory into history if it cannot continue from its records."""
         if reason := self._why_anew():
             await self.append(Forked("0", reason, "", self._context.clock.now()))
 
@@ -416,8 +416,8 @@ class StepLog:
         return WEIGHTS_LOST if lost and self.history.sampled_by(lost) else ""
 
     def keep_cancelled(self, scope: str) -> None:
-        """Branches under `scope` were cancelled: how far they came on replay is a matter of
-        timing, so what is recorded of them is kept."""
+        """Keeps the records of cancelled branches under `scope`, because how far they came on
+        replay depends on timing."""
         self._cancelled_scopes.append(scope)
 
     async def cut_untaken(self) -> None:
@@ -427,8 +427,8 @@ class StepLog:
                 await self.fork(path, "recorded, but the rollout ends without it")
 
     async def cut_below(self, path: str) -> None:
-        """The code of the step at `path` has run: what is recorded below it, and was not done now,
-        belongs to another step that was in its place."""
+        """The code of the step at `path` has run. Records below it that it did not repeat belong to
+        another step that was in its place, and are cut."""
         for below in self._steps_below(path):
             is_open = below not in self._taken and below in self.history.steps
             if is_open and not self._is_kept(below):

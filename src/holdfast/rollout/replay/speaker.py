@@ -17,7 +17,8 @@ class Speaker(Struct, frozen=True):
     """False: its text is part of the environment, such as a simulated user's."""
 
     def at_sampling(self, sampling: Sampling) -> "Speaker":
-        """With the renderer for this sampling; raises `Unsupported` for what it cannot do."""
+        """The speaker with the renderer for this sampling. Raises `Unsupported` for what the
+        renderer cannot do."""
         if sampling.reasoning_effort is None and not sampling.chat_template_kwargs:
             return self
         return structs.replace(self, renderer=renderer_at(self.renderer, sampling))

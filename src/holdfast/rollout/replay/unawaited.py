@@ -35,7 +35,7 @@ class PendingSteps:
 
     @classmethod
     def of_this_task(cls) -> "PendingSteps":
-        """Those that this asyncio task calls from here on, and the tasks that it makes."""
+        """The steps that this asyncio task, and the tasks that it makes, call from here on."""
         pending = cls()
         change_current(pending=pending)
         return pending
@@ -48,7 +48,7 @@ class PendingSteps:
         called.append((name, step))
 
     async def never_awaited(self) -> str:
-        """The first step that nobody awaits, "" when there is none; all are closed."""
+        """The first step that nobody awaited, "" without one; all are closed."""
         if not self._unbegun():
             return ""
         # A task that the rollout made for a step begins it now: it is not ours to close.
@@ -126,7 +126,7 @@ def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
 
 
 def _keywords(method: Callable[..., object]) -> frozenset[str] | None:
-    """What it may be called with by name; None: whatever there is."""
+    """The keywords that it accepts; None: any."""
     parameters = inspect.signature(method).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return None

@@ -18,7 +18,8 @@ Result = TypeVar("Result")
 
 
 def run_blocking(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """What the coroutine returns, or raises. An interrupt cancels it, and waits for its end."""
+    """Runs the coroutine, and returns or raises its result. An interrupt cancels it and waits for
+    its end."""
     try:
         return _run_in_thread(make) if is_in_loop() else _run(make)
     except HoldfastError as error:

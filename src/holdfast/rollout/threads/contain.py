@@ -16,11 +16,8 @@ Result = TypeVar("Result")
 
 
 async def end_task(job: "asyncio.Task[Result]") -> None:
-    """Cancels a task of user code and waits for its end, but not for ever.
-
-    One that swallows its cancellation is cancelled again, and then left behind: nobody waits for
-    what it holds.
-    """
+    """Cancels a task of user code and waits for its end, for a limited time. A task that swallows
+    its cancellation is cancelled again, and then left behind."""
     _retrieve_error_at_end(job)
     for _ in range(MAX_CANCELLATIONS):
         if job.done():
@@ -112,19 +109,19 @@ async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], flo
 
 
 async def contain(awaitable: Awaitable[Result]) -> Result:
-    """Whatever it raises is an `Exception` that can be looked at, or a cancellation that came from
-    outside."""
+    """Turns whatever the block raises into an `Exception` that can be inspected, or a cancellation
+    from outside."""
     try:
         return await awaitable
     except Exception as error:
-        found = readable(error)
-        if found is error:
+        contained = readable(error)
+        if contained is error:
             raise
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
         if current is None or current.cancelling():
             raise
-        found = error
+        contained = error
     except BaseException as error:
-        found = error
-    raise as_exception(found)
+        contained = error
+    raise as_exception(contained)

@@ -136,7 +136,7 @@ class StartSignal:
         return context
 
     async def wait_on_loop(self) -> None:
-        """As `wait`, for a call on a loop of its own."""
+        """As `wait`, for a call on its own event loop."""
         self._mailbox.post(set_result, self.reached, None)
         if await asyncio.wrap_future(self._context) is None:
             raise CallDropped

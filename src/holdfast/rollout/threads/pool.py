@@ -131,8 +131,8 @@ class DaemonThreads:
 
 
 class Admission:
-    """A place among the few calls that are about to begin, in a thread or on the loop. Those that
-    have begun need none."""
+    """One of the few places for calls that are about to begin, in a thread or on the loop. Calls
+    that have begun need none."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -199,7 +199,7 @@ class _Call:
         self.since = time.monotonic()
         self.is_awaited = True
         self.is_running = True
-        """Until it has ended, or was passed over because nobody waits for it any more."""
+        """True until it has ended, or was skipped because nobody waits for it any more."""
 
     def wait_for_start(self) -> None:
         """Waits until it may begin, if it has to."""

@@ -90,10 +90,10 @@ class _Reader:
         return True
 
     def _field(self) -> bool:
-        found = _FIELD.match(self._lines[self._at])
-        if found is None:
+        match = _FIELD.match(self._lines[self._at])
+        if match is None:
             return False
-        kind, subject, text = found[1].lower(), found[2] or "", found[3] or ""
+        kind, subject, text = match[1].lower(), match[2] or "", match[3] or ""
         if kind not in _PARAMETER_FIELDS | _OTHER_FIELDS | _RETURNS:
             return False
         below = self._indented_below()
@@ -121,9 +121,9 @@ def _google_entries(block: list[str]) -> list[tuple[str, str]]:
     base = min(_indent(line) for line in block if line.strip())
     entries: list[tuple[str, list[str]]] = []
     for line in block:
-        found = _GOOGLE_ENTRY.match(line.strip()) if _indent(line) == base else None
-        if found is not None:
-            entries.append((found[1], [found[2]]))
+        match = _GOOGLE_ENTRY.match(line.strip()) if _indent(line) == base else None
+        if match is not None:
+            entries.append((match[1], [match[2]]))
         elif entries:
             entries[-1][1].append(line)
     return [(name, _join_lines(lines)) for name, lines in entries]

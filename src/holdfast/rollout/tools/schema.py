@@ -31,7 +31,7 @@ class ParameterSchema(Protocol):
     wants_key: bool
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
-        """What the function is called with; what was not given is left to its own defaults."""
+        """The arguments of the function. Missing ones keep the function's defaults."""
         ...
 
 
@@ -67,7 +67,7 @@ class Signature:
     def _parameters(
         self, function: Callable[..., object], hints: dict[str, Any]
     ) -> list[inspect.Parameter]:
-        """Those that the model gives; each has a hint that JSON can hold."""
+        """The parameters that the model sets; each has a type that JSON can hold."""
         bound = function.keywords if isinstance(function, functools.partial) else {}
         parameters = [
             parameter
@@ -238,11 +238,11 @@ def _has_description(hint: object) -> bool:
 
 
 def _metadata(hint: object) -> list[object]:
-    """Of `Annotated`, also where None is allowed as well."""
+    """The metadata of `Annotated`, also inside an optional type."""
     if get_origin(hint) is Annotated:
         return list(get_args(hint)[1:])
     if get_origin(hint) in (Union, UnionType):
-        return [found for argument in get_args(hint) for found in _metadata(argument)]
+        return [entry for argument in get_args(hint) for entry in _metadata(argument)]
     return []
 
 
@@ -273,14 +273,14 @@ def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def _reachable(name: str, components: dict[str, Schema]) -> set[str]:
-    found: set[str] = set()
+    references: set[str] = set()
     todo = list(_references(components[name]))
     while todo:
         reference = todo.pop()
-        if reference not in found:
-            found.add(reference)
+        if reference not in references:
+            references.add(reference)
             todo += _references(components[reference])
-    return found
+    return references
 
 
 def _references(schema: Schema) -> Iterator[str]:

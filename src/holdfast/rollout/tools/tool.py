@@ -207,13 +207,13 @@ class Tool:
             return await begin()
 
     def render_result(self, value: object) -> str:
-        """What the model is shown of a result, and what is recorded."""
+        """A result as the model sees it, and as it is recorded."""
         return cut_middle(result_text(value), self.max_result)
 
 
-async def await_result(found: object) -> object:
-    """What a function has given, which may have to be awaited."""
-    return await contain(found) if isinstance(found, Awaitable) else found
+async def await_result(returned: object) -> object:
+    """Awaits a function's result if it is awaitable."""
+    return await contain(returned) if isinstance(returned, Awaitable) else returned
 
 
 @overload
@@ -271,9 +271,9 @@ def _tool_of(function: Function) -> Tool:
 def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
     """Tools where they are set up: all are there, and no two have one name."""
     check_listed(tools, f"{where} wants a list of functions or Tools")
-    found = tuple(as_tool(tool) for tool in tools)
-    schemas_of(found)
-    return found
+    converted = tuple(as_tool(tool) for tool in tools)
+    schemas_of(converted)
+    return converted
 
 
 def check_listed(value: object, wants: str) -> None:
@@ -284,23 +284,23 @@ def check_listed(value: object, wants: str) -> None:
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
-    """What is shown to the model, from tools, plain functions or ready-made schemas."""
+    """The schemas that the model sees, from tools, plain functions or ready-made schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
-    found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
-    for at, schema in enumerate(found):
+    schemas = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
+    for at, schema in enumerate(schemas):
         check_schema(schema, where=f"t.generate: tools[{at}]")
     try:  # What could not be recorded is refused before it is shown.
-        msgspec.json.encode(found)
+        msgspec.json.encode(schemas)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"the tools' schemas are no JSON: {error}") from None
-    names = [name_in(schema) for schema in found]
+    names = [name_in(schema) for schema in schemas]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(
             f"two tools are called {twice!r}, and the model could only call one of them; rename "
             "one (a server's tools can be given a prefix)"
         )
-    return found
+    return schemas
 
 
 def name_in(schema: dict[str, object]) -> object:

@@ -84,15 +84,15 @@ def _of_reference(value: object, schema: Schema, position: _Position) -> Iterato
 
 
 def _resolve(reference: str, root: object) -> object:
-    """What a local reference means; one that leads nowhere allows everything."""
-    found = root
+    """The target of a local reference. One that leads nowhere allows everything."""
+    target = root
     for part in reference.lstrip("#").strip("/").split("/"):
         if not part:
             continue
-        if not isinstance(found, Mapping):
+        if not isinstance(target, Mapping):
             return True
-        found = found.get(part.replace("~1", "/").replace("~0", "~"), True)
-    return found
+        target = target.get(part.replace("~1", "/").replace("~0", "~"), True)
+    return target
 
 
 def _of_type(value: object, schema: Schema, position: _Position) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What goes over a connection of the fake engine: JSON, events, and broken connections."""
+"""What the fake engine sends over a connection: JSON, events, and broken connections."""
 
 import socket
 import struct

@@ -49,7 +49,7 @@ class FakePiece(Struct):
     text: str
     text_start: int
     finish_reason: str | None
-    """None while the generation goes on."""
+    """None while the generation continues."""
     stop: int | str | None
     """The stop string or token id that ended it, if one did."""
     versions: list[FakeSpan]

@@ -263,7 +263,7 @@ class FakeEngine:
 
 
 def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None" = None) -> None:
-    """Serves until it is told to end. `server` takes options of this `kind`; None: a plain one."""
+    """Serves until it is stopped. `server` takes options of this `kind`; None: a plain server."""
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.fake_engine", description="A fake inference engine."
     )

@@ -1,4 +1,4 @@
-"""What the fake engine has seen and done."""
+"""Everything that the fake engine has received and done."""
 
 import msgspec
 

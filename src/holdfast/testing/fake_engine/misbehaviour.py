@@ -32,7 +32,7 @@ INTERRUPTIONS = frozenset(
 
 
 def moment(fault: Fault, tokens: int) -> int:
-    """After how many tokens it happens, of as many as the right answer has."""
+    """The number of tokens before the fault, out of those of the right answer."""
     tokens_before = max(1, tokens // 2) if fault.after is None else fault.after
     return min(tokens_before, tokens - 1)
 
@@ -45,7 +45,7 @@ def actual_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
 
 
 def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
-    """What the whole answer says of a job that is really done."""
+    """What the whole answer reports about a job that is done."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
@@ -54,7 +54,7 @@ def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
 def spoil(
     job: FakeRequest, piece: FakePiece, kind: FaultKind
 ) -> tuple[FakeRequest, list[FakePiece]]:
-    """What is said instead of `piece`."""
+    """What to send instead of `piece`."""
     if kind == FaultKind.WRONG_MODEL:
         return replace(job, model=f"not-{job.model}"), [piece]
     if kind == FaultKind.MISSING_IDS:

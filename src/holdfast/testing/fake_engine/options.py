@@ -95,7 +95,7 @@ class SeenCall(Struct, frozen=True):
     seed: int | None
     stream: bool
     schema: dict[str, object] | None = None
-    """What the reply has to fit, as JSON."""
+    """The schema that the reply must fit, as JSON."""
     effort: str | None = None
     """Where the wire has a parameter for it: `reasoning_effort`."""
     images: tuple[str, ...] = ()

@@ -43,12 +43,12 @@ class FakeRequest(Struct, kw_only=True):
     hide_ids: bool = False
     """A lie by omission: no id of a sampled token is listed anywhere."""
     schema: dict[str, object] | None = None
-    """What the reply has to fit, as JSON; None: anything goes."""
+    """The schema that the reply must fit, as JSON; None: any text."""
     effort: str | None = None
     images: tuple[str, ...] = ()
     thinking_token_budget: int | None = None
     experts_from: int | None = None
-    """From which token on routed experts are listed; None: they are not."""
+    """The first token whose routed experts are listed; None: none are."""
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION

@@ -22,11 +22,11 @@ class FakeWeights:
     """The weights of an engine that no trainer gives any: its version's name stands for them."""
 
     content: str | None = None
-    """What the engine samples with; None: whatever its version's name stands for."""
+    """The weights that the engine samples with; None: those of its version's name."""
     adapters: Mapping[str, Path] = {}
 
     def content_for(self, model: str, prompt: list[int], *, version: str) -> str | None:
-        """What a request is sampled with, for as long as it runs; None: whatever is in force."""
+        """The weights for a request, as long as it runs; None: those in force."""
         return None
 
     def reset_cache(self) -> None:

@@ -1,6 +1,9 @@
 """What is trained, and by what.
 
 - `sharding`: weights that are spread over ranks
+- `memory`: how much of it is free
+- `plain`: the model's own forward pass, which judges all others
+- `trial`: sequences with exact logprobs, to find out which ways to compute are right
 - `network`: a Hugging Face causal LM, in full or with a LoRA adapter
 - `optimizer`: AdamW and its schedule, over float32 copies
 """

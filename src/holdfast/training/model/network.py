@@ -1,16 +1,17 @@
 """The network that is trained: a Hugging Face causal LM folder, in full or with a LoRA adapter.
 
 Rows go through it packed, with our attention and a head in chunks, where a trial at the start shows
-that this gives the same numbers; else one sequence at a time, and `why_sequential` says why. On a
-GPU the layers are compiled, all of them as one, for rows of any length; where that fails, or the
-head has no kernels, `why_slow` says so. With several ranks it is spread over them: all make it at
-once, and call it in the same order, since each call gathers the weights.
+that this is as near to float32 as the model's own forward pass; else one sequence at a time, and
+`why_sequential` says why. On a GPU the layers are compiled, all of them as one, for rows of any
+length, where the trial shows the same of it; where it does not, or the head has no kernels,
+`why_slow` says so. With several ranks it is spread over them: all make it at once, and call it in
+the same order, since each call gathers the weights.
 """
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,24 +20,26 @@ import torch
 from torch import Tensor
 
 from holdfast.records.errors import UsageError
+from holdfast.records.samples.nearness import gap_between
+from holdfast.training.model.plain import alone, load_model, plain_logprobs
 from holdfast.training.model.sharding import ShardedCalls
+from holdfast.training.model.trial import hold_trial
 from holdfast.training.packing import attention
 from holdfast.training.packing.attention import PackedLayout
 from holdfast.training.packing.head import token_logprobs, why_unfused
-from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
+from holdfast.training.packing.rows import PackedRow, TokenSequence
 from holdfast.training.packing.tensors import to_tensor
 from holdfast.training.ranks.group import RankGroup
 from holdfast.training.settings import Lora
 
 Result = TypeVar("Result")
 
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
-"""In nats; between two orders of the same additions. A wrong mask is off by far more."""
 _CANNOT_PACK = (NotImplementedError, TypeError, ValueError, KeyError, RuntimeError, AttributeError)
 
 
 class Network:
-    """A causal LM that gives logprobs of trained tokens, with gradients."""
+    """A causal LM that gives logprobs of trained tokens, with gradients. It is in evaluation mode:
+    nothing drops out, and no router has noise."""
 
     def __init__(
         self,
@@ -48,28 +51,29 @@ class Network:
         gradient_checkpointing: bool = False,
         trained: bool = True,
         compiled: bool | None = None,
+        longest: int = 1024,
         ranks: RankGroup | None = None,
     ):
-        """`compiled`: whether the layers are; None: on a GPU, in less than float32, by one rank."""
+        """`compiled`: whether the layers are; None: on a GPU, in less than float32, by one rank.
+        `longest`: how many tokens a sequence may have."""
         ranks = ranks or RankGroup()
         self.folder = folder
         self.device = torch.device(ranks.device(device))
-        self._dtype = dtype
         self.why_sequential = ""
         attention.register()
-        self.module = _load(folder, dtype)
+        self.module = load_model(folder, dtype)
+        if self.module.get_output_embeddings() is None:
+            raise UsageError(f"{folder} has no output head: it is no causal LM")
         if ranks.size == 1:
             self.module.to(self.device)
+        self._own_attention = self.module.config._attn_implementation  # noqa: SLF001  # set, but not asked for
+        self.trial = hold_trial(folder, self.module, longest=longest)
         self.module.requires_grad_(trained and lora is None)
         self.lora = lora
         if lora is not None:
-            self.module = _with_adapter(self.module, lora)
+            self.module = _with_adapter(self.module, lora).eval()
         if gradient_checkpointing:
             _checkpoint_activations(self.module)
-        self.module.train()
-        _without_dropout(self.module)
-        if self.module.get_output_embeddings() is None:
-            raise UsageError(f"{folder} has no output head: it is no causal LM")
         self._decoder = self._plain.get_decoder()
         self.whole: Any = self.module
         """The module with all weights as `take_whole` got them; on rank 0 alone, if there are
@@ -92,11 +96,6 @@ class Network:
         return self.module.get_base_model() if self.lora is not None else self.module
 
     @property
-    def _own_attention(self) -> str:
-        """That of transformers which the model can have."""
-        return "sdpa" if getattr(self._plain, "_supports_sdpa", False) else "eager"
-
-    @property
     def vocabulary(self) -> int:
         return int(self.module.get_output_embeddings().weight.shape[0])
 
@@ -106,7 +105,7 @@ class Network:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Those that are trained, by name."""
+        """The trained parameters, by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,20 +130,22 @@ class Network:
     @torch.no_grad()
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
         """The logprob of the most likely token after each of these beginnings of `ids`."""
-        logits = self._call(partial(self._all_logits, ids))
-        best = logits.float().log_softmax(-1).max(-1).values
-        return [float(best[length - 1]) for length in lengths]
+        logits = self._call(partial(self._logits, ids, [length - 1 for length in lengths]))
+        best: list[float] = logits.float().log_softmax(-1).max(-1).values.tolist()
+        return best
 
-    def _all_logits(self, ids: Sequence[int]) -> Tensor:
+    def _logits(self, ids: Sequence[int], places: Sequence[int]) -> Tensor:
         logits: Tensor
+        at = torch.tensor(places, device=self.device)
         if self.why_sequential:
             logits = self.module(
-                input_ids=torch.tensor([ids], device=self.device), use_cache=False
+                input_ids=torch.tensor([ids], device=self.device),
+                use_cache=False,
+                logits_to_keep=at,
             ).logits[0]
         else:
-            (row,) = pack([TokenSequence(list(ids), list(range(1, len(ids))))], budget=len(ids))
-            head = self._plain.get_output_embeddings()
-            logits = head(self._hidden(row))
+            row = alone(TokenSequence(list(ids), list(range(1, len(ids)))))
+            logits = self._plain.get_output_embeddings()(self._hidden(row)[at])
         return logits
 
     def without_adapter(self) -> Any:
@@ -173,61 +174,59 @@ class Network:
         return hidden
 
     def _sequential(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """By the model's own attention and its own logits; a row holds one sequence."""
-        assert len(row.segments) == 1, "packed for one sequence at a time"
-        logits = self.module(
-            input_ids=torch.tensor([row.ids], device=self.device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(row.predictors, device=self.device),
-        ).logits[0]
-        scaled = (logits.float() / temperature[:, None]).log_softmax(-1)
-        targets = torch.tensor(row.targets, device=self.device)
-        entropies = -(scaled.exp() * scaled).sum(-1)
-        places = torch.arange(len(targets), device=self.device)
-        return scaled[places, targets], entropies
+        return plain_logprobs(self.module, row, temperature)
 
     def _try_packed(self) -> None:
-        """Compares both ways on a few tokens; where they differ, sequences go one at a time."""
-        sequences = _trial(self.vocabulary)
-        (together,) = pack(sequences, budget=1000)
+        """Takes packed rows if they are as near to float32 as the model's own pass is; else
+        sequences go one at a time, by that pass."""
+        row = self.trial.row
         try:
+            self.module.set_attn_implementation(attention.NAME)
             with torch.no_grad():
-                ones = torch.ones(len(together.targets), device=self.device)
-                found = self._call(partial(self._packed, together, ones))[0]
+                ones = torch.ones(len(row.targets), device=self.device)
+                packed = self._call(partial(self._packed, row, ones))[0]
+            gap = self.trial.gap(packed.tolist())
+            near = self.trial.accepts(gap)
+            why = "" if near else f"packed rows are off by {gap.text} from its own forward pass"
         except _CANNOT_PACK as error:
-            first = next(iter(str(error).splitlines()), "")
-            self.why_sequential = f"its attention cannot be replaced ({first or type(error)})"
-        self.module.set_attn_implementation(
-            self._own_attention if self.why_sequential else attention.NAME
-        )
-        if self.why_sequential:
+            first = next(iter(str(error).splitlines()), "") or type(error).__name__
+            why = f"its attention cannot be replaced ({first})"
+        if not why:
             return
-        expected = self._alone(sequences)
-        places = zip(together.sequences, together.indices, strict=True)
-        alone = torch.tensor([expected[place] for place in places])
-        gap = float((found.cpu().float() - alone).abs().max())
-        if not gap <= _TOLERANCE[self._dtype]:
-            self.why_sequential = f"packed rows differ from single ones by {gap:.3g} nats"
-            self.module.set_attn_implementation(self._own_attention)
+        self.why_sequential = why
+        self.module.set_attn_implementation(self._own_attention)
+        self._check_sequential()
+
+    @torch.no_grad()
+    def _check_sequential(self) -> None:
+        """Raises `UsageError` where the model's own pass, as it is trained, is not that which was
+        tried: it did not take its own attention back, or something drops out."""
+        sequence = self.trial.sequences[-1]
+        own = self._call(lambda: plain_logprobs(self.module, alone(sequence))[0].tolist())
+        gap = gap_between(own, self.trial.exact[-len(own) :])
+        if not self.trial.accepts(gap):
+            raise UsageError(
+                f"{self.folder} cannot be trained so: {self.why_sequential}, and by itself, as it "
+                f"is trained, its own is off by {gap.text}"
+            )
 
     def _try_compiled(self) -> None:
-        """Compiles the layers and compares; where that fails, they stay as they are."""
+        """Compiles the layers if they are then as near to float32 as the model's own pass is."""
         from torch import _dynamo as dynamo
 
-        layers = _layers(self.module)
-        (row,) = pack(_trial(self.vocabulary), budget=1000)
+        layers, row = _layers(self.module), self.trial.row
         ones = torch.ones(len(row.targets), device=self.device)
-        expected = self._packed(row, ones)[0].detach()
         for layer in layers:
             layer.compile(dynamic=True)
         # One graph for each of: shared or not, with a gradient or not, with the adapter or not.
         dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 64)
         try:
-            found = self._packed(row, ones)[0]
-            if found.requires_grad:
-                found.sum().backward()  # type: ignore[no-untyped-call]
-            gap = float((found.detach() - expected).abs().max())
-            why = "" if gap <= _TOLERANCE[self._dtype] else f"they then differ by {gap:.3g} nats"
+            logprobs = self._packed(row, ones)[0]
+            if logprobs.requires_grad:
+                logprobs.sum().backward()  # type: ignore[no-untyped-call]
+            gap = self.trial.gap(logprobs.tolist())
+            near = self.trial.accepts(gap)
+            why = "" if near else f"their logprobs are then off by {gap.text}"
         except (*_CANNOT_PACK, OSError) as error:
             why = next(iter(str(error).splitlines()), "") or type(error).__name__
         self.module.zero_grad(set_to_none=True)
@@ -237,94 +236,31 @@ class Network:
             slow = f"its layers cannot be compiled ({why or 'it has none that are known'})"
             self.why_slow = "; ".join(filter(None, (self.why_slow, slow)))
 
-    def _alone(self, sequences: list[TokenSequence]) -> dict[tuple[int, int], float]:
-        self.module.set_attn_implementation(self._own_attention)
-        found: dict[tuple[int, int], float] = {}
-        for number, sequence in enumerate(sequences):
-            (row,) = pack([sequence], budget=1000)
-            with torch.no_grad():
-                ones = torch.ones(len(row.targets), device=self.device)
-                values, _ = self._call(partial(self._sequential, row, ones))
-            for index, value in enumerate(values.tolist()):
-                found[number, index] = value
-        self.module.set_attn_implementation(attention.NAME)
-        return found
-
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
     """Of names, shapes, types and bytes: the same for the same weights."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_alike(ranks: RankGroup, what: str, own: str) -> None:
-    said = [found.decode() for found in ranks.exchange(own.encode())]
-    if wrong := [rank for rank, found in enumerate(said) if found != said[0]]:
+    digests = [digest.decode() for digest in ranks.exchange(own.encode())]
+    if wrong := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         raise UsageError(
-            f"{what}: rank {wrong[0]} has {said[wrong[0]]:.80}, and rank 0 {said[0]:.80}; all "
-            "ranks need the same files and the same environment"
+            f"{what}: rank {wrong[0]} has {digests[wrong[0]]:.80}, and rank 0 {digests[0]:.80}; "
+            "all ranks need the same files and the same environment"
         )
 
 
 def _layers(module: Any) -> list[Any]:
-    """Those that are known to be layers."""
+    """The modules that are known to be layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
-
-
-def _trial(vocabulary: int) -> list[TokenSequence]:
-    """Sequences that share a beginning, and one that does not."""
-    numbers = [(7919 * n + 11) % vocabulary for n in range(60)]
-    shared = numbers[:9]
-    lists = [[*shared, *numbers[9:20]], [*shared, *numbers[20:28]], numbers[30:47], shared]
-    return [TokenSequence(ids, list(range(1, len(ids)))) for ids in lists]
-
-
-@contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """transformers draws them on stderr whenever it reads or writes weights."""
-    from transformers.utils import logging
-
-    were_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_enabled:
-            logging.enable_progress_bar()
-
-
-@no_progress_bars()
-def _load(folder: Path, dtype: torch.dtype) -> Any:
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=dtype,
-            attn_implementation=attention.NAME,
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise UsageError(f"{folder} cannot be trained: {first}") from error
-
-
-def _without_dropout(module: Any) -> None:
-    """The engine samples without it: ratios would compare two distributions."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-        if isinstance(getattr(part, "attention_dropout", None), float):
-            part.attention_dropout = 0.0
 
 
 def _checkpoint_activations(module: Any) -> None:
@@ -333,6 +269,8 @@ def _checkpoint_activations(module: Any) -> None:
     name = "activation_checkpointing_enable" if named else "gradient_checkpointing_enable"
     getattr(module, name)({"use_reentrant": False})
     module.enable_input_require_grads()
+    for layer in _layers(module):
+        layer.training = True  # It asks for this, and its parts stay in evaluation mode.
 
 
 def _with_adapter(module: Any, lora: Lora) -> Any:
@@ -359,8 +297,8 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
 
 
 def _sort_sets(config: Any) -> None:
-    """peft writes a set in the order of its hashes, which is another one in each process: what is
-    published would have other bytes for the same content."""
+    """Sorts sets, because peft writes them in the order of their hashes, which differs between
+    processes: equal content would be published as different bytes."""
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
             setattr(config, name, sorted(value))

@@ -52,12 +52,12 @@ class Optimizer:
     def _whole(self, parts: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
         if self._ranks.size == 1:
             return {f"{prefix}{name}": part for name, part in parts.items()}
-        found = {}
+        gathered = {}
         for name, part in parts.items():
             whole = gather(part, self._parameters[name])
             if self._ranks.is_leader:
-                found[f"{prefix}{name}"] = whole.cpu()
-        return found
+                gathered[f"{prefix}{name}"] = whole.cpu()
+        return gathered
 
     def update(self, rate: float) -> Tensor:
         """One step down the gradients, which are then gone. Their norm before clipping; where it is
@@ -79,7 +79,7 @@ class Optimizer:
         if not parts:
             return
         gradients = [torch.empty_like(copy) for _, _, copy in parts]
-        torch._foreach_copy_(gradients, [found for _, found, _ in parts])
+        torch._foreach_copy_(gradients, [part for _, part, _ in parts])
         for (parameter, _, copy), gradient in zip(parts, gradients, strict=True):
             copy.grad, parameter.grad = gradient, None
 
@@ -116,13 +116,13 @@ class Optimizer:
         it; rank 0 gets them."""
         states = {name: self._adamw.state.get(copy) for name, copy in self._copies.items()}
         known = {name: state for name, state in states.items() if state}
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for moment in _MOMENTS:
-            found |= self._whole({n: state[moment] for n, state in known.items()}, f"{moment}/")
+            tensors |= self._whole({n: state[moment] for n, state in known.items()}, f"{moment}/")
         if self._ranks.is_leader:
             for name, state in known.items():
-                found[f"step/{name}"] = torch.as_tensor(state["step"]).reshape(1).cpu()
-        return found
+                tensors[f"step/{name}"] = torch.as_tensor(state["step"]).reshape(1).cpu()
+        return tensors
 
     def check(self, weights: Mapping[str, Tensor]) -> None:
         """Raises `UsageError` where `restore` could not go on from them."""

@@ -39,8 +39,8 @@ class ShardedCalls(nn.Module):
                 part.set_reduce_scatter_unused_params(True)
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """What it returns, which must be no view of another tensor. Where it raises, it has to do
-        so on all ranks; the next call is as if it had not been made."""
+        """Runs the call. Its result must be no view of another tensor. If it raises, it must raise
+        on all ranks; the next call is then as if this one had not happened."""
         try:
             result: Result = self(function)
         except Exception:
@@ -53,7 +53,7 @@ class ShardedCalls(nn.Module):
 
 
 def local_part(parameter: Tensor) -> Tensor:
-    """What this rank has of it, in the same memory; all of it where it is not sharded."""
+    """This rank's part of it, in the same memory; all of it if it is not sharded."""
     if not isinstance(parameter, DTensor):
         return parameter
     local: Tensor = cast("DTensor", parameter.detach()).to_local()
@@ -64,7 +64,7 @@ def gather(local: Tensor, parameter: Tensor) -> Tensor:
     """The whole of which each rank has its part of `parameter`'s shape. All ranks call it."""
     if not isinstance(parameter, DTensor):
         return local
-    found = DTensor.from_local(
+    distributed = DTensor.from_local(
         local,
         parameter.device_mesh,
         parameter.placements,
@@ -72,7 +72,7 @@ def gather(local: Tensor, parameter: Tensor) -> Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-    return found.full_tensor()
+    return distributed.full_tensor()
 
 
 def part_of(whole: Tensor, parameter: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 from holdfast.training.objective.losses import LossParts, TokenBatch
 
 QUANTILES = (0.01, 0.5, 0.99)
+_STALE = -1.0
+"""In place of the gap of a token that other weights have sampled."""
 
 
 class DiagnosticTotals(Struct, frozen=True):
@@ -38,7 +40,8 @@ class Diagnostics:
         negative = batch.advantages < 0
         self._tokens += trained.numel()
         self._ratio.append(parts.ratio)
-        self._gap.append((trainer - batch.engine_logprobs).abs())
+        gap = (trainer - batch.engine_logprobs).abs()
+        self._gap.append(gap if batch.fresh is None else gap.masked_fill(~batch.fresh, _STALE))
         self._count("clipped_positive", parts.clipped & positive)
         self._count("clipped_negative", parts.clipped & negative)
         self._count("masked", ~parts.kept)
@@ -67,12 +70,13 @@ class Diagnostics:
         """Means over the tokens of the step, under the names that metrics have."""
         if not self._tokens:
             return {}
-        found = {name: float(total) / self._tokens for name, total in self._sums.items()}
+        numbers = {name: float(total) / self._tokens for name, total in self._sums.items()}
         ratio, gap = torch.cat(self._ratio).float(), torch.cat(self._gap).float()
         points = _quantiles(ratio)
-        found |= {f"ratio_p{share * 100:g}": points[share] for share in QUANTILES}
-        found["gap_mean"], found["gap_max"] = float(gap.mean()), float(gap.max())
-        return found
+        numbers |= {f"ratio_p{share * 100:g}": points[share] for share in QUANTILES}
+        if len(gap := gap[gap != _STALE]):
+            numbers["gap_mean"], numbers["gap_max"] = float(gap.mean()), float(gap.max())
+        return numbers
 
 
 def _as_bytes(values: list[Tensor]) -> bytes:

@@ -31,18 +31,22 @@ class TokenBatch(Struct):
     """The trained tokens of a micro-batch. All of them [tokens]."""
 
     logprobs: Tensor
-    """Of the policy that is trained; the only one with a gradient."""
+    """Logprobs of the trained policy; the only ones with a gradient."""
     engine_logprobs: Tensor
-    """Those that were recorded when the tokens were sampled."""
+    """Logprobs that were recorded when the tokens were sampled."""
     advantages: Tensor
     weights: Tensor
     """From `batch.sequence_weights`."""
     sequences: Tensor
     """The number of each token's sequence, from 0 on."""
     old_logprobs: Tensor | None = None
-    """Of the trainer at the beginning of the step; None: the recorded ones are the old policy."""
+    """Logprobs of the trainer at the beginning of the step; None: the recorded ones are the old
+    policy's."""
     reference_logprobs: Tensor | None = None
     entropy: Tensor | None = None
+    fresh: Tensor | None = None
+    """Where the gap between engine and trainer is measured: tokens that the weights have sampled
+    which the trainer's logprobs are of; None: everywhere."""
 
     @property
     def old(self) -> Tensor:
@@ -50,7 +54,7 @@ class TokenBatch(Struct):
 
 
 class LossParts(Struct):
-    """What a loss is made of, per token, for diagnostics. Nothing in it has a gradient."""
+    """The parts of a loss, per token, for diagnostics. They have no gradient."""
 
     ratio: Tensor
     clipped: Tensor
@@ -83,8 +87,8 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossPa
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor:
-    """Of KL(policy ‖ reference), per token. k1 is unbiased and may be negative; k2 has the smallest
-    bias of its gradient; k3 is unbiased and never negative."""
+    """An estimate of KL(policy ‖ reference), per token. k1 is unbiased and may be negative; k2 has
+    the smallest bias of its gradient; k3 is unbiased and never negative."""
     difference = logprobs - reference
     if kind is KlEstimate.K1:
         return difference

@@ -68,14 +68,14 @@ class _Head(torch.autograd.Function):
         for part in _chunks(len(targets), weight):
             logits = _logits(hidden[part], weight)
             values = (targets, temperature, normalizers, entropies, *gradients)
-            found = slope(logits, bias, *(value[part] for value in values), dtype=hidden.dtype)
+            slopes = slope(logits, bias, *(value[part] for value in values), dtype=hidden.dtype)
             del logits
             if of_hidden is not None:
-                of_hidden[part] = found @ weight
+                of_hidden[part] = slopes @ weight
             if of_weight is not None:
-                _add_product(of_weight, found.T, hidden[part])
+                _add_product(of_weight, slopes.T, hidden[part])
             if of_bias is not None:
-                of_bias.add_(found.sum(0))
+                of_bias.add_(slopes.sum(0))
         return (
             of_hidden,
             None if of_weight is None else of_weight.to(weight.dtype),
@@ -188,10 +188,10 @@ def _try_out(kernels: Any, device: torch.device) -> None:
     scored = _score(logits, None, targets, 2 * ones)
     more = (targets, 2 * ones, scored[2], scored[1], ones, -ones)
     expected = [*scored, _slope(logits, None, *more, dtype=torch.float32)]
-    found = [
+    outputs = [
         *kernels.score(logits, None, targets, 2 * ones),
         kernels.slope(logits, None, *more, dtype=torch.float32),
     ]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(outputs, expected, strict=True):
         if not torch.allclose(ours, theirs, atol=1e-4):
             raise RuntimeError("its numbers are not those of torch")

@@ -21,21 +21,21 @@ def score(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(logprobs, entropies, normalizers) of a chunk."""
     rows, columns = logits.shape
-    found = torch.empty(3, rows, device=logits.device)
+    output = torch.empty(3, rows, device=logits.device)
     _score[(rows,)](
         logits,
         logits.stride(0),
         bias,
         targets.contiguous(),
         temperature.contiguous(),
-        found,
+        output,
         rows,
         columns,
         has_bias=bias is not None,
         block=SCORE_BLOCK,
         num_warps=SCORE_WARPS,
     )
-    logprobs, entropies, normalizers = found
+    logprobs, entropies, normalizers = output
     return logprobs, entropies, normalizers
 
 
@@ -53,7 +53,7 @@ def slope(
 ) -> Tensor:
     """The gradient of a chunk's logits."""
     rows, columns = logits.shape
-    found = torch.empty(rows, columns, dtype=dtype, device=logits.device)
+    output = torch.empty(rows, columns, dtype=dtype, device=logits.device)
     _slope[(rows, triton.cdiv(columns, SLOPE_BLOCK))](
         logits,
         logits.stride(0),
@@ -64,13 +64,13 @@ def slope(
         entropies.contiguous(),
         of_logprobs.contiguous(),
         of_entropies.contiguous(),
-        found,
+        output,
         columns,
         has_bias=bias is not None,
         block=SLOPE_BLOCK,
         num_warps=SLOPE_WARPS,
     )
-    return found
+    return output
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def _score(
     bias,
     targets,
     temperature,
-    found,
+    output,
     rows,
     columns: tl.constexpr,
     has_bias: tl.constexpr,
@@ -112,9 +112,9 @@ def _score(
     picked = tl.load(logits + target).to(tl.float32)
     if has_bias:
         picked += tl.load(bias + target).to(tl.float32)
-    tl.store(found + row, picked * coldness - normalizer)
-    tl.store(found + rows + row, normalizer - tl.sum(expected, 0) / total)
-    tl.store(found + 2 * rows + row, normalizer)
+    tl.store(output + row, picked * coldness - normalizer)
+    tl.store(output + rows + row, normalizer - tl.sum(expected, 0) / total)
+    tl.store(output + 2 * rows + row, normalizer)
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def _slope(
     entropies,
     of_logprobs,
     of_entropies,
-    found,
+    output,
     columns: tl.constexpr,
     has_bias: tl.constexpr,
     block: tl.constexpr,
@@ -148,5 +148,5 @@ def _slope(
     spread = (log_p + tl.load(entropies + row)) * tl.load(of_entropies + row)
     steepness = -(spread + gain) * p
     steepness += tl.where(at == tl.load(targets + row), gain, 0.0)
-    result = (steepness * coldness).to(found.dtype.element_ty)
-    tl.store(found + place * columns + at, result, mask=inside)
+    result = (steepness * coldness).to(output.dtype.element_ty)
+    tl.store(output + place * columns + at, result, mask=inside)

@@ -51,10 +51,10 @@ class PackedRow(Struct, frozen=True):
 
     def path(self, segment: int) -> list[int]:
         """The numbers of the segments from the root to `segment`, with it."""
-        found = [segment]
-        while (parent := self.segments[found[-1]].parent) >= 0:
-            found.append(parent)
-        return found[::-1]
+        parents = [segment]
+        while (parent := self.segments[parents[-1]].parent) >= 0:
+            parents.append(parent)
+        return parents[::-1]
 
 
 def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True) -> list[PackedRow]:
@@ -211,7 +211,7 @@ def _split(node: _Node, at: int) -> None:
 
 
 def _common(left: Sequence[int], right: Sequence[int], start: int) -> int:
-    """How many tokens of `left` are those of `right` from `start` on; by halves, since comparing
+    """How many tokens of `left` and `right` are equal from `start` on; by halves, because comparing
     slices is fast."""
     low, high = 0, min(len(left), len(right) - start)
     while low < high:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 def to_tensor(values: Sequence[float] | Tensor, device: torch.device) -> Tensor:
     """Of int64, or of float32."""
-    found = values if isinstance(values, Tensor) else _from_list(values)
+    tensor = values if isinstance(values, Tensor) else _from_list(values)
     if device.type != "cuda":
-        return found.to(device)
-    return found.pin_memory().to(device, non_blocking=True)
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _from_list(values: Sequence[float]) -> Tensor:
     """By numpy, which reads a list four times as fast as torch does."""
-    found = torch.from_numpy(numpy.asarray(values))
-    return found.float() if found.is_floating_point() else found
+    tensor = torch.from_numpy(numpy.asarray(values))
+    return tensor.float() if tensor.is_floating_point() else tensor

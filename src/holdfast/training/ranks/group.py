@@ -31,18 +31,18 @@ CAUSE_SECONDS = 10.0
 FORCE_SECONDS = 30.0
 """After which rank 0 gives up waiting for a collective that has lost a rank."""
 FORCED_EXIT = 5
-"""As the command line ends when the same command goes on."""
+"""The exit code of the command line when the same command continues."""
 POLL_SECONDS, BUSY_POLL_SECONDS = 0.05, 0.002
 IDLE_SECONDS = 2.0
-"""After which a rank that waits for its next call takes its time: between steps, there are none."""
+"""Seconds after which a waiting rank looks less often: between steps there are no calls."""
 END = b"\xc0"
 """The last message that rank 0 sends, instead of a call."""
 _LOOPBACK = "GLOO_SOCKET_IFNAME"
 
 
 class RankDied(HoldfastError):
-    """A rank has ended, or stands still: nothing that is durable is lost, and the same command goes
-    on."""
+    """A rank has ended, or stands still. Nothing durable is lost, and the same command
+    continues."""
 
     retryable = True
 
@@ -66,7 +66,7 @@ class RankGroup:
         """Rank 0: to each rank its share; its own is not sent."""
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """What each rank said, in their order. All call it."""
+        """The messages of all ranks, in their order. All ranks call it."""
         return [message]
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -166,11 +166,11 @@ class JoinedRanks(RankGroup):
     def _check_versions(self) -> None:
         python = sys.version.split()[0]
         own = f"holdfast {installed_version()}, torch {torch.__version__}, Python {python}"
-        said = [found.decode() for found in self.exchange(own.encode())]
-        if wrong := [rank for rank, found in enumerate(said) if found != said[0]]:
+        versions = [version.decode() for version in self.exchange(own.encode())]
+        if wrong := [rank for rank, version in enumerate(versions) if version != versions[0]]:
             raise UsageError(
-                f"rank {wrong[0]} has {said[wrong[0]]}, and rank 0 has {said[0]}: start all ranks "
-                "in the same environment"
+                f"rank {wrong[0]} has {versions[wrong[0]]}, and rank 0 has {versions[0]}: start "
+                "all ranks in the same environment"
             )
 
     def device(self, name: str) -> str:
@@ -183,16 +183,16 @@ class JoinedRanks(RankGroup):
         dist.broadcast(_as_tensor(b"".join(shares)), 0)
 
     def receive(self) -> bytes:
-        """What rank 0 sent to this one; waits for it, however long."""
+        """The data that rank 0 sent to this rank; waits for it without limit."""
         self._calls += 1
         lengths = self._wait_for(f"call/{self._calls}")
-        found = torch.zeros(sum(lengths), dtype=torch.uint8)
-        dist.broadcast(found, 0)
+        received = torch.zeros(sum(lengths), dtype=torch.uint8)
+        dist.broadcast(received, 0)
         end = sum(lengths[: self.rank + 1])
-        return found[end - lengths[self.rank] : end].numpy().tobytes()
+        return received[end - lengths[self.rank] : end].numpy().tobytes()
 
     def _wait_for(self, key: str) -> list[int]:
-        """At the store: in a collective, one that is stuck would look like one that has time."""
+        """Waits at the store: in a collective, a stuck rank would look like one that has time."""
         since = time.monotonic()
         while not self._store.check([key]):
             is_idle = time.monotonic() - since > IDLE_SECONDS
@@ -203,9 +203,9 @@ class JoinedRanks(RankGroup):
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(message)]))
         longest = max(int(length) for length in lengths)
-        found = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(found, _as_tensor(message.ljust(longest, b"\0")))
-        both = zip(found, lengths, strict=True)
+        buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(buffers, _as_tensor(message.ljust(longest, b"\0")))
+        both = zip(buffers, lengths, strict=True)
         return [values[: int(length)].numpy().tobytes() for values, length in both]
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class JoinedRanks(RankGroup):
             self._is_together = False
 
     def _cause(self, error: RuntimeError) -> Exception:
-        """A collective fails where a rank died; what it says itself is no cause."""
+        """The cause of a failed collective: the dead rank, not the collective's own error."""
         if self._died.wait(CAUSE_SECONDS if _is_of_a_collective(error) else 0):
             return RankDied(self._death())
         if _is_of_a_collective(error):
@@ -265,8 +265,8 @@ class JoinedRanks(RankGroup):
         if self._store.check([f"left/{rank}"]):
             return  # It ended because another one had died, which is noticed by itself.
         key = f"cause/{rank}"
-        said = self._store.get(key).decode() if self._store.check([key]) else ""
-        self._dead[rank] = said or self._describe(rank)
+        cause = self._store.get(key).decode() if self._store.check([key]) else ""
+        self._dead[rank] = cause or self._describe(rank)
         self._died.set()
         for notify in self._notify:
             notify()
@@ -327,8 +327,8 @@ def _is_of_a_collective(error: RuntimeError) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ranks are on one machine: gloo listens to nobody else, whatever the host's name resolves to.
-    It reads this variable when a group is made."""
+    """Makes gloo listen on loopback only, whatever the host's name resolves to, because all ranks
+    are on one machine. gloo reads this variable when a group is made."""
     before = os.environ.get(_LOOPBACK)
     os.environ[_LOOPBACK] = "lo"
     try:

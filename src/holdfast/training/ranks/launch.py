@@ -123,7 +123,7 @@ def _started(size: int, device: str, logs: Path) -> Iterator[RankGroup]:
 
 
 class _Processes:
-    """Those of ranks 1 and up."""
+    """The processes of ranks 1 and up."""
 
     def __init__(self, size: int, kind: str, *, store: Path, logs: Path):
         self._logs = {rank: logs / f"rank-{rank}.log" for rank in range(1, size)}
@@ -146,15 +146,15 @@ class _Processes:
                 raise RankDied(f"rank {rank} did not start: {self.describe(rank)}")
 
     def describe(self, rank: int) -> str:
-        """How it ended, and the last thing that it said."""
+        """How it ended, and the last line that it printed."""
         try:
             code = self._running[rank].wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             return f"see {self._logs[rank]}"
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        said = tail(self._logs[rank], 1).strip()
-        return f"{said or f'exit code {code}'} (see {self._logs[rank]})"
+        text = tail(self._logs[rank], 1).strip()
+        return f"{text or f'exit code {code}'} (see {self._logs[rank]})"
 
     def end(self) -> None:
         """They hold nothing that could be lost."""
@@ -165,7 +165,7 @@ class _Processes:
 
 
 def join_started(store: Path, *, rank: int, size: int, kind: str) -> JoinedRanks:
-    """As one that rank 0 has started."""
+    """Joins as a rank that rank 0 started."""
     leader = os.getppid()
 
     def leave() -> None:

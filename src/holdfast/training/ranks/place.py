@@ -15,7 +15,7 @@ class TorchrunPlace(Struct, frozen=True):
 
 
 def torchrun_place(environment: Mapping[str, str] = os.environ) -> TorchrunPlace | None:
-    """None for a process that torchrun did not start, or that it started alone."""
+    """None for a process that torchrun did not start, or started as the only one."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     if not all(environment.get(name) for name in names):
         return None

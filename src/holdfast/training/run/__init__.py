@@ -9,6 +9,7 @@
   it starts
 - `evaluation`: held-out tasks, as a run of its own
 - `progress`: what a training is doing right now
+- `gap`: how far engine and trainer are apart, and which of them is wrong
 - `metrics`: the numbers of each step, on the terminal, in a file and in trackers; how it ended
 - `trackers`: Weights & Biases, trackio and TensorBoard
 - `curve`: the learning curve as a picture

@@ -26,11 +26,12 @@ from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
-"""After which a consumer looks whether something is missing; what is settled wakes it at once."""
+"""Seconds after which a consumer looks whether something is missing. Settled groups wake it at
+once."""
 
 
 FUTILE_DRAWS = 4
-"""How often the groups of a step may be drawn anew because none is valid."""
+"""How often the groups of a step may be drawn again because none is valid."""
 
 
 class NothingRewarded(HoldfastError):
@@ -53,7 +54,7 @@ class StepBatch(Struct, frozen=True):
 
     groups: tuple[TrainingGroup, ...]
     dismissed: tuple[TrainingGroup, ...]
-    """Those that were uninformative, and replaced as far as the bound allowed."""
+    """The uninformative groups, which were replaced as far as the bound allowed."""
     trajectories: int
     """Members of all of these groups."""
     failed: int
@@ -71,11 +72,26 @@ class StepBatch(Struct, frozen=True):
         return sum(is_informative(group.rewards) for group in self.groups)
 
     @property
+    def sampled(self) -> tuple[TrainingGroup, ...]:
+        """Everything that was: the informative groups alone would say nothing of the policy."""
+        return (*self.groups, *self.dismissed)
+
+    @property
+    def rewards_by_group(self) -> list[list[float]]:
+        return [[r for r in group.rewards if r is not None] for group in self.sampled]
+
+    @property
     def rewards(self) -> list[float]:
-        """Of everything that was sampled: those of the informative groups alone would say nothing
-        of the policy."""
-        groups = (*self.groups, *self.dismissed)
-        return [r for group in groups for r in group.rewards if r is not None]
+        return [reward for rewards in self.rewards_by_group for reward in rewards]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each of the scorer's metrics, over the trajectories that have it."""
+        values: dict[str, list[float]] = {}
+        for trajectory in (t for group in self.sampled for t in group.trajectories):
+            for name, value in trajectory.metrics.items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(values[name]) / len(values[name]) for name in sorted(values)}
 
 
 RollOut = Callable[[], Awaitable[None]]
@@ -83,7 +99,7 @@ RollOut = Callable[[], Awaitable[None]]
 
 
 async def already_rolling() -> None:
-    """For a source beside which rollouts go on from its beginning."""
+    """For a source with rollouts beside it from its beginning."""
 
 
 class BatchSource(Protocol):
@@ -158,7 +174,7 @@ class Batches:
         return await load_group(self._journal, members)
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
-        """Those of a whole batch that are not trained."""
+        """Refuses groups of a whole batch that cannot be trained."""
         if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
@@ -172,8 +188,8 @@ class Batches:
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """In the order of tasks: what was settled first is a matter of timing. None at the end of
-        the stream."""
+        """A whole batch in the order of tasks, because the order of settling depends on timing.
+        None at the end of the stream."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
@@ -216,7 +232,7 @@ class Batches:
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
-    """Raises where nothing was scored: training would go on for ever without a gradient."""
+    """Raises if nothing was scored: training would continue for ever without a gradient."""
     if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "
@@ -233,11 +249,11 @@ def command_for(verb: str, run: str, journal: Journal) -> str:
     return f"`holdfast {verb} {shlex.quote(run)}{where}`"
 
 
-def train_on(model: Path, learning_rate: object, *, asked: object = None) -> str:
+def train_on(model: Path, learning_rate: object, *, wanted_rate: object = None) -> str:
     """What goes on with the weights alone. The rate is named: that by default depends on which
-    model is given. `asked`: the one that was given now, where that is refused."""
+    model is given. `wanted_rate`: the rate that was given now, if it is refused."""
     rate = f"{learning_rate}"
-    if asked not in (None, learning_rate):
-        rate = f"{asked}, or {learning_rate} as before"
-    words = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
-    return f"train on from its model under another name ({words}, another --run and --out)"
+    if wanted_rate not in (None, learning_rate):
+        rate = f"{wanted_rate}, or {learning_rate} as before"
+    command = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
+    return f"train on from its model under another name ({command}, another --run and --out)"

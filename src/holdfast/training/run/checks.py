@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
+from holdfast.engine.connect import EngineAddress
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.select import BYTES
@@ -18,14 +19,15 @@ from holdfast.records.foreign import frames_of, headline_of, readable
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
+from holdfast.rollout.code.load import format_error
 from holdfast.training.computation import Loss
+from holdfast.training.model.memory import free_memory
 from holdfast.training.objective.losses import LossParts, TokenBatch
 from holdfast.training.objective.objective import Objective
 from holdfast.training.settings import TrainingSettings
 
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How the classes of models that sample are called."""
-MEMORY = Path("/proc/meminfo")
 
 
 # --- the call
@@ -64,14 +66,15 @@ def _read_json(path: Path) -> dict[str, object]:
     if not path.is_file():
         raise UsageError(f"{path.parent} is no Hugging Face folder: it has no {path.name}")
     try:
-        found = json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is no JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def count_parameters(folder: Path) -> int:
-    """By the headers of its files alone. Raises `UsageError` for a file that is damaged."""
+    """The number of parameters, from the headers of the model's files. Raises `UsageError` for a
+    damaged file."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -101,11 +104,16 @@ def check_device(name: str) -> None:
         raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
 
 
-def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) -> None:
+def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddress) -> None:
     """Raises where not even weights, gradients and optimizer fit; activations come on top of it.
-    `has_engine`: the embedded engine holds the model, too."""
-    needed = memory_needed(count_parameters(folder), settings, has_engine=has_engine)
+    An engine that is started here holds the model, too."""
+    parameters = count_parameters(folder)
+    needed = memory_needed(parameters, settings, has_engine=not address.urls)
     free = free_memory(settings.device)
+    vllm = None if address.urls else address.vllm
+    if free is not None and vllm is not None and vllm.memory and settings.device != "cpu":
+        total = total_memory(settings.device)
+        check_shares(total, free, needed, parameters * _bytes_of(vllm.dtype), share=vllm.memory)
     if free is not None and needed > free:
         where = "memory" if settings.device == "cpu" else f"memory on {settings.device}"
         raise UsageError(
@@ -113,6 +121,31 @@ def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) 
             f"{free / 1e9:.1f} GB are free: train a LoRA adapter (--lora-rank 16), use --dtype "
             "bfloat16, or a smaller model"
         )
+
+
+def check_shares(total: int, free: int, trainer: int, engine: int, *, share: float) -> None:
+    """Whether a trainer and an engine fit on one GPU, in bytes. `engine`: its weights; it needs
+    room for its cache, too."""
+    for_engine = int(total * share)
+    left = free - for_engine
+    if engine < for_engine and trainer <= left:
+        return
+    raise UsageError(
+        f"the GPU has {total / 1e9:.1f} GB, {free / 1e9:.1f} of them free: the engine's share "
+        f"({100 * share:.0f} %, --engine-memory) is {for_engine / 1e9:.1f} GB and has to hold "
+        f"{engine / 1e9:.1f} GB of weights and a cache; the trainer's is {max(left, 0) / 1e9:.1f} "
+        f"GB and has to hold at least {trainer / 1e9:.1f}: change the share, train a LoRA adapter "
+        "(--lora-rank 16), use --dtype bfloat16, or name an engine on another GPU (--policy URL)"
+    )
+
+
+def _bytes_of(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def total_memory(device: str) -> int:
+    number = device.partition(":")[2]
+    return int(torch.cuda.mem_get_info(int(number) if number else None)[1])
 
 
 def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bool) -> int:
@@ -132,16 +165,6 @@ def _has_reference(settings: TrainingSettings) -> bool:
     return has_kl and (settings.lora is None or settings.reference is not None)
 
 
-def free_memory(device: str) -> int | None:
-    """None where nobody says."""
-    if device.startswith("cuda"):
-        number = device.partition(":")[2]
-        return int(torch.cuda.mem_get_info(int(number) if number else None)[0])
-    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
-
-
 # --- tasks and sampling
 
 
@@ -154,7 +177,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """What is to be said of held-out tasks that are trained on; "" if none is."""
+    """A warning about held-out tasks that are also trained on; "" without any."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:
@@ -166,7 +189,7 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises where the distribution that is sampled would not be the one that is trained."""
+    """Raises if the sampled distribution would differ from the trained one."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -202,7 +225,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises where an engine says that its tokens are others than those of `model`."""
+    """Raises if an engine reports other tokens than those of `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"
@@ -221,9 +244,9 @@ def _other_tokenizer(endpoint: Endpoint, what: str, model: Path) -> UsageError:
 
 
 def _vocabulary(path: Path) -> object:
-    found = _read_json(path)
-    model = found.get("model")
-    return (model.get("vocab") if isinstance(model, dict) else None, found.get("added_tokens"))
+    vocabulary = _read_json(path)
+    model = vocabulary.get("model")
+    return (model.get("vocab") if isinstance(model, dict) else None, vocabulary.get("added_tokens"))
 
 
 # --- a loss of the user's own
@@ -231,6 +254,10 @@ def _vocabulary(path: Path) -> object:
 
 class LossFailed(HoldfastError):
     """A loss of the user's own raised, or returned something else than a loss."""
+
+    def __init__(self, message: str, traceback: str = ""):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 def loss_file(loss: Loss) -> str:
@@ -270,30 +297,31 @@ def checked_loss(loss: Loss) -> Loss:
 
     def call(batch: TokenBatch, objective: Objective) -> tuple[torch.Tensor, LossParts]:
         try:
-            found: Any = loss(batch, objective)
+            returned: Any = loss(batch, objective)
         except Exception as error:
             frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
             raise LossFailed(
-                f"the loss {name} failed at {where}: {headline_of(error):.300}"
+                f"the loss {name} failed at {where}: {headline_of(error):.300}",
+                format_error(error),
             ) from readable(error)
-        if not _is_loss(found):
+        if not _is_loss(returned):
             raise LossFailed(
                 f"the loss {name} has to return (loss, parts), a tensor of one number and what "
                 "policy_loss gives beside it: see docs/training.md"
             )
-        if batch.logprobs.requires_grad and not found[0].requires_grad:
+        if batch.logprobs.requires_grad and not returned[0].requires_grad:
             raise LossFailed(
                 f"the loss {name} returned a number without a gradient: compute it from "
                 "batch.logprobs, not detached"
             )
-        return found  # type: ignore[no-any-return]
+        return returned  # type: ignore[no-any-return]
 
     return call
 
 
-def _is_loss(found: Any) -> bool:
-    if not isinstance(found, tuple) or len(found) != 2:
+def _is_loss(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
         return False
-    loss, parts = found
+    loss, parts = value
     return isinstance(loss, torch.Tensor) and loss.ndim == 0 and isinstance(parts, LossParts)

@@ -1,24 +1,45 @@
 """Held-out tasks: evaluated as a run of their own in the same journal, as durable as any other."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from msgspec import Struct, structs
 
 from holdfast.engine.connect import Connection
+from holdfast.engine.export.export import history_of
 from holdfast.engine.open_run import open_run
 from holdfast.engine.progress.counters import Progress
+from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.task import Task, tasks_digest
+from holdfast.records.trajectory import Status
 from holdfast.training.report import HELD_OUT
+from holdfast.training.run.batches import command_for
+from holdfast.training.run.metrics import standard_error
 from holdfast.training.settings import TrainingSettings
 
 
 class EvaluationStopped(HoldfastError):
     """It ended before every task was settled."""
+
+
+class HeldOutReward(Struct, frozen=True):
+    """The mean over all trajectories that have a reward."""
+
+    reward: float
+    error: float | None
+    """Its standard error; None where there are too few tasks."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """By the names that metrics have."""
+        error = {} if self.error is None else {"eval_reward_error": self.error}
+        return {"eval_reward": self.reward, **error}
 
 
 class HeldOut(Struct, frozen=True):
@@ -37,8 +58,8 @@ class HeldOut(Struct, frozen=True):
         *,
         report: Callable[[str], None],
         progress: Progress | None = None,
-    ) -> float | None:
-        """The mean reward with the weights `version` after `step`; an evaluation that was
+    ) -> HeldOutReward | None:
+        """The reward with the weights `version` after `step`; an evaluation that was
         interrupted goes on. None for one that fails, or that takes longer than its deadline, which
         is reported: training goes on."""
         spec = self._spec(version)
@@ -53,15 +74,18 @@ class HeldOut(Struct, frozen=True):
                 raise ending.fatal
             if ending.stopped:
                 raise EvaluationStopped(ending.stopped)
-            reward = await _mean_reward(self.journal, run)
+            held_out = await _reward(self.journal, run)
+            why = await _why_missing(self.journal, run)
         except HoldfastError as error:
             report(f"the evaluation after step {step} failed, and training goes on: {error}")
             return None
-        if reward is None:
-            report(f"the evaluation after step {step} has no rewards, and training goes on")
-        return reward
+        if held_out is None:
+            report(f"the evaluation after step {step} has no rewards, and training goes on: {why}")
+        elif why:
+            report(f"the evaluation after step {step} is not whole: {why}")
+        return held_out
 
-    async def recorded(self, version: str) -> float | None:
+    async def recorded(self, version: str) -> HeldOutReward | None:
         """What `evaluate` came to with `version`, if all of it is recorded: no engine is asked."""
         spec = self._spec(version)
         run = await self.journal.find_run(spec.name)
@@ -69,7 +93,7 @@ class HeldOut(Struct, frozen=True):
             return None
         if not (await self.journal.progress(run)).is_over:
             return None
-        return await _mean_reward(self.journal, run)
+        return await _reward(self.journal, run)
 
     def _run_settings(self) -> Settings:
         own = self.plan.settings
@@ -92,7 +116,25 @@ class HeldOut(Struct, frozen=True):
         )
 
 
-async def _mean_reward(journal: Journal, run: Run) -> float | None:
+async def _reward(journal: Journal, run: Run) -> HeldOutReward | None:
     """None where nothing has a reward."""
-    rewards = [reward for _, reward in await journal.rewards(run)]
-    return sum(rewards) / len(rewards) if rewards else None
+    by_task: dict[str, list[float]] = {}
+    for task, reward in await journal.rewards(run):
+        by_task.setdefault(task, []).append(reward)
+    rewards = list(chain.from_iterable(by_task.values()))
+    if not rewards:
+        return None
+    return HeldOutReward(sum(rewards) / len(rewards), standard_error(list(by_task.values())))
+
+
+async def _why_missing(journal: Journal, run: Run) -> str:
+    """Why some trajectories have no reward; "" if all have one."""
+    rows = await journal.trajectories(run)
+    failed = [row for row in rows if row.status is Status.FAILED]
+    unscored = len(rows) - len(failed) - len(await journal.rewards(run))
+    more = f"; {command_for('report', run.spec.name, journal)} says more"
+    if failed:
+        failure = last_failure(await history_of(journal, failed[-1]))
+        example = "" if failure is None else f", the last one by: {failure.line}"
+        return f"{len(failed)} of {many(len(rows), 'trajectory')} failed{example}{more}"
+    return f"the scorer gave no reward for {many(unscored, 'trajectory')}{more}" if unscored else ""

@@ -16,7 +16,7 @@ from holdfast.records.exit_codes import Exit
 
 CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg", "engine.log"
 PARTS = "pipeline"
-"""Where parts that are processes of their own have their logs and say how they are."""
+"""The folder with the logs and states of parts that run in their own processes."""
 RANKS = "ranks"
 """Where the other ranks have theirs."""
 _OURS = (
@@ -77,8 +77,8 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `UsageError` for one that holds something else. What is put beside the checkpoints of
-    a training later, such as its report, is nobody's concern."""
+    """Raises `UsageError` for a folder that holds something else. Files that are put beside a
+    training's checkpoints later, such as its report, do not matter."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --out is a folder")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

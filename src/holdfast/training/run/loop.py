@@ -22,6 +22,7 @@ from torch import Tensor
 from holdfast import crashpoint
 from holdfast.engine.connect import Connection
 from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import Cause, NotTrainable, UsageError
 from holdfast.rollout.threads.contain import to_its_end
 from holdfast.training import checkpoint
@@ -37,7 +38,14 @@ from holdfast.training.run.batches import (
 )
 from holdfast.training.run.evaluation import HeldOut
 from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS, OtherTraining
-from holdfast.training.run.metrics import TrainingMetrics, step_line
+from holdfast.training.run.gap import GapWatch
+from holdfast.training.run.metrics import (
+    SCORED,
+    TrainingMetrics,
+    standard_error,
+    step_line,
+    with_error,
+)
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.settings import RateSchedule, TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
@@ -56,13 +64,13 @@ class ServedWeights(Struct, frozen=True):
 
 
 class Restored(Struct, frozen=True):
-    """Where training goes on."""
+    """The point at which training continues."""
 
     step: int
     notes: tuple[str, ...]
-    """What is to be said of checkpoints that were passed over."""
+    """Messages about checkpoints that were skipped."""
     train_on: str = ""
-    """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+    """Advice for continuing in another way; "" if nothing is trained."""
     folder: int = 1
     """The number of the folder that the checkpoint was made in (`TrainingRecord`)."""
 
@@ -105,7 +113,7 @@ def _steps(state: TrainerState) -> int:
 def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return train_on(folder / WEIGHTS / state.version, rate, asked=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=asked)
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
@@ -136,12 +144,13 @@ class TrainingState:
         self._folder = folder
         self._run = run
         self._model = weights.digest_of(trainer.network.whole.state_dict())
+        self._scores = weights.Scores()
         self._gathered: tuple[int, dict[str, Tensor]] | None = None
         """The weights after a step: from all ranks, once for all that is made of them."""
 
     def restore(self) -> Restored:
-        """Goes on from the newest whole checkpoint, if there is one. Raises `UsageError` for one of
-        another model, run or settings."""
+        """Continues from the newest whole checkpoint, if there is one. Raises `UsageError` for a
+        checkpoint of another model, run or settings."""
         found = checkpoint.newest(self._folder / CHECKPOINTS)
         if found is None:
             return Restored(0, ())
@@ -215,7 +224,7 @@ class TrainingState:
         )
         adapter = None if self.trainer.network.lora is None else path / weights.ADAPTER
         trainer = self.trainer
-        scores = await in_thread(weights.score, trainer.network, trainer.best_logprobs)
+        scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
         before = self.version
         self.version = WeightFolder(name, path, digest, adapter, scores)
         kept = [name, *([before.name] if before else []), *self.in_use()]
@@ -236,7 +245,7 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """Of a value with fields, each by its name; of what is not there, none."""
+    """The text of a value with fields, each with its name; empty fields are left out."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)
@@ -260,8 +269,8 @@ class TrainingLoop:
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before`: the last step that the run has a version of. `held_out`: None where
-        nothing is evaluated."""
+        """`trained_before`: the last step of which the run has a version. `held_out`: None without
+        evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -272,6 +281,7 @@ class TrainingLoop:
         self._metrics = metrics
         self._progress = progress
         self._report = report
+        self._watch = GapWatch(settings, report=report)
         self._engines: asyncio.Future[ServedWeights] = asyncio.get_running_loop().create_future()
         self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the newest version is to be served, and rollouts are to go on."""
@@ -294,6 +304,12 @@ class TrainingLoop:
             self.wants_engines.set_result(None)
         return await asyncio.shield(self._engines)
 
+    async def compare(self, served: ServedWeights) -> None:
+        """Engines and trainer at the longest length of the trial."""
+        policy = served.connection.policy
+        assert isinstance(policy, EnginePolicy), "made by connect()"
+        await self._watch.compare(policy, self._state.trainer, served.sync.dtypes)
+
     async def _work(self, done: int) -> None:
         # A kill may have come between a step and its evaluation; step 0 is the model as it was.
         if "eval_reward" not in self._metrics.lines().get(done, {}):
@@ -312,7 +328,7 @@ class TrainingLoop:
             check_rewarded(batch, self._consumer.run)
             crashpoint.reach("train.batch")
             self._progress.enter(f"step {step}: training on {batch.trajectories} trajectories")
-            result = await in_thread(self._state.trainer.step, batch.groups)
+            result = await in_thread(self._train, step, batch)
             crashpoint.reach("train.stepped")
             self._progress.enter(f"step {step}: saving, and giving the weights to the engine")
             version = await self._state.name_weights(self._journal, self._consumer)
@@ -329,6 +345,16 @@ class TrainingLoop:
             crashpoint.reach("train.published")
             self._report(step_line(step, numbers))
             await self._evaluate_due(step)
+
+    def _train(self, step: int, batch: StepBatch) -> StepResult:
+        """Raises `GapTooWide` before anything of the step is saved."""
+        version = self._state.version
+        assert version is not None, "weights have a name before they are trained"
+        result = self._state.trainer.step(batch.groups, version=version.name)
+        dtypes = self._engines.result().sync.dtypes if self._engines.done() else ()
+        gap = result.numbers.get("gap_mean")
+        self._watch.check(step, gap, batch, version=version, dtypes=dtypes)
+        return result
 
     async def _batch_of(self, step: int) -> StepBatch | None:
         """Raises what the source raises, with a way on that leads somewhere: records stay as they
@@ -386,20 +412,20 @@ class TrainingLoop:
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
         version = self._state.version.name
-        reward = await self._held_out.recorded(version)
-        if reward is None and step >= self._trained_before:
+        held_out = await self._held_out.recorded(version)
+        if held_out is None and step >= self._trained_before:
             connection = (await self._served()).connection
             progress = self._progress.evaluate(step)
-            reward = await self._held_out.evaluate(
+            held_out = await self._held_out.evaluate(
                 step, version, connection, report=self._report, progress=progress
             )
-        if reward is not None:
-            self._metrics.write(step, {"eval_reward": reward})
-            self._report(f"step {step:<4}  held out {reward:.3f}")
+        if held_out is not None:
+            self._metrics.write(step, held_out.numbers)
+            self._report(f"step {step:<4}  held out {with_error(held_out.reward, held_out.error)}")
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """As `asyncio.to_thread`, but a cancelled caller waits: nobody is left computing."""
+    """As `asyncio.to_thread`, but a cancelled caller waits, so that no thread is left computing."""
     return await to_its_end(asyncio.to_thread(function, *arguments))
 
 
@@ -420,18 +446,22 @@ def _set_random_state(states: Mapping[str, Tensor]) -> None:
 
 def _numbers(batch: StepBatch, result: StepResult, *, seconds: float) -> dict[str, float]:
     rewards = batch.rewards
+    error = standard_error(batch.rewards_by_group)
     return {
         "reward": sum(rewards) / len(rewards) if rewards else 0.0,
+        **({} if error is None else {"reward_error": error}),
         "loss": result.loss,
         "groups_informative": batch.informative,
         "groups_drawn": batch.drawn,
         "trajectories": batch.trajectories,
         "trajectories_failed": batch.failed,
         "tokens": result.tokens,
+        "sampled_tokens": sum(t.sampled_tokens for g in batch.sampled for t in g.trajectories),
         "updates": result.updates,
         "skipped_updates": result.skipped_updates,
         "seconds": seconds,
         "trainer_seconds": result.seconds,
         **result.numbers,
         **batch.numbers,
+        **{f"{SCORED}{name}": value for name, value in batch.metrics.items()},
     }

@@ -6,8 +6,10 @@ written anew, at the next start or at the end; lines of one step belong together
 """
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +19,9 @@ from holdfast.training.run.curve import draw
 from holdfast.training.run.folder import CURVE
 
 FILE = "metrics.jsonl"
+SCORED = "scorer/"
+"""Before the name of a scorer's metric."""
+COLUMNS = 100
 ROUNDING = 1e-9
 """A gradient below it is of rewards whose mean was rounded."""
 
@@ -55,11 +60,11 @@ class TrainingMetrics:
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
-        """By step; what was written of a step later is added to it."""
-        found: dict[int, dict[str, Any]] = {}
+        """The metrics by step. Later lines about a step are added to it."""
+        lines_by_step: dict[int, dict[str, Any]] = {}
         for line in read(self._path):
-            found.setdefault(line.pop("step"), {}).update(line)
-        return dict(sorted(found.items()))
+            lines_by_step.setdefault(line.pop("step"), {}).update(line)
+        return dict(sorted(lines_by_step.items()))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Durable, so that a step whose checkpoint is safe has its numbers."""
@@ -90,15 +95,15 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file; the last one may have been cut by a kill."""
     if not path.exists():
         return []
-    found = []
+    values = []
     for line in path.read_text().split("\n"):
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict) and isinstance(value.get("step"), int):
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def is_skipped(numbers: Mapping[str, float]) -> bool:
@@ -119,22 +124,55 @@ def is_flat(numbers: Mapping[str, float]) -> bool:
 
 
 def step_line(step: int, numbers: Mapping[str, float]) -> str:
-    """`step 1  reward 0.49  loss 0.000  kl 0.000  informative 13/16 groups  128 trajectories`
-
-    Groups are kept or dropped by their run's policy; of those drawn here, some have a gradient."""
+    """What moves, in lines of at most 100 columns: the reward with its standard error, the gap
+    between engine and trainer, the share of clipped tokens, sampled tokens per second, groups with
+    a gradient, and the means of scorers' metrics. Whatever else there is, is in `metrics.jsonl`."""
+    clipped = numbers.get("clipped_positive", 0.0) + numbers.get("clipped_negative", 0.0)
+    rate = numbers.get("sampled_tokens", 0.0) / max(numbers["seconds"], 1e-9)
     parts = [
         f"step {step:<4}",
-        f"reward {numbers['reward']:.3f}",
-        f"loss {numbers['loss']:+.3f}",
-        f"kl {numbers.get('kl', 0.0):.3f}",
-        f"informative {numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
-        f"{numbers['trajectories']:.0f} trajectories",
+        f"reward {with_error(numbers['reward'], numbers.get('reward_error'))}",
+        f"gap {numbers['gap_mean']:.1g}" if "gap_mean" in numbers else "",
+        f"clipped {100 * clipped:.1f} %",
+        f"kl {numbers['kl']:.3f}" if "kl" in numbers else "",
+        f"{numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
+        f"{numbers['trajectories_failed']:.0f} failed" if numbers["trajectories_failed"] else "",
+        "gradients not finite: skipped" if numbers["skipped_updates"] else "",
+        f"{rate:,.0f} tokens/s",
+        f"{numbers['seconds']:.0f} s",
     ]
-    if numbers["trajectories_failed"]:
-        parts.append(f"{numbers['trajectories_failed']:.0f} failed")
-    if numbers["skipped_updates"]:
-        parts.append("gradients not finite: skipped")
-    return "  ".join([*parts, f"{numbers['seconds']:.0f} s"])
+    parts += [f"{name[len(SCORED) :]} {numbers[name]:.4g}" for name in numbers if _is_scored(name)]
+    return _filled([part for part in parts if part])
+
+
+def with_error(mean: float, error: float | None) -> str:
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
+    """Of the mean over all values, of which those of one cluster depend on each other (CR1). None
+    with fewer than two clusters."""
+    clusters = [values for values in clusters if values]
+    count = sum(map(len, clusters))
+    if len(clusters) < 2:
+        return None
+    mean = math.fsum(chain.from_iterable(clusters)) / count
+    sums = (math.fsum(value - mean for value in values) for values in clusters)
+    squares = math.fsum(value * value for value in sums)
+    return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / count
+
+
+def _is_scored(name: str) -> bool:
+    return name.startswith(SCORED)
+
+
+def _filled(parts: Sequence[str]) -> str:
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) > COLUMNS:
+            lines.append(" " * len(parts[0]))
+        lines[-1] += f"  {part}"
+    return "\n".join(lines)
 
 
 class TrainingReport(Struct, frozen=True):
@@ -152,22 +190,22 @@ class TrainingReport(Struct, frozen=True):
     held_out: dict[int, float]
     """The mean over held-out tasks, by step."""
     skipped_steps: int
-    """In how many steps nothing was trained, since no gradient was finite."""
+    """The number of steps in which nothing was trained, because no gradient was finite."""
     flat_steps: int = 0
-    """In how many there was no gradient, since the rewards of each group were equal."""
+    """The number of steps without a gradient, because the rewards of each group were equal."""
     empty_steps: int = 0
-    """In how many there was nothing to train, since no token was sampled."""
+    """The number of steps with nothing to train, because no token was sampled."""
 
     @property
     def trained_nothing(self) -> bool:
-        """There were steps, and the model is still the one that it began with."""
+        """Whether there were steps, and the model is still the initial one."""
         return 0 < self.steps == self.skipped_steps + self.flat_steps + self.empty_steps
 
 
 def report_of(
     run: str, metrics: TrainingMetrics, *, folder: Path, model: Path, stopped: str
 ) -> TrainingReport:
-    """What the metrics come to; the curve is drawn into the folder."""
+    """A summary of the metrics; draws the curve into the folder."""
     lines = metrics.lines()
     metrics.rewind(max(lines, default=0))
     rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}

@@ -81,8 +81,8 @@ async def begin_record(
 ) -> TrainingRecord:
     """What the run is to say of its training now; `trained`: the last step that it has a version
     of. Raises `OtherTraining` for a folder after which another one took the run over."""
-    found = await journal.find_run(run.spec.name)
-    before = training_of(found or run)
+    stored_run = await journal.find_run(run.spec.name)
+    before = training_of(stored_run or run)
     number = 1 if before is None else before.folder
     if not restored.step:
         number += before is not None and trained > 0
@@ -170,7 +170,7 @@ async def _check_forward(
 async def adopt_code(
     journal: Journal, consumer: Consumer, spec: RunSpec, *, report: Callable[[str], None]
 ) -> Consumer:
-    """What is rolled out already stays, and is scored by the scorer that is given now."""
+    """Existing rollouts stay, and the new scorer scores them."""
     run = consumer.run
     differences = run.spec.differences(spec)
     if not differences:

@@ -1,4 +1,4 @@
-"""What a training is doing right now, for a display that looks when it likes."""
+"""What a training is doing at the moment, for a display that reads it at any time."""
 
 import time
 

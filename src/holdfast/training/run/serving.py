@@ -1,5 +1,5 @@
-"""The engines of a training: those at its addresses, or the embedded one, which serves the weights
-in force whenever it starts."""
+"""The engines of a training: those at its addresses, or one that is started here, which serves the
+weights in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,12 +9,14 @@ from pathlib import Path
 
 from msgspec import structs
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.open_run import TRAINED_MODEL
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.client.weight_gate import WeightRecords
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import UsageError
 from holdfast.rollout.threads.contain import in_background
@@ -23,11 +25,12 @@ from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.weights import open_sync
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.engine_lock import hold_engines
+from holdfast.weights.replica import resume_paused
 from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 MODEL = TRAINED_MODEL
-"""What the engine calls the model, whatever the folder of the version is called."""
+"""The engine's name for the model, whatever the folder of the version is called."""
 
 
 class TrainingEngine:
@@ -41,11 +44,14 @@ class TrainingEngine:
         log: Path,
         log_requests: bool = False,
         report: Callable[[str], None],
+        vllm: VllmSettings | None = None,
     ):
         self._report = report
         self._more = ("--log-requests",) if log_requests else ()
         options = self._options(version.name)
-        self._engine = EmbeddedEngine(version.path, log=log, options=options, report=report)
+        self._engine = EmbeddedEngine(
+            version.path, log=log, options=options, report=report, vllm=vllm
+        )
 
     @property
     def url(self) -> str:
@@ -93,7 +99,7 @@ class TrainingEngines:
         log: Path,
         report: Callable[[str], None],
     ):
-        """`log`: of the embedded engine."""
+        """`log`: of the engine that is started here."""
         self._plan = plan
         self._settings = settings
         self._model = model
@@ -106,31 +112,43 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Those that run already are checked before anything is written."""
+        """Checks engines that are already running, before anything is written."""
         if not self._address.urls:
             yield
             return
         with hold_engines(self._address.urls, run=self._plan.spec.name):
+            await resume_paused(
+                self._address.urls, api_key=self._address.api_key, report=self._report
+            )
             async with self._connected(self._address) as connection, self._sync(connection) as sync:
                 check_tokenizer(_policy(connection), self._model, renderer=self._renderer.name)
                 self._running = connection, sync
                 yield
 
     @asynccontextmanager
-    async def serve(self, version: WeightFolder) -> AsyncIterator[ServedWeights]:
-        """A policy that samples with `version`, and the way by which it gets another one."""
+    async def serve(
+        self, version: WeightFolder, records: WeightRecords
+    ) -> AsyncIterator[ServedWeights]:
+        """A policy that samples with `version`, and the way by which it gets another one.
+        `records`: where it is written which weights each engine has."""
         if self._running is not None:
             connection, sync = self._running
+            sync.record_in(records)
             await sync.publish_first(version)
             yield ServedWeights(connection, sync, sync.publish)
             return
         if self._address.urls:
             async with self._connected(self._address) as connection, self._sync(connection) as sync:
+                sync.record_in(records)
                 await sync.publish_first(version)
                 yield ServedWeights(connection, sync, sync.publish)
             return
         engine = TrainingEngine(
-            version, log=self._log, log_requests=self._settings.log_requests, report=self._report
+            version,
+            log=self._log,
+            log_requests=self._settings.log_requests,
+            report=self._report,
+            vllm=self._address.vllm,
         )
         async with engine.serve():
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
@@ -138,6 +156,7 @@ class TrainingEngines:
                 self._connected(address) as connection,
                 self._sync(connection, engine.restart) as sync,
             ):
+                sync.record_in(records)
                 await sync.adopt(version)
                 yield ServedWeights(connection, sync, partial(engine.publish, sync))
 

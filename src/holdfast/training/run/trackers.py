@@ -54,8 +54,8 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
 
 
 def tracked_name(run: Run) -> str:
-    """The same for every process of a training, and another one for a training of the same name in
-    another journal."""
+    """A name that is the same for every process of a training, and differs from that of a training
+    with the same name in another journal."""
     made = hashlib.sha256(f"{run.spec.name}\0{run.created}".encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", run.spec.name)[:60]
     return f"{readable}-{made[:8]}"
@@ -69,8 +69,8 @@ class _Resumed:
     def __init__(self, *, known: int, lines: Lines):
         self._known = known
         for step, numbers in lines.items():
-            if step == known and EVALUATED in numbers:
-                self._send({EVALUATED: numbers[EVALUATED]}, step)  # It may have been lost alone.
+            if step == known and EVALUATED in numbers:  # It may have been lost alone.
+                self._send({n: v for n, v in numbers.items() if n.startswith(EVALUATED)}, step)
             elif step > known:
                 self._send(numbers, step)
 

@@ -7,7 +7,7 @@ has the journal, the engines and the folder, and the others compute.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,16 @@ from holdfast.training.settings import (
     training_settings_from,
 )
 from holdfast.training.trainer import Trainer
+from holdfast.weights.records import JournalRecords
 
 Tasks = object
-"""Whatever `holdfast.read_tasks` takes: a path, a name, a list, a function."""
+"""Anything that `holdfast.read_tasks` takes: a path, a name, a list, a function."""
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
 
 class Assembly(Struct, frozen=True):
-    """What a training is put together from."""
+    """The parts of a training."""
 
     open_batches: OpenBatches = Batches
     """By default one batch after the other, each sampled by the newest weights."""
@@ -206,7 +207,7 @@ async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> l
 
 async def train_plan(call: TrainingCall) -> TrainingReport:
     """`train` for a run that is planned already. Trackers are opened when everything is checked."""
-    check_training(call.plan, call.settings, model=call.model, has_engine=not call.address.urls)
+    check_training(call.plan, call.settings, model=call.model, address=call.address)
     plan = await call.plan.bind_scorer()
     if shared := describe_shared(plan.tasks, call.eval_tasks):
         call.report(shared)
@@ -221,10 +222,9 @@ async def train_plan(call: TrainingCall) -> TrainingReport:
 
 
 def check_training(
-    plan: RunPlan, settings: TrainingSettings, *, model: Path, has_engine: bool
+    plan: RunPlan, settings: TrainingSettings, *, model: Path, address: EngineAddress
 ) -> None:
-    """Raises `UsageError` for what no engine and no checkpoint is needed to see. `has_engine`:
-    whether the embedded one is to be on this machine, too."""
+    """Raises `UsageError` for what no engine and no checkpoint is needed to see."""
     check_sampling(plan.spec.sampling)
     plan.check_rewarded()
     plan.processor.check_setup()
@@ -234,7 +234,7 @@ def check_training(
     check_device(settings.device)
     check_ranks(settings.ranks, settings.device, gpus=torch.cuda.device_count())
     check_batch(plan.tasks, settings.groups)
-    check_memory(model, settings, has_engine=has_engine)
+    check_memory(model, settings, address)
 
 
 class _Training:
@@ -265,12 +265,15 @@ class _Training:
 
     async def run(self) -> TrainingReport:
         call, spec = self._call, self._plan.spec
-        state = await in_thread(self._load)
-        restored = await in_thread(state.restore)
-        if not restored.step:
-            check_disk(call.out, state.bytes_on_disk)
-        opening = use_journal(call.journal, restored.step > 0)
-        async with self._engines.connected(), opening as self._journal:
+        async with AsyncExitStack() as stack:
+            # Before the model is loaded: that takes minutes, and engines may be unfit.
+            await stack.enter_async_context(self._engines.connected())
+            state = await in_thread(self._load)
+            restored = await in_thread(state.restore)
+            if not restored.step:
+                check_disk(call.out, state.bytes_on_disk)
+            opening = use_journal(call.journal, restored.step > 0)
+            self._journal = await stack.enter_async_context(opening)
             run = await open_training(
                 self._journal, spec, restored, settings=self._settings, folder=call.out
             )
@@ -343,7 +346,7 @@ class _Training:
         )
         training = asyncio.create_task(loop.work(done), name="training")
         watching = asyncio.create_task(until_death(self._ranks), name="the other ranks")
-        work = _Work(consumer.run, loop, training, watching)
+        work = _Work(consumer, loop, training, watching)
         ending = None
         try:
             await self._stop.wait_or(training, loop.wants_engines, self._renewing, watching)
@@ -373,8 +376,11 @@ class _Training:
             seed=settings.seed,
             ranks=self._ranks,
         )
-        if why := trainer.network.why_sequential:
+        network = trainer.network
+        if why := network.why_sequential:
             self._report(f"sequences go one at a time, which is slower: {why}")
+        if line := network.trial.limits:
+            self._report(line)
         if why := trainer.network.why_slow:
             self._report(f"training is slower than it could be: {why}")
         return TrainingState(trainer, settings, folder=call.out, run=self._plan.spec.name)
@@ -384,7 +390,7 @@ class _Training:
         await self._journal.annotate_run(run, command=command, training=self._record.text)
 
     async def _catch_up(self, run: Run) -> None:
-        """What the run had been trained on before is trained again."""
+        """Trains again what the run had been trained on before."""
         if self._record.is_catching_up:
             self._record = structs.replace(self._record, is_catching_up=False)
             await self._write_record(run)
@@ -411,9 +417,12 @@ class _Training:
         assert state.version is not None, "weights have a name before they are served"
         if not self._call.address.urls:
             self._call.progress.enter("starting the engine")
-        async with self._engines.serve(state.version) as served:
+        async with self._engines.serve(
+            state.version, JournalRecords(self._journal, work.run, consumer=work.consumer)
+        ) as served:
             state.in_use = served.sync.in_use
             await self._catch_up(work.run)
+            await work.loop.compare(served)
             work.loop.use(served)
             rollouts = self._roll_out(work.run, served.connection, state.version.name)
             rolling = asyncio.create_task(rollouts, name="rollouts")
@@ -462,7 +471,8 @@ class _Training:
         return await rollouts.work()
 
     async def _until_sealed(self, run: Run) -> None:
-        """Another process works on the run; this one has an end to wait for, too."""
+        """Waits until another process, which works on the run, has sealed it, or until the end that
+        this process has itself."""
         changes = self._journal.changes
         while not self._stop.requested:
             seen = changes.count
@@ -474,11 +484,15 @@ class _Training:
 class _Work(Struct, frozen=True):
     """The tasks of a training that is under way."""
 
-    run: Run
+    consumer: Consumer
     loop: TrainingLoop
     training: "asyncio.Task[None]"
     watching: "asyncio.Task[None]"
     """Ends when another rank has died."""
+
+    @property
+    def run(self) -> Run:
+        return self.consumer.run
 
 
 async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> None:

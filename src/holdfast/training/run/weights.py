@@ -20,10 +20,11 @@ from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding.file_name import file_name
-from holdfast.training.model.network import Network, digest_of, no_progress_bars
+from holdfast.training.model.network import Network, digest_of
+from holdfast.training.model.plain import no_progress_bars
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.carrier import Carrier, this_device
-from holdfast.weights.probe import PREFIXES, probe_ids
+from holdfast.weights.probe import CANDIDATES, chosen_scores, probe_ids
 from holdfast.weights.strategies.adapter import AdapterStrategy
 from holdfast.weights.strategies.disk import DiskStrategy, check_stage, sync_folder, sync_path
 from holdfast.weights.strategies.object_store import ObjectStoreStrategy
@@ -38,6 +39,7 @@ from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import TokenScores, WeightFolder, WeightsNotTaken
 
 __all__ = [
+    "Scores",
     "WeightFolder",
     "WeightsNotTaken",
     "choose_name",
@@ -58,7 +60,7 @@ _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation
 
 
 async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
-    """`step-N`; or, where that stands for other bytes already, `step-N.2`, and so on."""
+    """`step-N`; if that name has other bytes already, `step-N.2`, and so on."""
     name, again = f"step-{step}", 1
     while any(v.digest != digest for v in await journal.versions(consumer.run, name=name)):
         again += 1
@@ -126,13 +128,26 @@ def remove_old(parent: Path, keep: Sequence[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def score(network: Network, best_logprobs: BestLogprobs | None = None) -> TokenScores:
-    """By which an engine that has these weights is recognised. `best_logprobs`: how they are
-    computed, if not by this process alone."""
-    ids = probe_ids(network.vocabulary)
-    best = (best_logprobs or network.best_logprobs)(ids, PREFIXES)
-    dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
-    return TokenScores(tuple(ids), tuple(best), dtype)
+class Scores:
+    """By which an engine that has these weights is recognised: of one version after the other."""
+
+    def __init__(self) -> None:
+        self._before: list[float] = []
+
+    def of(self, network: Network, best_logprobs: BestLogprobs | None = None) -> TokenScores:
+        """Those of the weights as they are now, beside those of the last call. `best_logprobs`: how
+        they are computed, if not by this process alone."""
+        ids = probe_ids(network.vocabulary)
+        now = (best_logprobs or network.best_logprobs)(ids, CANDIDATES)
+        dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
+        scores = chosen_scores(ids, now, self._before, dtype)
+        self._before = now
+        return scores
+
+
+def score(network: Network) -> TokenScores:
+    """Of weights whose predecessor is not known."""
+    return Scores().of(network)
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.policy.client.probe import UNREACHABLE
+from holdfast.policy.dialects.dialect import OUR_ADAPTERS
 from holdfast.weights.replica import UPDATE_SECONDS, EngineKind, Replica
 from holdfast.weights.strategies.strategy import Offer, WeightStrategy
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
-PREFIX = "holdfast-"
 _RUNTIME = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 _LOAD = {
     EngineKind.VLLM: "/v1/load_lora_adapter",
@@ -55,7 +55,7 @@ class AdapterStrategy(WeightStrategy):
         return Offer(True, "it loads adapters by name")
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """What an earlier incarnation of the trainer left behind is found, to be unloaded."""
+        """Finds what an earlier process of the trainer left behind, to unload it."""
         for replica in replicas:
             self._loaded[replica] = dict.fromkeys(await _listed(replica), "")
 
@@ -102,15 +102,13 @@ class AdapterStrategy(WeightStrategy):
 
 def adapter_name(version: WeightFolder) -> str:
     """With a part of the digest: two runs may each have a `step-3`."""
-    return f"{PREFIX}{version.name}-{version.digest[:8]}"
+    return f"{OUR_ADAPTERS}{version.name}-{version.digest[:8]}"
 
 
 async def _listed(replica: Replica) -> list[str]:
     """The names of our adapters that the engine has."""
     try:
-        return [
-            model.id for model in await replica.endpoint.models() if model.id.startswith(PREFIX)
-        ]
+        return [model.id for model in await replica.endpoint.models() if model.is_ours]
     except (*UNREACHABLE, msgspec.ValidationError):
         return []
 

@@ -108,11 +108,11 @@ class ObjectStoreStrategy(DiskStrategy):
         node = _node_of(replica, ray.nodes(), ray.get_runtime_context().get_node_id())
         if node is None:
             return Offer(False, f"{replica.name} is on no node of the Ray cluster")
-        found = await super().offers(replica)
-        if found.works:
+        offer = await super().offers(replica)
+        if offer.works:
             self._nodes[replica] = node
             return Offer(True, "put once, fetched once by each node")
-        return found
+        return offer
 
     async def start(self, replicas: Sequence[Replica]) -> None:
         import ray

@@ -33,7 +33,7 @@ class SglangTransfer(TransferStrategy):
         super().__init__(carrier, **options)  # type: ignore[arg-type]
         self._group = ""
         self._in_session: set[Replica] = set()
-        """Those that were told that an update begins; older ones know nothing of it."""
+        """Replicas that know that an update begins; older ones have no such call."""
 
     async def offers(self, replica: Replica) -> Offer:
         if not await replica.has_route(_INIT):
@@ -59,7 +59,7 @@ class SglangTransfer(TransferStrategy):
         return {**await super()._open_options(replicas), "name": self._group}
 
     async def _leave_group(self, replica: Replica) -> None:
-        """What it holds of the last group; it may have been started anew since."""
+        """Leaves the last group, which the engine may have lost in a restart."""
         if self._group:
             try:
                 await replica.post("/destroy_weights_update_group", {"group_name": self._group})

@@ -56,12 +56,12 @@ class WeightStrategy(ABC):
         return True
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Before the first update, for those that get their weights this way. Raises `UsageError`
-        if it cannot work."""
+        """Called before the first update, with the replicas that get their weights this way. Raises
+        `UsageError` if it cannot work."""
         return
 
     async def prepare(self, version: WeightFolder) -> None:
-        """Whatever can be done before any engine has to stand still."""
+        """Does whatever can be done while engines still run."""
         return
 
     async def send(
@@ -78,7 +78,7 @@ class WeightStrategy(ABC):
         return Acknowledgement(replica)
 
     async def send_one(self, version: WeightFolder, replica: Replica) -> None:
-        """For strategies that send to each by itself. Raises `WeightsNotTaken`."""
+        """For strategies that send to each replica by itself. Raises `WeightsNotTaken`."""
         raise NotImplementedError
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
@@ -120,8 +120,8 @@ class Choice(Struct, frozen=True):
 async def choose(
     replica: Replica, strategies: Sequence[WeightStrategy], *, wanted: str = AUTO
 ) -> Choice:
-    """The first of the strategies that the replica offers, or the one that is wanted. Raises
-    `UsageError` with what would let it work."""
+    """The first strategy that the replica offers, or the requested one. Raises `UsageError` with
+    what would make it work."""
     await replica.describe()
     possible = [strategy for strategy in strategies if replica.kind in strategy.kinds]
     offers = await asyncio.gather(*(strategy.offers(replica) for strategy in possible))

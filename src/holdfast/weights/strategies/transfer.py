@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-"""For engines to say what is wrong, when the sender notices first."""
+"""Seconds for engines to report an error that the sender notices first."""
 START_SECONDS = 120.0
 """For the sender, which imports torch."""
 LOOPBACK = "127.0.0.1"
@@ -78,24 +78,26 @@ class TransferStrategy(WeightStrategy):
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
-        found: list[Acknowledgement] = []
+        acknowledgements: list[Acknowledgement] = []
         left = list(replicas)
         async with self._lock:
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
                     # Each by itself: the collective is over. What fails now may be half loaded.
-                    found += await asyncio.gather(*(self._finish_one(version, r) for r in left))
+                    acknowledgements += await asyncio.gather(
+                        *(self._finish_one(version, r) for r in left)
+                    )
                     break
                 except TransferBroken as error:
                     await self._break_off()
                     culprits = self._culprits(error, left)
-                    found += [
+                    acknowledgements += [
                         Acknowledgement(replica, why, is_intact=self.is_staged(replica))
                         for replica, why in culprits.items()
                     ]
                     left = [replica for replica in left if replica not in culprits]
-        return found
+        return acknowledgements
 
     def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
         """Those that get nothing more: who broke the group, whoever cannot leave one that is
@@ -267,14 +269,14 @@ class SenderProcess:
         return None if self._child is None else self._child.pid
 
     async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
-        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` where there is
-        none within so many seconds."""
+        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` if there is
+        none in time."""
         await self._start()
         await self._write({"do": do, **request})
         return await self.answer(within)
 
     async def kill(self) -> None:
-        """Whatever it was at; the next request starts another one."""
+        """Kills the sender, whatever it is doing; the next request starts another one."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):

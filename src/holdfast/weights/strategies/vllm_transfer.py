@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from holdfast import crashpoint
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.weights.carrier import Carrier, Device, Framing, this_device
 from holdfast.weights.replica import (
@@ -24,7 +25,7 @@ from holdfast.weights.replica import (
 from holdfast.weights.strategies.disk import WORKER
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
 from holdfast.weights.strategies.transfer import GRACE_SECONDS, SenderProcess, TransferStrategy
-from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 if TYPE_CHECKING:
     from holdfast.weights.collective import TensorMeta
@@ -35,7 +36,7 @@ REMEDY = (
 )
 PACKED_BYTES = 64 << 20
 _NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
-"""An update that no backend takes: the one that was begun ends with it."""
+"""An update that no backend accepts: it ends the one that was begun."""
 
 
 def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
@@ -220,16 +221,16 @@ class VllmSharedMemory(WeightStrategy):
     async def _hand_over(self, version: WeightFolder, replica: Replica) -> None:
         part, parts = 0, 1
         while part < parts:
-            found = await self._sender.ask(
+            answer = await self._sender.ask(
                 "share",
                 within=UPDATE_SECONDS,
                 folder=str(version.path.resolve()),
                 part=part,
                 device=self.trainer.name,
             )
-            total = found.pop("parts")
+            total = answer.pop("parts")
             assert isinstance(total, int), "it says how many there are"
-            await replica.post("/update_weights", {"update_info": found}, seconds=UPDATE_SECONDS)
+            await replica.post("/update_weights", {"update_info": answer}, seconds=UPDATE_SECONDS)
             part, parts = part + 1, total
 
     async def aclose(self) -> None:

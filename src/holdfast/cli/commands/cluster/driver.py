@@ -22,7 +22,7 @@ from holdfast.cli.commands.cluster.worker import WorkerJob
 from holdfast.cli.commands.supervision import LAST_SECONDS, Supervision, worker_options
 from holdfast.cli.setup.command_run import open_command_run
 from holdfast.cli.setup.connect import api_key, connect_command
-from holdfast.cli.setup.user_code import scorer_place, split
+from holdfast.cli.setup.user_code import scorer_place, scorer_reference, split
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.text import notify
 from holdfast.cluster import variables
@@ -102,9 +102,9 @@ class Driver(Supervision):
         return await probe_nodes(ray, live_nodes(ray), modules=checks.imported_modules())
 
     def _described(self) -> str:
-        found = self._variables()
-        variables.hide_secrets(found, named=self._named)
-        return variables.describe(found, named=self._named)
+        traveling = self._variables()
+        variables.hide_secrets(traveling, named=self._named)
+        return variables.describe(traveling, named=self._named)
 
     def _variables(self) -> dict[str, str]:
         return variables.traveling(self._named)
@@ -256,7 +256,7 @@ class Driver(Supervision):
         if self._args.scorer is None:
             return None
         file, name = scorer_place(path, self._args.scorer)
-        return f"{self._place(file)}:{name}"
+        return scorer_reference(self._place(file), name)
 
     def _place(self, file: Path) -> str:
         assert self.wants.folder is not None, "there is code of the user's"

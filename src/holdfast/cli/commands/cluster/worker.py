@@ -144,20 +144,20 @@ class Working:
         self.compare("rollout", fingerprinted(rollout)[0], self.job.rollout)
         self.processor = processor_of(rollout, path)
         if scorer is not None:
-            found = fingerprinted(scorer)[0]
-            self.compare("scorer", found, self.job.scorer)
+            fingerprint = fingerprinted(scorer)[0]
+            self.compare("scorer", fingerprint, self.job.scorer)
             file, function = scorer_place(path, args.scorer)
             self.scorer = self.make_scorer(scorer, file=file, name=function)
 
     def _attach(self, journal: Journal, run: Run) -> None:
         """Tells the processor about the run, before the run is planned."""
 
-    def compare(self, what: str, found: str, known: str) -> None:
-        if found != known:
+    def compare(self, what: str, fingerprint: str, known: str) -> None:
+        if fingerprint != known:
             raise UsageError(
                 f"the code of the {what} is not the same in {os.getcwd()} as where the run was "
-                f"opened ({found}, not {known}; Holdfast {__version__}): it imports modules that "
-                "do not travel with the folder, and that are others here"
+                f"opened ({fingerprint}, not {known}; Holdfast {__version__}): it imports modules "
+                "that do not travel with the folder, and that are others here"
             )
 
     def make_scorer(self, function: object, *, file: Path, name: str) -> Scorer:

@@ -20,11 +20,11 @@ from holdfast.records.exit_codes import Exit
 async def compare(args: argparse.Namespace) -> int:
     a = await _results(args.run_a, args.journal)
     b = await _results(args.run_b, args.journal_b or args.journal)
-    found = compared(a, b, metric=args.metric, by_id=args.by_id)
+    comparison = compared(a, b, metric=args.metric, by_id=args.by_id)
     if args.json:
-        print_json(found)
+        print_json(comparison)
     else:
-        print(visible(format_comparison(found)))
+        print(visible(format_comparison(comparison)))
     return Exit.OK
 
 

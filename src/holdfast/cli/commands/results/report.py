@@ -64,18 +64,22 @@ async def _print_numbers(args: argparse.Namespace) -> Exit:
         prices = chosen_prices(args.price)
         limit = None if args.all or args.json else MAX_LISTED
         rows = RowCollector(await journal.tasks(run), limit=limit)
-        found = await build(journal, run, also=_both(training.take, rows.take), prices=prices)
-        found.corrupt += await rows.read(journal)
+        run_report = await build(journal, run, also=_both(training.take, rows.take), prices=prices)
+        run_report.corrupt += await rows.read(journal)
     trained = training.reports()
     if args.json:
-        fields = msgspec.to_builtins(found) | {"training": msgspec.to_builtins(trained)}
+        fields = msgspec.to_builtins(run_report) | {"training": msgspec.to_builtins(trained)}
         print_json(fields | {"rows": [row.as_fields() for row in rows.rows]})
     else:
         lines = [line for each in trained for line in as_lines(each)]
-        print(visible(redact(as_text(found, training=lines, full_tracebacks=args.full_tracebacks))))
+        print(
+            visible(
+                redact(as_text(run_report, training=lines, full_tracebacks=args.full_tracebacks))
+            )
+        )
         print("\n".join(["", *rows.lines(more="--all", paint=paint)]))
-    if found.corrupt:
-        problem = many(len(found.corrupt), "corrupt log")
+    if run_report.corrupt:
+        problem = many(len(run_report.corrupt), "corrupt log")
         return say(f"{problem}; {advice(args.journal)}", Exit.CORRUPT)
     return Exit.OK
 

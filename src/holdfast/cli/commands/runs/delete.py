@@ -41,10 +41,14 @@ def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]
 
 async def prune(args: argparse.Namespace) -> int:
     given = (args.older_than, args.tag, args.untagged, args.unfinished, args.keep)
-    if not any(value is not None and value is not False for value in given):
-        raise UsageError(f"say which runs are to go: {CRITERIA}; `holdfast rm` deletes by name")
+    chooses = any(value is not None and value is not False for value in given)
     async with to_read(args.journal) as journal:
-        rows = await _chosen(args, journal)
+        rows = await (_chosen(args, journal) if chooses else _left_behind(journal))
+    if not (rows or chooses):
+        raise UsageError(
+            f"no unnamed run was left unfinished; say which runs are to go: {CRITERIA}; "
+            "`holdfast rm` deletes by name"
+        )
     busy = [row for row in rows if row.live_workers]
     rows = [row for row in rows if not row.live_workers]
     for row in busy:
@@ -74,13 +78,33 @@ async def _chosen(args: argparse.Namespace, journal: Journal) -> list[RunRow]:
     return _with_evaluations(rows, {row.name for row in newest_first[args.keep or 0 :]})
 
 
+async def _left_behind(journal: Journal) -> list[RunRow]:
+    """Runs without a name that were never finished or tagged, but for the newest of each series,
+    which the same command goes on with."""
+    rows = {row.name: row for row in await journal.runs()}
+    specs = {name: (await run_named(journal, name)).spec for name in rows}
+    newest = {spec.series: name for name, spec in specs.items()}
+    return [
+        row
+        for name, row in rows.items()
+        if specs[name].is_unnamed
+        and not specs[name].tags
+        and newest[specs[name].series] != name
+        and not _is_finished(row)
+    ]
+
+
+def _is_finished(row: RunRow) -> bool:
+    return row.sealed and row.settled >= sum(row.by_status.values())
+
+
 async def _fits(args: argparse.Namespace, journal: Journal, row: RunRow) -> bool:
     tags = (await run_named(journal, row.name)).spec.tags
     return (
         (args.older_than is None or time.time() - row.created >= args.older_than)
         and (args.tag is None or args.tag in tags)
         and not (args.untagged and tags)
-        and not (args.unfinished and row.sealed and row.settled >= sum(row.by_status.values()))
+        and not (args.unfinished and _is_finished(row))
     )
 
 

@@ -19,6 +19,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_name
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
+from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import many
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, Journal, RunRow
@@ -34,25 +35,25 @@ Ends = dict[str, int]
 
 async def runs(args: argparse.Namespace) -> int:
     async with to_read(args.journal) as journal:
-        found = await journal.runs()
+        rows = await journal.runs()
         if args.tag is not None:
-            found = [row for row in found if args.tag in await _tags(journal, row)]
+            rows = [row for row in rows if args.tag in await _tags(journal, row)]
         if args.names:
-            print("".join(f"{visible_name(row.name)}\n" for row in found), end="")
+            print("".join(f"{visible_name(row.name)}\n" for row in rows), end="")
             return Exit.OK
-        listed = {row.name: await _read(journal, row) for row in found}
+        listed = {row.name: await _read(journal, row) for row in rows}
     if args.json:
-        print_json([listed[row.name].as_fields() for row in found])
+        print_json([listed[row.name].as_fields() for row in rows])
         return Exit.OK
-    if not found:
+    if not rows:
         tagged = "" if args.tag is None else f" with tag {args.tag!r}"
         print(f"{redact(args.journal)} has no runs{tagged or ' yet'}")
-    names = {row.name for row in found}
-    for row in found:
+    names = {row.name for row in rows}
+    for row in rows:
         if args.all or training_of(row.name, names) is None:
             print("\n".join(_lines(listed[row.name], args.journal)))
             if not args.all:
-                _print_evaluations(row, found)
+                _print_evaluations(row, rows)
     return Exit.OK
 
 
@@ -102,13 +103,15 @@ async def _tags(journal: Journal, row: RunRow) -> Sequence[str]:
 
 async def _consumers(journal: Journal, row: RunRow) -> dict[str, Ends]:
     run = await run_named(journal, row.name)
-    found = {}
+    consumers = {}
     for name in await journal.consumers(run):
         entries = await journal.ledger(run, name)
         ends = Counter(entry.end for entry in entries)
         trained = [entry.step or 0 for entry in entries if entry.end is GroupEnd.TRAINED]
-        found[name] = {str(end): ends[end] for end in GroupEnd} | {"steps": max(trained, default=0)}
-    return found
+        consumers[name] = {str(end): ends[end] for end in GroupEnd} | {
+            "steps": max(trained, default=0)
+        }
+    return consumers
 
 
 def training_of(name: str, names: "set[str]") -> str | None:
@@ -140,7 +143,7 @@ def _facts(listed: _Listed) -> list[str]:
     spec, mean = listed.run.spec, listed.mean_reward
     facts = _model(listed)
     if mean is not None:
-        facts.append(f"mean reward {mean:.4f} (n={len(listed.rewards)})")
+        facts.append(f"mean reward {number_text(mean)} (n={len(listed.rewards)})")
     else:
         facts.append("no rewards")
     return facts + ([f"tags {', '.join(map(visible_name, spec.tags))}"] if spec.tags else [])
@@ -151,19 +154,19 @@ def _model(listed: _Listed) -> list[str]:
     spec = listed.run.spec
     if not listed.is_training or spec.model != TRAINED_MODEL:
         return [f"model {visible_name(spec.model)}"] if spec.model else []
-    words = () if spec.command is None else spec.command.words
-    named = [after for word, after in pairwise(words) if word == "--model"]
-    named += [word.partition("=")[2] for word in words if word.startswith("--model=")]
+    arguments = () if spec.command is None else spec.command.words
+    named = [after for word, after in pairwise(arguments) if word == "--model"]
+    named += [word.partition("=")[2] for word in arguments if word.startswith("--model=")]
     folder = Path(named[-1]).name if named else "the small model of ours"
     return ["trains a model" if spec.command is None else f"trains {visible_name(folder)}"]
 
 
 def resume_text(name: str, journal: str) -> str:
     """The command that goes on with a run."""
-    words = ["holdfast", "resume", name]
+    arguments = ["holdfast", "resume", name]
     if journal != JOURNAL.default:
-        words += ["--journal", redact(journal)]
-    return shlex.join(words)
+        arguments += ["--journal", redact(journal)]
+    return shlex.join(arguments)
 
 
 def _trained(ends: Ends) -> str:
@@ -173,8 +176,8 @@ def _trained(ends: Ends) -> str:
     )
 
 
-def _print_evaluations(row: RunRow, found: Sequence[RunRow]) -> None:
-    mine = [each.name for each in found if training_of(each.name, {row.name})]
+def _print_evaluations(row: RunRow, run_rows: Sequence[RunRow]) -> None:
+    mine = [each.name for each in run_rows if training_of(each.name, {row.name})]
     if mine:
         between = ", … " if len(mine) > 2 else ", "
         shown = mine[0] if len(mine) == 1 else f"{mine[0]}{between}{mine[-1]}"

@@ -31,9 +31,9 @@ class LogFile(Struct, frozen=True):
 
 async def logs(args: argparse.Namespace) -> int:
     folder = log_files.logs_of(args.run, args.journal)
-    found = _read(folder, args.tail)
+    files = _read(folder, args.tail)
     elsewhere = log_files.read_index(folder)
-    if not found and not elsewhere:
+    if not files and not elsewhere:
         await _check_run(args)
         raise UsageError(
             f"run {args.run!r} has no logs on this machine ({folder}): only scorers "
@@ -41,9 +41,9 @@ async def logs(args: argparse.Namespace) -> int:
             f"run's journal, and {log_files.LOGS} the folder"
         )
     if args.json:
-        print_json({"files": [msgspec.to_builtins(f) for f in found], "elsewhere": elsewhere})
+        print_json({"files": [msgspec.to_builtins(f) for f in files], "elsewhere": elsewhere})
         return Exit.OK
-    for file in found:
+    for file in files:
         print(f"{file.path}  ({file.bytes:,} bytes, {file.age_seconds:.0f} s ago)")
         if file.last:
             print(visible(redact("\n".join(f"    {line}" for line in file.last.splitlines()))))

@@ -30,19 +30,19 @@ def resume(args: argparse.Namespace) -> int:
     as_json = args.only_print and JSON in args.options
     if as_json:
         args.options.remove(JSON)
-    words = words_of(run, invocation.parser, journal=journal, instead=args.options)
+    arguments = words_of(run, invocation.parser, journal=journal, instead=args.options)
     folder = _folder(args, run)
-    text = redact(shlex.join(["holdfast", *words]))
+    text = redact(shlex.join(["holdfast", *arguments]))
     if args.only_print and as_json:
-        print_json({"folder": str(folder), "words": list(map(redact, ["holdfast", *words]))})
+        print_json({"folder": str(folder), "words": list(map(redact, ["holdfast", *arguments]))})
         return Exit.OK
     if args.only_print:
         print(f"cd {shlex.quote(str(folder))} && {text}")
         return Exit.OK
     notify(f"in {visible_name(str(folder))}: {visible_name(text)}")
     os.chdir(folder)
-    sys.argv[1:] = words  # What to give again after a signal.
-    return invocation.main(words)
+    sys.argv[1:] = arguments  # What to give again after a signal.
+    return invocation.main(arguments)
 
 
 def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
@@ -52,10 +52,10 @@ def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
     leaf = parser.commands["resume"]
     for name, parts in leaf.split(args.options):
         (own if name and name != "--help" else others).extend(parts)
-    found = leaf.parse_args([*own, args.run])
+    parse_args = leaf.parse_args([*own, args.run])
     for name in ("journal", "folder", "only_print"):
-        if getattr(found, name) != leaf.get_default(name):
-            setattr(args, name, getattr(found, name))
+        if getattr(parse_args, name) != leaf.get_default(name):
+            setattr(args, name, getattr(parse_args, name))
     args.options = others
 
 

@@ -77,11 +77,13 @@ def _other_speakers(view: TrajectoryView) -> set[str]:
 def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
     """What other speakers said beside the main conversation, each with its place. A text that
     several of them said is left out."""
-    found = [step for step in view.history.generations if step.path in others and "." in step.path]
-    times = Counter(step.message.text for step in found)
+    generations = [
+        step for step in view.history.generations if step.path in others and "." in step.path
+    ]
+    times = Counter(step.message.text for step in generations)
     return {
         step.message.text: f"[{step.path}] {step.model}"
-        for step in found
+        for step in generations
         if step.message.text and times[step.message.text] == 1
     }
 

@@ -16,7 +16,7 @@ from holdfast.cli.commands import run as running
 from holdfast.cli.commands.serving import gateway_workers
 from holdfast.cli.setup.gateway_options import ignored_fields, processor_options
 from holdfast.cli.setup.scorers import make_scorer
-from holdfast.cli.setup.user_code import SCORE, load_module, scorer_in, split
+from holdfast.cli.setup.user_code import load_module, scorer_in, scorer_place
 from holdfast.cli.terminal.gateway_log import log_to
 from holdfast.cli.terminal.text import notify
 from holdfast.engine.running.run_plan import NO_CODE
@@ -98,14 +98,14 @@ def _work(
     tasks = running.tasks_of(args)
     scorer = None
     if args.scorer is not None:
-        file, name = split(args.scorer)
+        file, name = scorer_place(Path(), args.scorer)
         scorer = scorer_in(load_module(file), file, name)
     plan = running.plan_of(
         args,
         tasks=tasks,
         processor=processor,
         rollout=(_rollout(args), None),
-        scorer=None if scorer is None else make_scorer(args, scorer, file=file, name=name or SCORE),
+        scorer=None if scorer is None else make_scorer(args, scorer, file=file, name=name),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
     return running.Work(

@@ -8,9 +8,10 @@ from holdfast.cli.setup.connect import api_key
 from holdfast.cli.terminal.text import one_line, print_json, visible
 from holdfast.engine.connect import check_engine
 from holdfast.policy.client.capability_check import Inspection, inspect
-from holdfast.policy.client.replicas import EnginePolicy, only_model
+from holdfast.policy.client.replicas import PAUSED, EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import EndpointDown
 from holdfast.records.exit_codes import Exit
 
 ONE_TRY = RetryPolicy(tries=1, deadline=60.0, try_timeout=60.0, stall_timeout=60.0)
@@ -36,6 +37,8 @@ async def _inspected(args: argparse.Namespace) -> Inspection:
         args.url, model, dialect=args.dialect, api_key=key, retry=ONE_TRY, patience=0.0
     )
     try:
+        if await policy.endpoints[0].is_paused():
+            raise EndpointDown(f"{policy.endpoints[0].name} {PAUSED}")
         await check_engine(policy, dialect=args.dialect)
         return await inspect(policy)
     finally:

@@ -179,7 +179,7 @@ class McpGymEnvironment(Environment):
 
 def _decode_object(body: bytes, name: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise EnvironmentBroken(f"the gym's /control/{name} answers no JSON: {error}") from error
-    return found if isinstance(found, dict) else {"observation": found}
+    return decoded if isinstance(decoded, dict) else {"observation": decoded}

@@ -159,7 +159,9 @@ async def _play(
 
 def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> list[Message]:
     """The row's messages before the first prompt, and that; with a template, its rules alone."""
-    before = (one for one in task.messages if one.role is Role.SYSTEM or not _template(info))
+    before = (
+        message for message in task.messages if message.role is Role.SYSTEM or not _template(info)
+    )
     return [*before, user(prompt)]
 
 
@@ -194,7 +196,7 @@ def _observation_of(observation: str) -> object:
 def _dataset_info(task: Task) -> Mapping[str, object]:
     metadata = task.metadata.get("input_metadata")
     for holder in (metadata, task.metadata):
-        found = holder.get("dataset_info") if isinstance(holder, Mapping) else None
-        if isinstance(found, Mapping):
-            return found
+        dataset_info = holder.get("dataset_info") if isinstance(holder, Mapping) else None
+        if isinstance(dataset_info, Mapping):
+            return dataset_info
     return {}

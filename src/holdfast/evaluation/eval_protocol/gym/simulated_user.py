@@ -120,8 +120,8 @@ def ends_conversation(answer: str) -> bool:
 
 def simulation_of(info: Mapping[str, object]) -> Mapping[str, Any] | None:
     """The settings of a row's simulated user; None if it has none."""
-    found = info.get("user_simulation")
-    return found if isinstance(found, Mapping) and found.get("enabled") else None
+    simulation = info.get("user_simulation")
+    return simulation if isinstance(simulation, Mapping) and simulation.get("enabled") else None
 
 
 def _params(t: Rollout, llm_args: Mapping[str, object]) -> dict[str, Any]:

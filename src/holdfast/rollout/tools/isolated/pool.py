@@ -34,7 +34,7 @@ from holdfast.rollout.tools.result import RaisedElsewhere
 
 PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
-"""After as many, a process is replaced: leaks stay small."""
+"""The number of calls after which a process is replaced, so that leaks stay small."""
 IDLE_SECONDS = 60.0
 """Seconds for which a process is kept without work."""
 
@@ -82,7 +82,7 @@ class Pool:
             await process.end()
 
     def expired(self, before: float) -> list[Process]:
-        """Those that have been idle since `before`, which are in the pool no more."""
+        """Removes and returns the processes that have been idle since `before`."""
         old = [process for process in self._idle if process.idle_since <= before]
         self._idle = [process for process in self._idle if process not in old]
         return old
@@ -224,7 +224,8 @@ def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHo
 
 
 def _module_name(name: str, file: str) -> str:
-    """By which it can be imported: a script is `__main__` in its own process alone."""
+    """The name by which its module can be imported: a script is `__main__` only in its own
+    process."""
     if name != "__main__":
         return name
     spec = getattr(sys.modules["__main__"], "__spec__", None)

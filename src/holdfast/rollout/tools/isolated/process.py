@@ -24,7 +24,7 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class RemoteTraceback(Exception):
-    """Where it happened, in the other process."""
+    """The traceback in the other process."""
 
 
 class Process:
@@ -97,7 +97,7 @@ class Process:
             job.cancel()
 
     async def end(self) -> None:
-        """Nothing is left of it when this returns."""
+        """Ends the process and its group; nothing is left when this returns."""
         if self._streams is not None:
             self._streams[1].transport.abort()
         await asyncio.to_thread(self.child.end)

@@ -1,4 +1,4 @@
-"""What a driver and the process of an isolated tool say to each other."""
+"""The messages between a driver and the process of an isolated tool."""
 
 from msgspec import Struct
 

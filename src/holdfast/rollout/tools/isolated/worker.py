@@ -77,8 +77,8 @@ def _answer(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) 
 
 
 def _call(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> object:
-    found = getattr(module, request.function)
-    tool = found if isinstance(found, Tool) else Tool(found)
+    function = getattr(module, request.function)
+    tool = function if isinstance(function, Tool) else Tool(function)
     arguments = tool.bind(request.arguments)
     if request.key is not None:
         arguments[KEY_PARAMETER] = request.key

@@ -1,5 +1,7 @@
 """vLLM's other endpoints: its version and load, and the switches of its development mode."""
 
+import time
+
 import msgspec
 from aiohttp import web
 from msgspec import Struct
@@ -27,6 +29,7 @@ class VllmSide:
     def __init__(self, options: FakeOptions, schedule: Schedule):
         self._options = options
         self._schedule = schedule
+        self._started = time.time()
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         answer_with = connection.answer_with
@@ -52,7 +55,7 @@ class VllmSide:
             "running": ("in model execution batches", self._schedule.running),
             "waiting": ("waiting to be processed", self._schedule.waiting),
         }
-        lines: list[str] = []
+        lines = [f"process_start_time_seconds {self._started!r}"]
         for name, (what, value) in gauges.items():
             metric = f"vllm:num_requests_{name}"
             lines.append(f"# HELP {metric} Number of requests {what}.")

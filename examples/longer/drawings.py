@@ -1,6 +1,6 @@
 """Drawings: the policy writes SVG, and one headless Chromium shows what it looks like.
 
-    holdfast run examples/drawings.py --tasks examples/drawings.jsonl --run drawings
+    holdfast run examples/longer/drawings.py --tasks examples/longer/drawings.jsonl --run drawings
 
 All rows share the browser: it is started once, again when it dies, and always closed. The reward
 is how much nearer a drawing comes to the task's own one than an empty sheet does, from 0 to 1.

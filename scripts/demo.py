@@ -26,10 +26,11 @@ import holdfast
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.records.history import History
 
-HERE = Path(__file__).parent
-PLACE = HERE.parent / ".demo"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PLACE = ROOT / ".demo"
 LOG = PLACE / "engine.log"
-TASKS = HERE / "arithmetic.jsonl"
+TASKS = EXAMPLES / "arithmetic.jsonl"
 BIN = os.path.relpath(Path(sys.executable).parent)
 SAMPLES, DRIVER_KILLS, EVERY = 16, 3, 8
 console = Console(highlight=False)
@@ -58,7 +59,7 @@ def main() -> None:
 
 def _command(engine: EmbeddedEngine, journal: str) -> list[str]:
     return [
-        sys.executable, "-m", "holdfast", "run", str(HERE / "calculator.py"),
+        sys.executable, "-m", "holdfast", "run", str(EXAMPLES / "calculator.py"),
         "--tasks", str(TASKS), "--samples", str(SAMPLES), "--seed", "1", "--policy", engine.url,
         "--journal", str(PLACE / journal), "--run", "demo", "--concurrency", "16",
         "--partial-tokens", str(EVERY),

@@ -1,6 +1,6 @@
 """Writes the tasks that the calculator is trained on, and those that it is measured by.
 
-    python examples/sums.py
+    python scripts/sums.py
 
 Sums of two or three numbers: `train.jsonl` (400) and `held_out.jsonl` (200), none in both.
 """
@@ -17,7 +17,9 @@ def main() -> None:
     seen: set[str] = set()
     for name, prefix, count in (("held_out", "new-sum", 200), ("train", "sum", 400)):
         lines = [json.dumps(row) + "\n" for row in sums(prefix, count, seen)]
-        (Path(__file__).parent / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        (Path(__file__).parents[1] / "examples" / f"{name}.jsonl").write_text(
+            "".join(lines), encoding="utf-8"
+        )
 
 
 def sums(prefix: str, count: int, seen: set[str]) -> Iterator[dict[str, str]]:

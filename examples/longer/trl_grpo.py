@@ -2,7 +2,7 @@
 
 Needs TRL (`pip install trl`), and nothing else: on a CPU, some minutes.
 
-    python examples/trl_grpo.py --out .learn/trl
+    python examples/longer/trl_grpo.py --out .learn/trl
 
 Kill it, and give the same command again: TRL goes on from its newest checkpoint, and the steps
 after that are answered from the journal.
@@ -10,7 +10,10 @@ after that are answered from the journal.
 
 import argparse
 import json
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import calculator
 from datasets import Dataset
@@ -21,12 +24,12 @@ import holdfast
 import holdfast.trl
 from holdfast.embedded.model.files import TINY
 
-HERE = Path(__file__).parent
+EXAMPLES = Path(__file__).parents[1]
 
 
 def rows(limit: int) -> Dataset:
     """Prompts as messages, and the answers that the scorer looks at."""
-    lines = (HERE / "train.jsonl").read_text().splitlines()[:limit]
+    lines = (EXAMPLES / "train.jsonl").read_text().splitlines()[:limit]
     return Dataset.from_list(
         [
             {

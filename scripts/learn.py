@@ -25,8 +25,9 @@ from holdfast.records.history import History
 from holdfast.training.run.curve import draw
 from holdfast.training.run.metrics import FILE, read
 
-HERE = Path(__file__).parent
-PLACE = HERE.parent / ".learn"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PLACE = ROOT / ".learn"
 STEPS, GROUPS, SAMPLES = 12, 8, 8
 CLOCKS = ("seconds", "trainer_seconds")
 REQUESTS, PAUSE = (60, 360), 3.0
@@ -41,8 +42,13 @@ class Training:
         self.out = PLACE / name
         self.journal = PLACE / f"{name}.db"
         self.command = [
-            *(sys.executable, "-m", "holdfast", "train", str(HERE / "calculator.py")),
-            *("--tasks", str(HERE / "train.jsonl"), "--eval-tasks", str(PLACE / "held_out.jsonl")),
+            *(sys.executable, "-m", "holdfast", "train", str(EXAMPLES / "calculator.py")),
+            *(
+                "--tasks",
+                str(EXAMPLES / "train.jsonl"),
+                "--eval-tasks",
+                str(PLACE / "held_out.jsonl"),
+            ),
             *("--run", "learn", "--out", str(self.out), "--journal", str(self.journal)),
             *("--steps", str(STEPS), "--groups", str(GROUPS), "--samples", str(SAMPLES)),
             *("--learning-rate", "6e-4", "--eval-every", "4", "--log-requests"),
@@ -149,7 +155,7 @@ def main() -> None:
     args = arguments.parse_args()
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
-    held_out = (HERE / "held_out.jsonl").read_text().splitlines(keepends=True)
+    held_out = (EXAMPLES / "held_out.jsonl").read_text().splitlines(keepends=True)
     (PLACE / "held_out.jsonl").write_text("".join(held_out[:64]))
     console.rule("[bold]an undisturbed training")
     undisturbed, killed = Training("undisturbed"), Training("killed")

@@ -1,0 +1,121 @@
+"""`holdfast run --dry-run`: what the command would do. Nothing is sampled, scored or recorded.
+
+The first prompt is what the rollout really asks for: its code runs, in a journal that keeps
+nothing, until it wants its first reply.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from holdfast.cli.setup.command_run import journal_exists
+from holdfast.cli.terminal.text import reader_may_leave, visible
+from holdfast.engine.connect import Connection
+from holdfast.engine.report import as_text, build, many
+from holdfast.engine.running.reuse import count_reusable
+from holdfast.engine.running.run_plan import RunPlan
+from holdfast.journal import opened_journal
+from holdfast.journal.journal import Journal
+from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.policy.policy import Completion, Request, WrappedPolicy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import PolicyRefused
+from holdfast.records.exit_codes import Exit
+from holdfast.records.group import Shortfall
+
+MAX_TOKENS = 2_000
+"""Of a prompt that is shown."""
+SEPARATOR = "│"
+
+
+async def dry_run(args: argparse.Namespace, plan: RunPlan, connection: Connection) -> int:
+    lines = [*await _about_run(args, plan), *_about_settings(plan)]
+    lines += await _first_prompt(plan, connection)
+    with reader_may_leave():
+        print(visible(redact("\n".join(lines))), flush=True)
+    return Exit.OK
+
+
+async def _about_run(args: argparse.Namespace, plan: RunPlan) -> list[str]:
+    spec = plan.spec
+    total = len(plan.tasks) * spec.samples
+    shape = f"{many(len(plan.tasks), 'task')} × {many(spec.samples, 'sample')}"
+    lines = [f"run {spec.name}: {shape}"]
+    if not journal_exists(args.journal):
+        return [*lines, f"  sampled: {total:,}"]
+    async with opened_journal(args.journal, read_only=True) as journal:
+        return [*lines, *await _about_recorded(journal, plan, total)]
+
+
+async def _about_recorded(journal: Journal, plan: RunPlan, total: int) -> list[str]:
+    spec = plan.spec
+    run = await journal.find_run(spec.name)
+    if run is not None and (differences := run.spec.differences(spec)):
+        return ["  is recorded differently:", *(f"    {line}" for line in differences)]
+    if run is not None:
+        rows = [row for row in await journal.trajectories(run) if not row.resting]
+        begun = sum(bool(row.records) for row in rows)
+        done = sum(row.settled for row in rows)
+        return [f"  goes on: {done:,} settled, {begun - done:,} begun, {total - begun:,} sampled"]
+    reused = await count_reusable(journal, spec, plan.tasks)
+    return [
+        f"  sampled: {total - reused.total():,}",
+        *(f"  reused from {name}: {count:,}" for name, count in reused.items()),
+    ]
+
+
+def _about_settings(plan: RunPlan) -> list[str]:
+    spec, group = plan.spec, plan.spec.group
+    changed = {
+        name: value
+        for name, value in structs.asdict(spec.sampling).items()
+        if name in ("max_tokens", "temperature") or value != getattr(type(spec.sampling)(), name)
+    }
+    sampling = ", ".join(f"{name} {value}" for name, value in changed.items())
+    seed = "" if spec.seed is None else f", seed {spec.seed}"
+    kept = f"groups with {group.at_least} or more of {spec.samples} outcomes"
+    if group.shortfall is Shortfall.DROP:
+        kept = f"groups with all of their {spec.samples} outcomes"
+    return [
+        f"  model: {spec.model}, {sampling}{seed}",
+        f"  scored by: {spec.scorer.partition('@')[0] or 'the rollout itself, if it returns one'}",
+        f"  kept: {kept}",
+    ]
+
+
+class _Capture(WrappedPolicy):
+    """Notes the first request, and ends the run."""
+
+    request: Request | None = None
+
+    async def sample(self, request: Request) -> Completion:
+        self.request = self.request or request
+        raise PolicyRefused("a dry run samples nothing")
+
+
+async def _first_prompt(plan: RunPlan, connection: Connection) -> Sequence[str]:
+    policy = _Capture(connection.policy)
+    spec = structs.replace(plan.spec, samples=1, series="", group=type(plan.spec.group)())
+    settings = structs.replace(plan.settings, max_retry=0, concurrency=1)
+    alone = structs.replace(plan, spec=spec, scorer=None, settings=settings)
+    async with MemoryJournal() as journal:
+        run = await journal.create_run(spec, plan.tasks[:1])
+        await alone.engine(run, journal, Connection(policy, connection.renderer)).work()
+        if policy.request is None:
+            text = as_text(await build(journal, run))
+            return ["  the rollout asked for no reply:", *text.splitlines()[1:]]
+    return [f"  first prompt, of {plan.tasks[0].id}:", *_shown(policy.request, connection.renderer)]
+
+
+def _shown(request: Request, renderer: Renderer) -> list[str]:
+    """Token by token; of an engine that takes no tokens, message by message."""
+    if not request.prompt:
+        return [f"    {message.role}: {message.text}" for message in request.messages]
+    ids = request.prompt[:MAX_TOKENS]
+    text = SEPARATOR.join(renderer.decode([token]) for token in ids).replace("\n", "⏎\n")
+    more = len(request.prompt) - len(ids)
+    rest = [f"    … {more:,} tokens more"] if more else []
+    count = f"    {many(len(request.prompt), 'token')}, divided by {SEPARATOR}"
+    return [count, *(f"    {line}" for line in text.splitlines()), *rest]

@@ -1,0 +1,101 @@
+"""Runs that nobody named: `agent-1`, `agent-2`, ….
+
+The same code, tasks and settings go on with the newest run that has them. Anything else begins the
+next run, which reuses what it would sample again (`reuse`).
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+
+from holdfast.engine.open_run import check_new, describe_tasks, with_engine_of
+from holdfast.engine.running.reuse import count_reusable
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task
+
+
+async def name_in_series(
+    journal: Journal,
+    spec: RunSpec,
+    *,
+    is_meant: Callable[[RunSpec], bool],
+    accept_changes: bool = False,
+) -> str:
+    """The name of the run to go on with, or else the next one, as far as that is known before an
+    engine is asked: model and renderer are taken as recorded, of a run that `is_meant`."""
+    for run in reversed(await journal.find_series(spec.series)):
+        if accept_changes or (
+            not spec.fresh and is_meant(run.spec) and is_same(run, with_engine_of(run, spec))
+        ):
+            return run.spec.name
+    return await _next_name(journal, spec.series)
+
+
+async def run_with_all(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Run | None:
+    """The newest run of the series whose model has sampled all that a new run would sample, so
+    that no engine is started or asked."""
+    for run in reversed(await journal.find_series(spec.series)) if not spec.fresh else ():
+        same = with_engine_of(run, spec)
+        if same.may_reuse(run.spec):
+            reusable = await count_reusable(journal, same, tasks)
+            return run if reusable.total() == len(tasks) * spec.samples else None
+    return None
+
+
+async def _next_name(journal: Journal, series: str) -> str:
+    names = [run.spec.name for run in await journal.find_series(series) if run.spec.is_unnamed]
+    number = max((int(name.rpartition("-")[2]) for name in names), default=0) + 1
+    while await journal.find_run(f"{series}-{number}") is not None:  # The user named a run so.
+        number += 1
+    return f"{series}-{number}"
+
+
+async def open_in_series(
+    journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, code: str
+) -> tuple[Run, str]:
+    """The run, and a line about it if it is not the first; `code` is how that calls the code."""
+    known = await journal.find_series(spec.series)
+    for run in reversed(known) if not spec.fresh else ():
+        if is_same(run, spec):
+            return run, ""
+    check_new(spec.group)
+    name = await _next_name(journal, spec.series)
+    try:
+        run = await journal.create_run(structs.replace(spec, name=name), tasks)
+    except UsageError:
+        if await journal.find_run(name) is None:
+            raise
+        # Another process has created it at this moment.
+        return await open_in_series(journal, spec, tasks, code=code)
+    return run, await _why_another(journal, known[-1], run, tasks, code) if known else ""
+
+
+def is_same(run: Run, spec: RunSpec) -> bool:
+    return not run.spec.differences(structs.replace(spec, name=run.spec.name))
+
+
+async def _why_another(
+    journal: Journal, before: Run, run: Run, tasks: Sequence[Task], code: str
+) -> str:
+    name, old = run.spec.name, before.spec.name
+    changes = await _changes(journal, before, run.spec, tasks, code)
+    why = "; ".join(changes) or f"everything is sampled anew (as {old} asks the same)"
+    return f"{why}: this is {name}; compare {old} {name} shows the difference"
+
+
+async def _changes(
+    journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
+) -> list[str]:
+    """In a few words each. One line for the code, be it the rollout's or the scorer's."""
+    spec = structs.replace(spec, name=before.spec.name)
+    lines = []
+    if (parts := before.spec.changed_code(spec)) is not None:
+        lines.append(f"{code} changed{f' ({parts})' if parts else ''}")
+    for field, (then, now) in before.spec.changed(spec).items():
+        if field == "tasks":
+            lines.append(f"tasks changed ({await describe_tasks(journal, before, tasks)})")
+        elif field not in ("rollout", "scorer"):
+            lines.append(f"{field.rpartition('.')[2]} changed ({then} → {now})")
+    return lines

@@ -1,0 +1,59 @@
+"""Which weights each replica has: its last sendings, in their order."""
+
+import msgspec
+
+from holdfast.journal.journal import Consumer
+from holdfast.journal.sql.delivery import begin
+from holdfast.journal.sql.runs import lock
+from holdfast.journal.sql.store import Store
+from holdfast.records.run import Run
+from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
+
+KEPT = 64
+"""Records of each replica: more than there are updates during one reply."""
+
+
+def note_weights(
+    store: Store, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
+) -> bool:
+    """Whether it was written: as the next record of its replica, or in place of the last one. What
+    somebody else has noted meanwhile is not overwritten."""
+    if consumer is None:
+        lock(store, run)
+    else:
+        begin(store, consumer, "UPDATE")
+    row = store.row(
+        "SELECT coalesce(max(number), 0) FROM replicas WHERE run = :run AND replica = :replica",
+        run=run.id,
+        replica=record.replica,
+    )
+    assert row is not None, "an aggregate has a row"
+    if record.number not in (row[0], row[0] + 1):
+        return False
+    store.run(
+        "DELETE FROM replicas WHERE run = :run AND replica = :replica "
+        "AND (number = :number OR number <= :old)",
+        run=run.id,
+        replica=record.replica,
+        number=record.number,
+        old=record.number - KEPT,
+    )
+    body = msgspec.json.encode(record)
+    columns = "run, replica, number, body"
+    store.insert("replicas", columns, [(run.id, record.replica, record.number, body)])
+    store.notify(run.id, "work", "ready")
+    return True
+
+
+def replica_weights(store: Store, run: Run) -> list[ReplicaWeights]:
+    query = "SELECT replica, number, body FROM replicas WHERE run = :run ORDER BY replica, number"
+    return [_record(*row) for row in store.rows(query, run=run.id)]
+
+
+def _record(replica: str, number: int, body: bytes) -> ReplicaWeights:
+    """Of one that is damaged, nobody knows what the replica has: it is sent its weights again."""
+    try:
+        return msgspec.json.decode(body, type=ReplicaWeights)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        why = "the journal's record of its weights is damaged"
+        return ReplicaWeights(replica, WeightState.WANTED, why=why, number=number)

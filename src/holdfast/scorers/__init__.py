@@ -1,0 +1,42 @@
+"""Ready scorers: values that compare a finished trajectory with its task's ground truth.
+
+Each is one line in a rollout's file, `score = holdfast.scorers.Numeric()`, and in an evaluation,
+`return exact(row)`. Other settings are another scorer: a run that goes on scores again.
+
+- `answers`: what is read of what is scored: the reply, the answer in it, the ground truth.
+- `text`: `Exact`, `Contains`, `Regex` and `MultipleChoice`.
+- `numeric`: `Numeric`, for numbers within a tolerance.
+- `json_schema`: `ValidJson`, for JSON of a given form.
+- `code_tests`: `CodeTests`, for programs that pass tests.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from holdfast.scorers.code_tests import CodeTests as CodeTests
+    from holdfast.scorers.json_schema import ValidJson as ValidJson
+    from holdfast.scorers.numeric import Numeric as Numeric
+    from holdfast.scorers.text import Contains as Contains
+    from holdfast.scorers.text import Exact as Exact
+    from holdfast.scorers.text import MultipleChoice as MultipleChoice
+    from holdfast.scorers.text import Regex as Regex
+
+_load, __all__ = lazy_names(
+    __name__,
+    {
+        "scorers.text": "Exact Contains Regex MultipleChoice",
+        "scorers.numeric": "Numeric",
+        "scorers.json_schema": "ValidJson",
+        "scorers.code_tests": "CodeTests",
+    },
+)
+
+
+def __getattr__(name: str) -> object:
+    return _load(name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,130 @@
+"""Scorers of text: `Exact`, `Contains`, `Regex` and `MultipleChoice`."""
+
+import re
+
+from holdfast.engine.scoring.scorer import Score, shown
+from holdfast.records.errors import UsageError
+from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scored, texts_of
+
+NEAR = 30
+"""Characters behind the word "answer" in which a choice is looked for."""
+
+
+class Exact(ReadyScorer, frozen=True):
+    """1 if the answer is the ground truth, without the white space around both.
+
+    `answer`: a regular expression; its last match in the reply is the answer (its first group, if
+    it has one). Without it, the whole reply is. If the ground truth is a list, any text is right.
+    """
+
+    IS_ITS_IDENTITY = True
+    answer: str = ""
+    ignore_case: bool = False
+
+    def wanted(self, ground_truth: object) -> list[str]:
+        return texts_of(ground_truth, scorer="Exact")
+
+    def score(self, reply: str, wanted: list[str]) -> Score:
+        answer = answer_in(reply, self.answer)
+        return scored(answer is not None and _is_in(answer, wanted, self.ignore_case), answer)
+
+
+def _is_in(answer: str, texts: list[str], ignore_case: bool) -> bool:
+    if ignore_case:
+        return answer.casefold() in [text.casefold() for text in texts]
+    return answer in texts
+
+
+class Contains(ReadyScorer, frozen=True):
+    """1 if the reply contains the ground truth as words of its own: 42 is not in "142".
+
+    Of a list, any text will do; with `all`, the reward is the share of texts that it contains."""
+
+    IS_ITS_IDENTITY = True
+    ignore_case: bool = False
+    all: bool = False
+
+    def wanted(self, ground_truth: object) -> list[str]:
+        return texts_of(ground_truth, scorer="Contains")
+
+    def score(self, reply: str, wanted: list[str]) -> Score:
+        flags = re.IGNORECASE if self.ignore_case else 0
+        held = [text for text in wanted if re.search(_as_words(text), reply, flags)]
+        return scored(len(held) / len(wanted) if self.all else bool(held), ", ".join(held) or None)
+
+
+def _as_words(text: str) -> str:
+    """Not within a word or a number: neither 1.42 nor 42.5 contains 42."""
+    return rf"(?<!\w)(?<!\d[.,]){re.escape(text)}(?!\w)(?![.,]\d)"
+
+
+class Regex(ReadyScorer, frozen=True):
+    """1 if the regular expression matches somewhere in the reply.
+
+    `pattern`: the expression; without it, the task's ground truth is one."""
+
+    IS_ITS_IDENTITY = True
+    pattern: str = ""
+
+    def score(self, reply: str, wanted: str) -> Score:
+        match = re.search(wanted, reply)
+        return scored(match is not None, match[0] if match else None)
+
+    def wanted(self, ground_truth: object) -> str:
+        if self.pattern:
+            return self.pattern
+        if not isinstance(ground_truth, str) or not ground_truth:
+            raise UsageError(
+                "Regex() takes the ground_truth as its regular expression, which is no text: "
+                f"{shown(ground_truth)}; or write Regex(PATTERN)"
+            )
+        check_pattern("the ground_truth of Regex()", ground_truth)
+        return ground_truth
+
+
+class MultipleChoice(ReadyScorer, frozen=True):
+    """1 if the reply chooses the right one of several labelled choices.
+
+    The choice is the label behind the last "answer" ("The answer is B"); without that word, the
+    only label in the reply. A reply that names several has chosen none. `labels`: one character
+    each. The ground truth is a label, or the number of a choice, counted from 0. `answer`: as of
+    `Exact`.
+    """
+
+    IS_ITS_IDENTITY = True
+    labels: str = "ABCD"
+    answer: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise UsageError(
+                f"MultipleChoice: labels are different characters, not {self.labels!r}"
+            )
+
+    def score(self, reply: str, wanted: str) -> Score:
+        label = self._chosen(reply)
+        return scored(label == wanted, label)
+
+    def _chosen(self, reply: str) -> str | None:
+        if self.answer:
+            return answer_in(reply, self.answer)
+        label = re.compile(rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])")
+        messages = [
+            match[0]
+            for word in re.finditer(r"(?i)answer", reply)
+            if (match := label.search(reply, word.end(), word.end() + NEAR))
+        ]
+        named = messages[-1:] or sorted(set(label.findall(reply)))
+        return named[0] if len(named) == 1 else None
+
+    def wanted(self, ground_truth: object) -> str:
+        if isinstance(ground_truth, str) and ground_truth in tuple(self.labels):
+            return ground_truth
+        is_number = isinstance(ground_truth, int) and not isinstance(ground_truth, bool)
+        if is_number and 0 <= ground_truth < len(self.labels):  # type: ignore[operator]
+            return self.labels[ground_truth]  # type: ignore[index]
+        raise UsageError(
+            f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the "
+            f"number of one, not {shown(ground_truth)}; write other labels: MultipleChoice('XYZ')"
+        )

@@ -1,0 +1,17 @@
+"""How much memory is free where a model is to be."""
+
+from pathlib import Path
+
+import torch
+
+MEMORY = Path("/proc/meminfo")
+
+
+def free_memory(device: str) -> int | None:
+    """In bytes; None where nobody says."""
+    if device.startswith("cuda"):
+        number = device.partition(":")[2]
+        return int(torch.cuda.mem_get_info(int(number) if number else None)[0])
+    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(available[0]) * 1024 if available else None

@@ -1,0 +1,257 @@
+"""The gap between engine and trainer: the health signal of a training.
+
+The engine's recorded logprobs and the trainer's own are of the same tokens and the same weights:
+they differ by rounding, or one of the two computes another model. Every step looks at the mean.
+Where it is wider than the data types explain, the model's own forward pass in float32 is the judge
+of which side is wrong. The judge reads the published folder of the weights, and knows nothing of
+how either side computes.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import torch
+from msgspec import Struct
+
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.logprobs_probe import likeliest
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.samples.nearness import Gap, coarsest, explained, gap_between
+from holdfast.training.batch import TrainedSequence, TrainingGroup, sequences_of
+from holdfast.training.model.network import Network
+from holdfast.training.model.plain import alone, load_model, plain_logprobs
+from holdfast.training.objective.objective import Objective
+from holdfast.training.packing.rows import pack
+from holdfast.training.run.batches import StepBatch
+from holdfast.training.settings import OnGap, TrainingSettings
+from holdfast.training.trainer import Trainer
+from holdfast.weights.version import WeightFolder
+
+JUDGED_TOKENS = {"cpu": 4096, "cuda": 65536}
+"""The judge reads sequences of about so many tokens, the longest ones."""
+NOISIER = 2.0
+"""How much farther from float32 a right side may be than the model's own pass in its data type."""
+ENGINE_SECONDS = 120.0
+EMBEDDED_TOKENS = 512
+"""Of the embedded engine: all its slots keep the room of the longest sequence that one had."""
+PROBED_BY_WEIGHTS = 192
+"""Shorter beginnings are compared whenever an engine gets weights."""
+
+
+class GapTooWide(HoldfastError):
+    """Engine and trainer compute different models."""
+
+
+class GapVerdict(Struct, frozen=True):
+    """How far both sides are from the model's own forward pass in float32, on the same tokens."""
+
+    tokens: int
+    engine: Gap
+    trainer: Gap
+    allowed: float
+    """In nats, on average."""
+    refused: str = ""
+    """Why the trainer cannot compute the model at all."""
+
+    @property
+    def engine_is_wrong(self) -> bool:
+        return not self.engine.mean <= self.allowed
+
+    @property
+    def trainer_is_wrong(self) -> bool:
+        return bool(self.refused) or not self.trainer.mean <= self.allowed
+
+    @property
+    def text(self) -> str:
+        sides = {"engine": self.engine_is_wrong, "trainer": self.trainer_is_wrong}
+        wrong = [side for side, is_wrong in sides.items() if is_wrong]
+        names = "neither is wrong" if not wrong else f"the {' and the '.join(wrong)} "
+        verb = "" if not wrong else "are wrong" if len(wrong) > 1 else "is wrong"
+        return (
+            f"{names}{verb}: from the model's own forward pass in float32, over {self.tokens:,} "
+            f"tokens, the engine is off by {self.engine.text}, the trainer by "
+            f"{self.refused or self.trainer.text}; {self.allowed:.2g} are allowed on average"
+        )
+
+
+class GapWatch:
+    """Watches one training."""
+
+    def __init__(self, settings: TrainingSettings, *, report: Callable[[str], None]):
+        self._settings = settings
+        self._report = report
+        self._accepted = 0.0
+        """A wider gap than data types explain, which the judge or the user let pass."""
+
+    def check(
+        self,
+        step: int,
+        gap: float | None,
+        batch: StepBatch,
+        *,
+        version: WeightFolder,
+        dtypes: Sequence[str],
+    ) -> None:
+        """Raises `GapTooWide`, before anything of the step is saved. `version`: the weights that
+        have sampled; `dtypes`: of the engines, as far as they say. `gap`: None where no token of
+        the step was sampled by these weights."""
+        types = (self._settings.dtype, *(dtypes or ("",)))
+        limit = max(explained(*types), self._accepted)
+        if gap is None or gap <= limit:
+            return
+        sequences = _longest_fresh(batch.groups, version.name, self._settings.device)
+        verdict = judge(version.path, sequences, self._settings, coarsest(*types))
+        self._accepted = 2 * gap if math.isfinite(gap) else math.inf
+        if not verdict.engine_is_wrong and not verdict.trainer_is_wrong:
+            self._report(f"step {step}: a mean gap of {gap:.2g} nats is rounding: {verdict.text}")
+            return
+        self._stop(
+            f"step {step}: the logprobs of engine and trainer are {gap:.2g} nats apart on average, "
+            f"and {coarsest(*types)} explains {explained(*types):.2g}: {verdict.text}"
+        )
+
+    async def compare(self, policy: EnginePolicy, trainer: Trainer, dtypes: Sequence[str]) -> None:
+        """Compares engines and trainer along one sequence as long as the trial's, before anything
+        is sampled. Raises `GapTooWide`. An engine that is away is compared in the steps."""
+        types = (self._settings.dtype, *(dtypes or ("",)))
+        for endpoint in policy.endpoints:
+            lengths = _lengths(min(_room(endpoint), trainer.network.trial.length))
+            ids = trainer.network.trial.sequences[0].ids
+            if not lengths or not endpoint.breaker.is_passing:
+                continue
+            own = await asyncio.to_thread(trainer.best_logprobs, ids[: lengths[-1]], lengths)
+            try:
+                replies = [
+                    await likeliest(
+                        endpoint, ids[:length], model=endpoint.model_name, seconds=ENGINE_SECONDS
+                    )
+                    for length in lengths
+                ]
+            except (*UNREACHABLE, EngineError, InvalidAnswer) as error:
+                self._report(
+                    f"{endpoint.name} is not compared with the trainer at {lengths[-1]:,} tokens: "
+                    f"{describe_error(error)}"
+                )
+                continue
+            gap = gap_between([logprob for _, logprob in replies], own)
+            if not gap.mean <= NOISIER * explained(*types):
+                self._stop(
+                    f"{endpoint.name} and the trainer give other logprobs after {lengths[0]:,} to "
+                    f"{lengths[-1]:,} tokens: {gap.text} apart, and {coarsest(*types)} explains "
+                    f"{explained(*types):.2g}; the trainer agrees with the model's own forward "
+                    "pass there, so the engine is wrong: see that it serves the same files, with "
+                    "the same encoding of positions, for as many tokens"
+                )
+
+    def _stop(self, why: str) -> None:
+        if self._settings.on_gap is OnGap.WARN:
+            self._report(f"{why}; training goes on (--on-gap warn)")
+            return
+        raise GapTooWide(f"{why}. Nothing of it is saved; --on-gap warn trains on all the same")
+
+
+def _room(endpoint: Endpoint) -> int:
+    """The longest prompt that it is sent."""
+    if endpoint.described.owned_by == "holdfast":
+        return EMBEDDED_TOKENS
+    return (endpoint.described.max_model_len or sys.maxsize) - 1
+
+
+def _lengths(longest: int) -> list[int]:
+    """A few, up to `longest`: a wrong window or encoding shows at all lengths above its own."""
+    lengths = (longest // 8, longest // 4, longest // 2, longest)
+    return [length for length in lengths if length > PROBED_BY_WEIGHTS]
+
+
+def _longest_fresh(
+    groups: Sequence[TrainingGroup], version: str, device: str
+) -> list[TrainedSequence]:
+    fresh = [s for s in sequences_of(groups, Objective(), version=version) if s.is_fresh]
+    chosen: list[TrainedSequence] = []
+    room = JUDGED_TOKENS[torch.device(device).type]
+    for sequence in sorted(fresh, key=lambda s: -len(s.tokens.ids)):
+        room -= len(sequence.tokens.ids)
+        if chosen and room < 0:
+            break
+        chosen.append(sequence)
+    return chosen
+
+
+def judge(
+    folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, dtype: str
+) -> GapVerdict:
+    """Who is off, on what was recorded with the weights in `folder`. `dtype`: the coarser one."""
+    device = settings.device
+    try:
+        return _judge(folder, sequences, settings, dtype, device)
+    except torch.OutOfMemoryError:
+        return _judge(folder, sequences, settings, dtype, "cpu")
+
+
+def _judge(
+    folder: Path,
+    sequences: Sequence[TrainedSequence],
+    settings: TrainingSettings,
+    dtype: str,
+    device: str,
+) -> GapVerdict:
+    exact = _plain(folder, sequences, "float32", device)
+    rounded = exact if dtype == "float32" else _plain(folder, sequences, dtype, device)
+    noise = NOISIER * gap_between(rounded, exact).mean
+    recorded = list(chain.from_iterable(s.engine_logprobs for s in sequences))
+    refused = ""
+    try:
+        trainer = _trained(folder, sequences, settings, device)
+    except UsageError as error:
+        trainer, refused = [math.nan] * len(exact), str(error)
+    return GapVerdict(
+        len(exact),
+        gap_between(recorded, exact),
+        gap_between(trainer, exact),
+        max(explained(dtype) / 2, noise),
+        refused,
+    )
+
+
+@torch.no_grad()
+def _plain(
+    folder: Path, sequences: Sequence[TrainedSequence], dtype: str, device: str
+) -> list[float]:
+    module = load_model(folder, getattr(torch, dtype)).to(device)
+    values: list[float] = []
+    for sequence in sequences:
+        warmth = torch.tensor(list(sequence.temperatures), device=device)
+        values += plain_logprobs(module, alone(sequence.tokens), warmth)[0].tolist()
+    return values
+
+
+@torch.no_grad()
+def _trained(
+    folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, device: str
+) -> list[float]:
+    """As the trainer computes them."""
+    network = Network(
+        folder,
+        device=device,
+        dtype=getattr(torch, settings.dtype),
+        longest=settings.trainer.row_tokens,
+        trained=False,
+    )
+    values: dict[tuple[int, int], float] = {}
+    tokens = [sequence.tokens for sequence in sequences]
+    together = pack(tokens, budget=settings.trainer.row_tokens)
+    single = [(number, alone(each)) for number, each in enumerate(tokens)]
+    for first, row in single if network.why_sequential else [(0, row) for row in together]:
+        numbers = [first + number for number in row.sequences]
+        places = list(zip(numbers, row.indices, strict=True))
+        warmth = torch.tensor([sequences[n].temperatures[i] for n, i in places], device=device)
+        logprobs = network.logprobs(row, warmth)[0].tolist()
+        values.update(zip(places, logprobs, strict=True))
+    return [values[place] for place in sorted(values)]

@@ -1,0 +1,11 @@
+"""`holdfast serve --engine vllm`: a vLLM that this machine starts, watches and ends.
+
+Our process holds the port, the log and the token; vLLM runs in another Python, in a session of its
+own, and none of its processes outlives ours.
+
+- `installation`: Which vLLM a Python has, and which versions were tried.
+- `command`: The command and the environment that start a vLLM for training.
+- `start`: What each of vLLM's processes runs first: it ends with ours, and leaves nothing behind.
+- `access`: What vLLM's server does not do: its state is changed only with our token.
+- `serving`: The process of `holdfast serve --engine vllm`.
+"""

@@ -1,0 +1,105 @@
+"""The command and the environment that start a vLLM for training.
+
+Each switch is one that training needs, or that vLLM needs on a CPU. Whatever the user adds comes
+last, so that it wins.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.embedded.arguments import ServeSettings, VllmSettings
+from holdfast.records.errors import UsageError
+from holdfast.vllm_server import start
+from holdfast.vllm_server.access import TOKEN
+from holdfast.vllm_server.installation import OLDEST, Installation
+
+MIDDLEWARE = "holdfast.vllm_server.access.TokenGuard"
+TRANSFER_SINCE = (0, 28)
+"""An older vLLM does not start with a weight transfer of ours: it wants more of its class."""
+_WORKER = "holdfast.weights.vllm_worker.WeightWorker"
+_TRANSFER = '{"backend": "holdfast"}'
+_PACKAGE = Path(__file__).parents[1]
+_CPU_OPTIONS = ("--max-num-batched-tokens", "32768")
+"""With fewer, a seeded request ends a vLLM on a CPU ("CPU Generator does not use offset")."""
+
+
+def command_of(
+    vllm: Installation, settings: ServeSettings, *, model: Path, name: str, port: int
+) -> list[str]:
+    """vLLM's command line."""
+    chosen = settings.vllm or VllmSettings()
+    command = [vllm.python, start.__file__, "--model", str(model), "--served-model-name", name]
+    command += ["--host", settings.host, "--port", str(port)]
+    command += ["--logprobs-mode", "processed_logprobs", "--middleware", MIDDLEWARE]
+    if vllm.knows("--enable-scale-out"):  # Older ones have the route without a switch.
+        command.append("--enable-scale-out")
+    command += ["--worker-extension-cls", _WORKER]
+    if not OLDEST <= vllm.number < TRANSFER_SINCE:
+        command += ["--weight-transfer-config", _TRANSFER]
+    if chosen.dtype:
+        command += ["--dtype", chosen.dtype]
+    if chosen.memory is not None and not vllm.is_cpu:
+        command += ["--gpu-memory-utilization", str(chosen.memory)]
+    if chosen.lora_rank is not None:
+        command += ["--enable-lora", "--max-lora-rank", str(chosen.lora_rank)]
+    if settings.max_length is not None:
+        command += ["--max-model-len", str(settings.max_length)]
+    if settings.log_requests:
+        command.append("--enable-log-requests")
+    if vllm.is_cpu:
+        command += _CPU_OPTIONS
+    return command + split_options(chosen.options)
+
+
+def split_options(text: str) -> list[str]:
+    """The options of `--engine-options`. Raises `UsageError`."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--engine-options {text!r} cannot be split into words: {error}"
+        ) from error
+
+
+def environment_of(
+    vllm: Installation,
+    settings: ServeSettings,
+    *,
+    place: Path,
+    token: str,
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """`place`: its own folder for what lasts as long as it runs. What the user has set stays."""
+    chosen = settings.vllm or VllmSettings()
+    defaults = {"VLLM_NO_USAGE_STATS": "1"}
+    if vllm.is_cpu:
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    if chosen.lora_rank is not None:
+        defaults["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+    if settings.api_key is not None:
+        defaults["VLLM_API_KEY"] = settings.api_key
+    paths = [str(package_folder(place)), environment.get("PYTHONPATH", "")]
+    return {
+        **defaults,
+        **environment,
+        "VLLM_SERVER_DEV_MODE": "1",  # It has the routes by which weights are changed.
+        "VLLM_RPC_BASE_PATH": str(place),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONSAFEPATH": "1",
+        TOKEN: token,
+        start.PLACE: str(place),
+        start.OWNER: start.identity(os.getpid()),
+    }
+
+
+def package_folder(place: Path) -> Path:
+    """A folder that has this package and nothing else: beside it, vLLM's Python would find our
+    torch and our transformers before its own."""
+    folder = place / "packages"
+    folder.mkdir(exist_ok=True)
+    link = folder / "holdfast"
+    if not link.exists():
+        link.symlink_to(_PACKAGE)
+    return folder

@@ -1,0 +1,56 @@
+"""The records of replicas' weights: in the journal of a run, or in this process alone."""
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.journal.changes import Changes
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.records.run import Run
+from holdfast.records.samples.replica_weights import ReplicaWeights
+
+
+class MemoryRecords:
+    """For engines that only this process samples from."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self._records: list[ReplicaWeights] = []
+
+    async def read(self) -> Sequence[ReplicaWeights]:
+        return list(self._records)
+
+    async def note(self, record: ReplicaWeights) -> bool:
+        last = max((r.number for r in self._records if r.replica == record.replica), default=0)
+        if record.number not in (last, last + 1):
+            return False
+        place = (record.replica, record.number)
+        kept = [each for each in self._records if (each.replica, each.number) != place]
+        self._records = [*kept, record]
+        self.changes.notify()
+        return True
+
+
+class JournalRecords:
+    """Those of a run. `consumer`: whose lease allows to write; None for who only samples."""
+
+    def __init__(self, journal: Journal, run: Run, *, consumer: Consumer | None = None):
+        self.changes = journal.changes
+        self._journal = journal
+        self._run = run
+        self._consumer = consumer
+        self._next: asyncio.Task[list[ReplicaWeights]] | None = None
+        self._reading = asyncio.Lock()
+
+    async def read(self) -> Sequence[ReplicaWeights]:
+        """One read serves all who asked before it began."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._read(), name="records of weights")
+        return await asyncio.shield(self._next)
+
+    async def _read(self) -> list[ReplicaWeights]:
+        async with self._reading:
+            self._next = None
+            return await self._journal.replica_weights(self._run)
+
+    async def note(self, record: ReplicaWeights) -> bool:
+        return await self._journal.note_weights(self._run, record, consumer=self._consumer)

@@ -1,0 +1,138 @@
+"""Runs without a name: numbered, continued where nothing changed, and the next where it did."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.records.exit_codes import Exit
+from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.cli.shell import AGENT, CommandLine, Done, end, start
+
+
+class Unnamed(CommandLine):
+    def arguments(self, *extra: object, **options: object) -> list[object]:
+        arguments = super().arguments(**options)
+        at = arguments.index("--run")
+        return [*arguments[:at], *arguments[at + 2 :], *extra]
+
+    def names(self) -> list[str]:
+        return self.holdfast("runs", "--names").out.split()
+
+    def next(self, *extra: object, **options: object) -> Done:
+        done = self.run(*extra, **options)
+        assert done.code == 0, done.err
+        return done
+
+
+@pytest.fixture
+def shell(tmp_path: Path):
+    with FakeEngine(mean_length=10) as engine:
+        yield Unnamed(tmp_path, engine)
+
+
+def test_the_same_command_goes_on_and_a_change_begins_the_next_run(shell):
+    shell.next()
+    requests = shell.engine.stats().requests
+    assert "run agent-1 was finished before" in shell.next().err
+    shell.write("agent.py", AGENT.replace("/ 100", "/ 50"))
+    done = shell.next()
+    text = "agent.py changed (score): this is agent-2; compare agent-1 agent-2 shows the difference"
+    assert f"holdfast: {text}" in done.err.splitlines()
+    assert len(f"holdfast: {text}") <= 100
+    assert "2 reused from agent-1" in done.out
+    assert shell.engine.stats().requests == requests
+    shell.write("agent.py", AGENT.replace("so: ", "thus: "))
+    assert "agent.py changed (solve, score): this is agent-3" in shell.next().err
+    assert shell.engine.stats().requests == 2 * requests
+    shell.write("agent.py", AGENT)
+    assert "run agent-1 was finished before" in shell.next().err
+    assert shell.names() == ["agent-1", "agent-2", "agent-3"]
+
+
+def test_changed_settings_and_tasks_are_named(shell):
+    shell.next()
+    assert "samples changed (1 → 2): this is agent-2" in shell.next("--samples", 2).err
+    assert "temperature changed (1.0 → 0.5)" in shell.next("--samples", 2, "--temperature", 0.5).err
+    shell.tasks("sum", "other")
+    changed = "tasks changed (1 added (other), 1 removed (long-one))"
+    assert changed in shell.next("--samples", 2, "--temperature", 0.5).err
+    shell.tasks("sum", file="sums.jsonl")
+    assert shell.names()[-1] == "agent-4"
+    shell.next(tasks="sums.jsonl")
+    assert shell.names()[-1] == "agent-sums-1"
+
+
+def test_a_killed_run_goes_on_under_its_name(shell):
+    shell.engine.set_faults(Fault(FaultKind.HOLD, matching="long-one"))
+    process = start(*shell.arguments("--concurrency", 1), cwd=shell.place)
+    while shell.engine.stats().in_flight == 0 or shell.engine.stats().requests < 3:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    end(process)
+    shell.engine.set_faults()
+    shell.engine.release()
+    shell.next()
+    assert shell.names() == ["agent-1"]
+
+
+def test_fresh_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
+    shell.next()
+    requests = shell.engine.stats().requests
+    assert "everything is sampled anew" in shell.next("--fresh").err
+    assert shell.engine.stats().requests == 2 * requests
+    shell.next("--samples", 2, "--accept-changes")
+    assert shell.names() == ["agent-1", "agent-2"]
+    assert "2 samples" in shell.holdfast("runs").out
+
+
+def test_a_name_that_is_given_is_as_strict_as_ever(shell):
+    shell.next("--run", "agent-1")
+    assert shell.run("--run", "agent-1", "--samples", 2).code == Exit.CHANGED
+    shell.next()
+    assert shell.names() == ["agent-1", "agent-2"], "what the user named is no run of the series"
+
+
+def test_a_run_is_resumed_by_the_name_that_it_got(shell):
+    shell.next()
+    shell.write("agent.py", AGENT.replace("so: ", "thus: "))
+    assert shell.holdfast("resume", "agent-1").code == Exit.CHANGED
+    printed = shell.holdfast("resume", "agent-1", "--print").out
+    assert "--run agent-1" in printed
+
+
+def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shell):
+    done = shell.next("--dry-run", "--samples", 2)
+    for line in ("run agent-1: 2 tasks × 2 samples", "  sampled: 4", "  scored by: score"):
+        assert line in done.out.splitlines()
+    assert "first prompt, of sum:" in done.out
+    assert "d│o│ │s│u│m" in done.out
+    assert not shell.journal.exists()
+    shell.next()
+    requests = shell.engine.stats().requests
+    done = shell.next("--dry-run", "--samples", 2)
+    assert "  sampled: 2\n  reused from agent-1: 2\n" in done.out
+    assert "  goes on: 2 settled, 0 begun, 0 sampled" in shell.next("--dry-run").out
+    shell.write("agent.py", "async def solve(t):\n    raise KeyError('no reply')\n")
+    assert "the rollout asked for no reply" in shell.next("--dry-run").out
+    assert shell.engine.stats().requests == requests
+    assert shell.names() == ["agent-1"]
+
+
+def test_prune_offers_what_has_no_name_and_was_left_unfinished(shell):
+    assert shell.holdfast("prune", "--yes").code == Exit.USAGE, "there is no journal"
+    shell.engine.set_faults(Fault(FaultKind.HOLD))
+    for samples in (1, 2, 3):
+        stopped = shell.run("--samples", samples, "--run-deadline", 1, "--grace", 0)
+        assert stopped.code == Exit.STOPPED, stopped.err
+    shell.engine.set_faults()
+    shell.engine.release()
+    shell.finished_run("--run", "named")
+    assert shell.names() == ["agent-1", "agent-2", "agent-3", "named"]
+    assert shell.holdfast("tag", "agent-1", "keep").code == 0
+    done = shell.holdfast("prune", "--yes")
+    assert done.out.startswith("deleted agent-2:")
+    assert shell.names() == ["agent-1", "agent-3", "named"]
+    assert "no unnamed run was left unfinished" in shell.holdfast("prune", "--yes").err
