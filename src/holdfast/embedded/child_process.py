@@ -27,7 +27,7 @@ IDLE_SECONDS = 120.0
 """For how long a child may neither compute nor read before it is ready."""
 REPORT_SECONDS = 15.0
 RESTART_SECONDS = 0.5
-"""Between two tries to start the child again."""
+"""Seconds between two tries to start the child again."""
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 70.0
 _TAIL_BYTES = 2000

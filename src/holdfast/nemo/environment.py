@@ -210,7 +210,7 @@ class _Past(Struct, frozen=True):
             ) from error
 
     def after(self, action: str, seen: Observation) -> dict[str, Any]:
-        """As NeMo keeps it."""
+        """The past, in the form in which NeMo keeps it."""
         return {
             "episode": self.episode,
             "actions": [*self.actions, action],

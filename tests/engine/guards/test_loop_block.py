@@ -124,7 +124,7 @@ def test_a_key_in_the_line_that_blocks_is_not_told(quickly, logged, caplog):
 
     ending = asyncio.run(LocalRun("a").work(solve))
     text = caplog.text + str(ending.loop_blocks)
-    assert "told.wait(60)" in text
+    assert "logged.wait(60)" in text
     assert "sk-1234567890" not in text
 
 
@@ -136,11 +136,11 @@ def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, log
             await asyncio.sleep(0)
 
     ending = asyncio.run(LocalRun("a", "b").work(solve))
-    (result,) = blocks_of(ending, "in solve (assert told.wait(60)")
+    (result,) = blocks_of(ending, "in solve (assert logged.wait(60)")
     assert result.where.startswith("test_loop_block.py:")
     assert result.times == 1
     assert result.seconds >= result.longest >= 1.0
-    (message,) = [message for message in caplog.messages if "assert told.wait(60)" in message]
+    (message,) = [message for message in caplog.messages if "assert logged.wait(60)" in message]
     assert "asyncio.to_thread" in message
 
 
@@ -282,7 +282,7 @@ def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
     quickly, logged, caplog, monkeypatch
 ):
     library = {"told": logged, "pack": prompt.pack_ids}
-    code = "def pack_ids(ids):\n    assert told.wait(60)\n    return pack(ids)"
+    code = "def pack_ids(ids):\n    assert logged.wait(60)\n    return pack(ids)"
     exec(compile(code, "/opt/site-packages/library.py", "exec"), library)
     monkeypatch.setattr(prompt, "pack_ids", library["pack_ids"])
 

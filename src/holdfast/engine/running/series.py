@@ -88,7 +88,7 @@ async def _why_another(
 async def _changes(
     journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
 ) -> list[str]:
-    """In a few words each. One line for the code, be it the rollout's or the scorer's."""
+    """The changes, in a few words each. The code has one line, for rollout and scorer together."""
     spec = structs.replace(spec, name=before.spec.name)
     lines = []
     if (parts := before.spec.changed_code(spec)) is not None:

@@ -60,7 +60,7 @@ def get_default_exception_handler_config() -> ExceptionHandlerConfig:
 
 
 class Retrying(Struct, frozen=True):
-    """What the engine needs of the configuration."""
+    """The part of the configuration that the engine needs."""
 
     settings: Mapping[str, Any] = {}
     """Fields of `Settings` that are not as usual."""
