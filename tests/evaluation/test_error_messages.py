@@ -3,7 +3,9 @@
 import asyncio
 import json
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -144,3 +146,32 @@ def test_a_gym_that_cannot_be_run_is_tried_once(tmp_path: Path) -> None:
     (failure,) = local.history().failures
     assert failure.type == "UsageError"
     assert "no_such_name_in_this_version" in failure.message
+
+
+class HostileEngine(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write("\x1b[2Jgone \x1b]0;owned\x07 \u202e\x9b31m".encode())
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+
+def test_escape_sequences_of_an_engine_are_shown_and_not_obeyed(
+    project: EvaluationProject,
+) -> None:
+    project.write(
+        """
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), HostileEngine) as engine:
+        Thread(target=engine.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{engine.server_port}"
+        output = project.run("--holdfast-policy", url, policy=False).stdout.str()
+        engine.shutdown()
+    assert "\\x1b[2Jgone" in output
+    assert not set("\x1b\x07\u202e\x9b") & set(output)

@@ -449,6 +449,11 @@ def escape_text(text: str) -> str:
     )
 
 
+def escape_lines(text: str) -> str:
+    """Line breaks as they are, other control characters as escapes."""
+    return "\n".join(escape_text(line) for line in text.split("\n"))
+
+
 def sampled_text(tokens: int, *, uncounted: int) -> str:
     """The number of sampled tokens, if engines report it."""
     if not uncounted:

@@ -255,7 +255,10 @@ def _notifier(config: pytest.Config) -> Callable[[str], None]:
     """Past pytest's capture: progress is of no use afterwards."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
-    def notify(line: str) -> None:
+    def notify(message: str) -> None:
+        from holdfast.engine.report import escape_lines
+
+        line = escape_lines(message)
         if capture is None:
             print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
             return
@@ -305,6 +308,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     if call.when == "call" and getattr(getattr(item, "obj", None), MARK, None) is not None:
         if _outcome in item.stash:
             setattr(report, ATTACHED, item.stash[_outcome])
+        from holdfast.engine.report import escape_lines
         from holdfast.evaluation.stats.outcome import EvaluationFailed
         from holdfast.records.errors import HoldfastError
 
@@ -312,7 +316,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
         if isinstance(value, EvaluationFailed | HoldfastError):
             # The words say all there is to say; our own frames say nothing to anyone.
             name = "" if isinstance(value, EvaluationFailed) else f"{type(value).__name__}: "
-            report.longrepr = f"{name}{value}"
+            report.longrepr = escape_lines(f"{name}{value}")
     return report  # type: ignore[return-value]
 
 

@@ -435,3 +435,14 @@ def test_a_reader_that_goes_away_is_no_error(recorded):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(60) == 0
+
+
+def test_escape_sequences_in_an_error_are_shown_and_not_obeyed(capsys) -> None:
+    def fail():
+        raise errors.PolicyRefused("the engine answered 401: \x1b[2J\x1b]0;owned\x07 \u202e\x9b31m")
+
+    guarded(fail)
+    line = capsys.readouterr().err
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    assert "\\x1b[2J" in line

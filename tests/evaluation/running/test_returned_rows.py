@@ -48,6 +48,27 @@ def test_rows_in_another_order_keep_their_scores(
     assert rewards == {"r0/0": 0.0, "r1/0": 0.1, "r2/0": 0.2, "r3/0": 0.3}
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"row_id": row.input_metadata.row_id, "score": row.ground_truth / 10}',
+        '{"rollout_id": row.execution_metadata.rollout_id, "score": row.ground_truth / 10}',
+        "EvaluateResult(score=row.ground_truth / 10, row_id=row.input_metadata.row_id)",
+    ],
+)
+def test_results_that_name_their_rows_go_to_these(project: EvaluationProject, result: str) -> None:
+    project.write(
+        f"""
+        @evaluation_test(dataset=ROWS, mode="all")
+        def test_it(rows):
+            return [{result} for row in reversed(rows)]
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+    rewards = {name: item.reward for name, item in project.histories("test_it.test_it").items()}
+    assert rewards == {"r0/0": 0.0, "r1/0": 0.1, "r2/0": 0.2, "r3/0": 0.3}
+
+
 def test_a_comparison_of_two_settings_is_not_inverted_by_the_order_of_its_rows(
     project: EvaluationProject,
 ) -> None:

@@ -5,7 +5,7 @@ import errno
 import sys
 from collections.abc import Callable
 
-from holdfast.cli.terminal.text import can_print, forget_reader, one_line
+from holdfast.cli.terminal.text import can_print, forget_reader, one_line, visible
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalCorrupt
 from holdfast.records.exit_codes import Exit
@@ -34,9 +34,9 @@ def _report(error: HoldfastError, journal: str) -> Exit:
     """Prints the error on one line. Only a run that differs is explained on several, and only an
     error of the user's file comes with its traceback."""
     if error.exit_code is Exit.CHANGED:
-        _print(f"holdfast: {redact(str(error))}\n")
+        _print(f"holdfast: {error}\n")
         return error.exit_code
-    _print(redact(getattr(error, "traceback", "")))
+    _print(getattr(error, "traceback", ""))
     more = f"; {advice(journal)}" if isinstance(error, JournalCorrupt) else ""
     return say(f"{error}{more}", error.exit_code)
 
@@ -65,10 +65,10 @@ def _unforeseen(error: Exception) -> Exit:
     from holdfast.rollout.code.load import user_traceback
 
     if own_frames := user_traceback(error):
-        _print(redact(own_frames))
+        _print(own_frames)
         line = f"the rollout's own code failed: {headline_of(error)}"
     else:
-        _print(redact(text_of(error)))
+        _print(text_of(error))
         line = "this is a bug in Holdfast; nothing that was recorded is lost"
     return say(line, Exit.STOPPED)
 
@@ -88,4 +88,4 @@ def say(message: str, code: Exit) -> Exit:
 
 def _print(text: str) -> None:
     with contextlib.suppress(OSError):  # Nobody reads it any more.
-        print(text, file=sys.stderr, end="", flush=True)
+        print(visible(redact(text)), file=sys.stderr, end="", flush=True)

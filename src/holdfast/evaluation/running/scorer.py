@@ -6,8 +6,9 @@ whole. What it raises fails its own rows only, with the traceback; the engine se
 what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
 
 A function may return its rows in any order. A returned row is the given one with its `rollout_id`;
-a row that the function made itself, without a `rollout_id`, is the given one with its `row_id`.
-Results that are no rows (numbers, dicts, an EvaluateResult) name no row and go by their position.
+a row that the function made itself, without a `rollout_id`, is the given one with its `row_id`. So
+is a dict or an EvaluateResult with one of these ids. Results without an id (numbers, other dicts)
+name no row and go by their position.
 """
 
 import inspect
@@ -346,8 +347,20 @@ class GivenRows:
 
 
 def _is_row(result: object) -> bool:
-    """Also a row of eval-protocol's own class."""
+    """Whether the result says which row it is of."""
+    return _has_metadata(result) or not _ids(result).keys().isdisjoint(("rollout_id", "row_id"))
+
+
+def _has_metadata(result: object) -> bool:
+    """Rows do, also those of eval-protocol's own class."""
     return hasattr(result, "evaluation_result")
+
+
+def _ids(result: object) -> Mapping[Any, Any]:
+    """Where a result that is no row has its ids."""
+    if isinstance(result, BaseModel):
+        return result.model_extra or {}
+    return result if isinstance(result, Mapping) else {}
 
 
 def _name(row: object) -> str:
@@ -356,10 +369,14 @@ def _name(row: object) -> str:
 
 def _rollout_id(row: Any) -> str | None:
     """None where the function made the row: then the id is the field's default."""
+    if not _has_metadata(row):
+        return _ids(row).get("rollout_id")
     metadata = row.execution_metadata
     return metadata.rollout_id if "rollout_id" in metadata.model_fields_set else None
 
 
 def _row_id(row: Any) -> str | None:
-    row_id: str | None = row.input_metadata.row_id
+    row_id: str | None = (
+        row.input_metadata.row_id if _has_metadata(row) else _ids(row).get("row_id")
+    )
     return row_id

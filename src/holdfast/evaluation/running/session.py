@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.engine.connect import EmbeddedEngines
+from holdfast.engine.report import escape_lines
 from holdfast.evaluation.definition.options import Options
 from holdfast.journal import check_address, is_server, take_password
 from holdfast.journal.journal import MEMORY
@@ -19,7 +20,7 @@ FOLDER, FILE = ".holdfast", "evaluations.db"
 
 
 def _to_stderr(line: str) -> None:
-    print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201 - people read it
+    print(f"holdfast: {escape_lines(line)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class EvaluationSession:
