@@ -11,6 +11,8 @@
 - `nemo`: NeMo-RL's message logs.
 - `tinker`: Tinker's `Datum`.
 - `sft`: Messages, or prompt and completion, for supervised fine-tuning.
+- `atif`: ATIF documents, for Harbor, NeMo-Gym and other viewers of trajectories.
+- `inspect_log`: The log that `inspect view` and Inspect Scout open.
 - `evaluation_rows`: The way in: EvaluationRows become samples.
 - `lines`: A run in one of these formats, line by line, for files.
 """
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from holdfast.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from holdfast.convert.atif import to_atif as to_atif
     from holdfast.convert.evaluation_rows import from_rows as from_rows
     from holdfast.convert.experts import load_experts as load_experts
     from holdfast.convert.nemo import from_nemo as from_nemo
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.convert.versions import load_versions as load_versions
 
 _MODULES = {
+    "convert.atif": "to_atif",
     "convert.evaluation_rows": "from_rows",
     "convert.experts": "load_experts",
     "convert.nemo": "from_nemo to_nemo",

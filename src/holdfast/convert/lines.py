@@ -1,4 +1,4 @@
-"""A run in one of the formats, line by line, for files: group after group, whole groups alone.
+"""A run in one of the formats, row by row, for files: trainers get whole groups alone.
 
 A format's converter is imported when it is used.
 """
@@ -30,6 +30,12 @@ class Format(StrEnum):
     NEMO = "nemo"
     TINKER = "tinker"
     SFT = "sft"
+    ATIF = "atif"
+    INSPECT = "inspect"
+
+
+CONVERSATIONS = (Format.SFT, Format.ATIF, Format.INSPECT)
+"""Formats of single trajectories; the others are of whole groups."""
 
 
 class FormatOptions(Struct, frozen=True, kw_only=True):
@@ -48,9 +54,10 @@ async def format_lines(
 ) -> AsyncIterator[Fields]:
     """The lines in the order of tasks and samples. Raises `NotTrainable` for data that the format
     cannot hold."""
-    if form is Format.SFT:
-        async for row in _conversations(journal, run, options):
-            yield row
+    if form in CONVERSATIONS:
+        async for view in _settled(journal, run):
+            if (row := _conversation(view, form, options)) is not None:
+                yield row
         return
     versions = await journal.versions(run)
     place = _Place()
@@ -65,19 +72,24 @@ async def format_lines(
             yield row
 
 
-async def _conversations(
-    journal: Journal, run: Run, options: FormatOptions
-) -> AsyncIterator[Fields]:
+async def _settled(journal: Journal, run: Run) -> AsyncIterator[TrajectoryView]:
     for task, members in await task_groups(journal, run):
         for member in members:
-            if not member.settled:
-                continue
-            view = TrajectoryView(member.key, task, await history_of(journal, member))
-            if not member.status.is_outcome:
-                continue
-            row = sft_row(view, layout=options.layout, min_reward=options.min_reward)
-            if row is not None:
-                yield row
+            if member.settled:
+                yield TrajectoryView(member.key, task, await history_of(journal, member))
+
+
+def _conversation(view: TrajectoryView, form: Format, options: FormatOptions) -> Fields | None:
+    """None where the format has nothing to say of the trajectory."""
+    if form is Format.SFT:
+        return sft_row(view, layout=options.layout, min_reward=options.min_reward)
+    if form is Format.ATIF:
+        from holdfast.convert.atif import atif_document
+
+        return atif_document(view)
+    from holdfast.convert.inspect_log import inspect_sample
+
+    return inspect_sample(view)
 
 
 class _Place:

@@ -20,7 +20,9 @@ CALCULATOR = str(EXAMPLES / "calculator.py")
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("holdfast.cli.commands.train.require", lambda *_, **__: None)
-    (tmp_path / "train.jsonl").write_text(json.dumps({"id": "a", "prompt": "What is 1 + 2?"}))
+    (tmp_path / "train.jsonl").write_text(
+        json.dumps({"id": "a", "prompt": "What is 1 + 2?", "ground_truth": "3"})
+    )
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "own.py").write_text(
         "def mine(batch, objective):\n    return 0\n"

@@ -281,7 +281,7 @@ def test_what_keeps_the_interpreter_to_itself_is_found_when_it_lets_go(
 def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
     quickly, logged, caplog, monkeypatch
 ):
-    library = {"told": logged, "pack": prompt.pack_ids}
+    library = {"logged": logged, "pack": prompt.pack_ids}
     code = "def pack_ids(ids):\n    assert logged.wait(60)\n    return pack(ids)"
     exec(compile(code, "/opt/site-packages/library.py", "exec"), library)
     monkeypatch.setattr(prompt, "pack_ids", library["pack_ids"])

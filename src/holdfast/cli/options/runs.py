@@ -96,12 +96,12 @@ def add_export(export: argparse.ArgumentParser) -> None:
         "--what",
         choices=(
             *("samples", "rows", "trajectories", "failures"),
-            *("verl", "slime", "trl", "nemo", "tinker", "sft"),
+            *("verl", "slime", "trl", "nemo", "tinker", "sft", "atif", "inspect"),
         ),
         required=True,
         help="write token ids with rewards (samples), EvaluationRows of eval-protocol (rows), "
-        "conversations, failures, the input of another trainer, or conversations for supervised "
-        "fine-tuning (sft)",
+        "conversations, failures, the input of another trainer, conversations for supervised "
+        "fine-tuning (sft), or traces for viewers: ATIF documents, a log of Inspect's",
     )
     _where_to(export)
     _for_some_kinds(export)
@@ -117,7 +117,10 @@ def _where_to(export: argparse.ArgumentParser) -> None:
         help="write this format (default: by the file's ending, else jsonl)",
     )
     export.add_argument(
-        "--out", required=True, metavar="FILE", help="write to this file; - is standard output"
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="write to this file; - is standard output; atif, inspect: or into this folder (DIR/)",
     )
     FORCE.add_to(export)
 

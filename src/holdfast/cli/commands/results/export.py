@@ -17,11 +17,22 @@ import msgspec
 
 from holdfast import crashpoint
 from holdfast.cli.commands.results.export_csv import FLAT, CsvFile
-from holdfast.cli.commands.results.output_file import check_export, check_source, output_file
+from holdfast.cli.commands.results.output_file import (
+    check_export,
+    check_source,
+    is_folder,
+    output_file,
+)
 from holdfast.cli.setup.errors import say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import print_json
-from holdfast.convert.lines import Format, FormatOptions, format_lines, mode_of
+from holdfast.convert.lines import (
+    CONVERSATIONS,
+    Format,
+    FormatOptions,
+    format_lines,
+    mode_of,
+)
 from holdfast.convert.selection import Branches, MissingReward
 from holdfast.convert.sft import SftLayout
 from holdfast.engine.export.atomic_file import whole_file
@@ -41,13 +52,15 @@ _SINGULAR = {
     What.TRAJECTORIES: "trajectory",
     What.FAILURES: "failure",
     Format.SFT: "conversation",
+    Format.ATIF: "trajectory",
+    Format.INSPECT: "trajectory",
 }
 _ENDINGS = {".parquet": "parquet", ".csv": "csv"}
 _FOREIGN = (".tsv", ".xlsx", ".xls", ".arrow", ".feather")
 _FIXED = (What.SAMPLES, Format.SLIME, Format.TRL)
 _ONE_ROW = (Format.TRL, Format.NEMO)
 _REWARDED = (Format.VERL, Format.SLIME, Format.NEMO)
-_TOKENS = (What.SAMPLES, *(form for form in Format if form is not Format.SFT))
+_TOKENS = (What.SAMPLES, *(form for form in Format if form not in CONVERSATIONS))
 
 
 class Sink(Protocol):
@@ -59,14 +72,22 @@ async def export(args: argparse.Namespace) -> int:
     what = What(args.what) if args.what in list(What) else Format(args.what)
     _check_options(args, what)
     target, modes = _target(args), Counter[str]()
-    was_there = target is not None and target.exists()
     async with to_read(args.journal) as journal:
         run = await run_named(journal, args.run)
+        if what is Format.INSPECT and target is not None and is_folder(args.out):
+            from holdfast.cli.commands.results.export_traces import log_in
+
+            target = log_in(target, run)
+        was_there = target is not None and target.exists()
         if target is not None:
             check_source(target, run, args)
         found = _counted(_rows(journal, run, what, args), modes)
         if target is None:
             written = await _pour(found, _Lines(sys.stdout.buffer))
+        elif is_folder(args.out) and what is Format.ATIF:
+            from holdfast.cli.commands.results.export_traces import AtifFolder
+
+            written = await _pour(found, AtifFolder(target, force=args.force))
         else:
             written = await _write(found, target, what, run, args)
         rows_now = await journal.trajectories(run)
@@ -103,6 +124,10 @@ def _check_options(args: argparse.Namespace, what: What | Format) -> None:
         "min_reward": (Format.SFT,),
         "sft_layout": (Format.SFT,),
     }
+    if what is Format.ATIF or what is Format.INSPECT:
+        from holdfast.cli.commands.results.export_traces import check_place
+
+        check_place(what, args)
     if _format(args) == "csv" and what not in FLAT:
         raise UsageError(
             f"--what {what} is nested, and CSV is not: use .jsonl or .parquet (CSV is for "
@@ -202,6 +227,8 @@ def _has_kept_group(members: list[TrajectoryRow], run: Run) -> bool:
 
 def _target(args: argparse.Namespace) -> Path | None:
     """The file to write; None for standard output."""
+    if is_folder(args.out):
+        return Path(args.out)
     if args.out != "-":
         return output_file(args)
     if sys.stdout is None:
@@ -235,12 +262,16 @@ async def _write(
     if first is None:
         return 0
     with whole_file(target) as part:
-        written = await _pour(_led_by(first, found), _sink(part, what, args))
+        written = await _pour(_led_by(first, found), _sink(part, what, run, args))
         check_export(target, part, run, args)
     return written
 
 
-def _sink(part: Path, what: What | Format, args: argparse.Namespace) -> Sink:
+def _sink(part: Path, what: What | Format, run: Run, args: argparse.Namespace) -> Sink:
+    if what is Format.INSPECT:
+        from holdfast.convert.inspect_log import InspectLog
+
+        return InspectLog(part, run)
     form = _format(args)
     if form == "csv":
         return CsvFile(part)

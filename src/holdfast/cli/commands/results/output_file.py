@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from zipfile import is_zipfile
 
 from holdfast.cli.setup.config_file import Invocation
 from holdfast.cli.setup.journals import refuse_journal
@@ -32,6 +33,11 @@ def output_file(args: argparse.Namespace) -> Path:
     anything is read."""
     refuse_journal(Path(args.out), args.journal)
     return target_of(Path(args.out))
+
+
+def is_folder(out: str) -> bool:
+    """Whether `--out` names a folder: one that exists, or a name that ends with a slash."""
+    return out.endswith("/") or Path(out).is_dir()
 
 
 def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
@@ -101,6 +107,10 @@ def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
 def has_all_rows(new: Path, old: Path) -> bool:
     """Whether `new` has every row of `old`, unchanged and in the same order. Later exports of a run
     that continued have more rows, also between the old ones."""
+    if is_zipfile(new):
+        from holdfast.convert.inspect_log import has_all_samples
+
+        return has_all_samples(new, old)
     if _is_parquet(new) and _is_parquet(old):
         from holdfast.cli.commands.results.export_parquet import rows_in
 
