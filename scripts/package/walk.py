@@ -51,6 +51,7 @@ EXPORTED = ("samples", "rows", "trajectories", "failures", "verl", "slime", "trl
 
 # Each use, and the extra that it needs; after the extra, the exit codes of a use that works.
 COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("init made", "", (0,)),
     (f"run agent.py --run first {ASK}", "", (0,)),
     (f"run agent.py --run second {ASK}", "", (0,)),
     (f"run agent.py --run processes {ASK} --score-workers 1", "", (0,)),
@@ -71,6 +72,7 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("tag first kept", "", (0,)),
     *((f"export first --what {what} --out {what}.jsonl", "", (0, 9)) for what in EXPORTED),
     ("export first --what sft --out sft.jsonl", "", (0, 9)),
+    *((f"export first --what {what} --out {what}/", "", (0,)) for what in ("atif", "inspect")),
     ("export first --what trajectories --out rows.csv --format csv", "", (0,)),
     ("export first --what samples --out samples.parquet", "parquet", (0,)),
     ("compare first other", "", (0,)),
@@ -120,12 +122,7 @@ class Walk:
             self.wrong.append(f"{what}: {problem}\n{error[-2000:]}")
 
     def command(self, line: str, *, needs: str, codes: tuple[int, ...]) -> None:
-        import time
-
-        t0 = time.time()
         code, error = _call(shlex.split(line.replace("ENGINE", self.engine)))
-        if os.environ.get("T"):
-            print(f"{time.time() - t0:.2f} {line} {code} {error[-400:]}")
         self.check(f"holdfast {line}", needs=needs, works=code in codes, error=error)
 
     def use(self, what: str, function: Callable[[], object], *, needs: str | None) -> None:

@@ -137,7 +137,7 @@ def test_a_run_that_grows_is_killed_and_ends_like_one_that_had_all_rows(tmp_path
     completed(command(place, engine, "--holdfast-max-rows", "60"))
     assert not before & {name for name, _ in engine.requests()[count:]}
     fields = only_run(place)
-    assert fields["run"] == "test_eval.test_talk", "no other run was begun"
+    assert fields["run"] == "test_eval.test_talk-2", "the rows of both starts are one run"
     keys = ("rows", "scored", "failed", "agg_score", "standard_error")
     assert {key: fields[key] for key in keys} == {key: expected[key] for key in keys}
 

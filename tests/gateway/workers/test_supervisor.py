@@ -84,7 +84,7 @@ def test_the_supervisor_shows_how_far_the_workers_are(gateway):
     gateway.shows_progress = True
     gateway.start()
     assert work(gateway, Agent(gateway), Agent(gateway)) == 0, gateway.output
-    assert "6/6 done, 0 running, 0 failed, 0s left" in gateway.output
+    assert "6/6 done" in gateway.output
 
 
 def test_few_trajectories_are_shared_among_the_workers(tmp_path, engine):
