@@ -138,10 +138,13 @@ def test_entities_that_multiply_are_not_drawn(browsers):
 # --- the command line
 
 
+LONGER = EXAMPLES / "longer"
+
+
 def command(place: Path, *arguments: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "holdfast", "run", str(EXAMPLES / "drawings.py"), "--run", "r"),
-        *("--tasks", str(EXAMPLES / "drawings.jsonl"), "--journal", str(place / "journal.db")),
+        *(sys.executable, "-m", "holdfast", "run", str(LONGER / "drawings.py"), "--run", "r"),
+        *("--tasks", str(LONGER / "drawings.jsonl"), "--journal", str(place / "journal.db")),
         *("--seed", "1", "--concurrency", "2", "--max-tokens", "200", *arguments),
     ]
 
