@@ -1,6 +1,6 @@
-"""How a trajectory ended, in the words of a row: a status with its details.
+"""Describes how a trajectory ended, in the words of a row: a status with its details.
 
-A failure is a status with its root error, never a score (I5).
+A failure becomes a status with its root error, never a score (I5).
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _TERMINATIONS = {
 
 
 def termination(view: TrajectoryView) -> str:
-    """Why a truncated trajectory ended."""
+    """Returns why a truncated trajectory ended."""
     return _TERMINATIONS.get(view.reason, view.reason)
 
 
