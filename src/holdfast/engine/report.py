@@ -1,8 +1,8 @@
-"""The end-of-run report: what happened, why, and what it did to the data.
+"""The end-of-run report: what happened, why, and how it affected the data.
 
-Built from the journal: it is the same however many processes the run took.
-Failures are grouped by their root, each with one full traceback. The bias counters say how the
-rewards of disturbed trajectories compare with those of clean ones: a bias is seen, not guessed.
+The report is built from the journal, so it is the same however many processes the run took.
+Failures are grouped by their root, each with one full traceback. The bias counters compare the
+rewards of disturbed trajectories with those of clean ones, so that a bias can be seen.
 """
 
 from collections import Counter
@@ -151,12 +151,12 @@ class RunReport(Struct):
 
     @property
     def nothing_succeeded(self) -> bool:
-        """Whether all that there is failed for good."""
+        """Returns whether every trajectory failed for good."""
         return 0 < self.trajectories == self.permanent_failures
 
     @property
     def all_failed(self) -> str:
-        """That all that there is failed for good, in words."""
+        """Words for the case in which every trajectory failed for good."""
         number = self.permanent_failures
         return (
             "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
@@ -174,8 +174,11 @@ async def build(
     every: Callable[[TrajectoryRow, Summary | JournalCorrupt], None] | None = None,
     prices: Prices | None = None,
 ) -> RunReport:
-    """Reads the summaries of the run once. `also` gets those of current tasks that have begun and
-    can be read, `every` gets all of them."""
+    """Reads the summaries of the run once, and builds the report.
+
+    `every` is called for all trajectories. `also` is called for those that belong to a current
+    task, have begun, and can be read.
+    """
     counts = _Counts(run)
     async for row, summary in journal.summaries(run):
         if every is not None:
@@ -202,7 +205,9 @@ class _Counts:
         self._metrics: dict[str, RewardMean] = {}
 
     def take(self, row: TrajectoryRow, summary: Summary | JournalCorrupt) -> bool:
-        """Whether it has begun, can be read, and is part of the run."""
+        """Counts a trajectory. Returns whether it has begun, can be read, and belongs to a current
+        task.
+        """
         if row.resting:
             self._take_resting(summary)
             return False
@@ -243,7 +248,10 @@ class _Counts:
             report.pass_at = {str(samples): sum(map(max, whole)) / len(whole)}
 
     def _take_resting(self, summary: Summary | JournalCorrupt) -> None:
-        """It was sampled all the same. What cannot be read counts when its task is there again."""
+        """Counts the usage of a trajectory whose task was removed.
+
+        If its log cannot be read, it is counted only when its task is added again.
+        """
         if isinstance(summary, Summary) and summary.used:
             _use(self._used, summary)
             self._report.removed += 1
@@ -276,7 +284,9 @@ def _use(used: UsageByModel, summary: Summary) -> None:
 
 
 async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -> str:
-    """Of the trajectory's first failure like this. Only its log has it."""
+    """Returns the traceback of the trajectory's first failure with this root, which only its log
+    has.
+    """
     try:
         history = History(await journal.history(trajectory))
     except JournalCorrupt:
@@ -321,7 +331,7 @@ def _add_unscored(unscored: dict[str, int], reason: str) -> None:
 
 
 def _is_disturbed(summary: Summary) -> bool:
-    """Whether something that the policy did not do may have shaped it."""
+    """Returns whether something other than the policy may have shaped the trajectory."""
     return bool(
         summary.retried_attempts
         or summary.interrupted_calls
@@ -368,8 +378,11 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a training's groups. Without
-    `full_tracebacks`, frames of Holdfast and tracebacks of retried errors are left out."""
+    """Returns the report as text.
+
+    `training` has lines about the groups of a training. Without `full_tracebacks`, frames of
+    Holdfast and tracebacks of retried errors are left out.
+    """
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -425,7 +438,9 @@ def as_text(
 
 
 def _again(report: RunReport) -> str:
-    """What to do about failures. A group that a consumer has is not rolled out again behind it."""
+    """Returns what to do about failures. Groups that a consumer has must be given back before a
+    retry.
+    """
     if not report.held_failures:
         return AGAIN
     held = [f"consumer {name!r} has {count}" for name, count in report.held_failures.items()]
@@ -437,25 +452,25 @@ def _again(report: RunReport) -> str:
 
 
 def many(number: int, what: str) -> str:
-    """A count of things, in its singular where there is one."""
+    """Formats a count with its noun, in the singular for 1."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{number:,} {what if number == 1 else plural}"
 
 
 def escape_text(text: str) -> str:
-    """One line, with control characters as escapes."""
+    """Returns the text on one line, with control characters as escapes."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def escape_lines(text: str) -> str:
-    """Line breaks as they are, other control characters as escapes."""
+    """Keeps line breaks, and writes other control characters as escapes."""
     return "\n".join(escape_text(line) for line in text.split("\n"))
 
 
 def sampled_text(tokens: int, *, uncounted: int) -> str:
-    """The number of sampled tokens, if engines report it."""
+    """Describes the number of sampled tokens, and the turns whose tokens the engine did not count."""
     if not uncounted:
         return many(tokens, "sampled token")
     missing = f"the tokens of {many(uncounted, 'turn')} not counted by the engine"
@@ -463,7 +478,9 @@ def sampled_text(tokens: int, *, uncounted: int) -> str:
 
 
 def usage_text(usage: Mapping[str, int]) -> str:
-    """`1,204 tokens of prompts (512 cached) and 96 of replies (40 reasoning)`"""
+    """Returns, for example, `1,204 tokens of prompts (512 cached) and 96 of replies (40
+    reasoning)`.
+    """
     cached, reasoning = usage["cached_tokens"], usage["reasoning_tokens"]
     return (
         f"{many(usage['prompt_tokens'], 'token')} of prompts"

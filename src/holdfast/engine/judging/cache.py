@@ -62,7 +62,7 @@ class VerdictCache:
             connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (digest, answer))
 
     def check(self) -> None:
-        """Raises `UsageError` for a file that cannot be read and written."""
+        """Raises `UsageError` if the cache's file cannot be read and written."""
         if self._path is not None:
             with self._usable() as connection:
                 connection.execute("BEGIN IMMEDIATE")
