@@ -135,7 +135,9 @@ async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Co
 
 
 def recorded_connection(spec: RunSpec) -> Connection:
-    """Returns a stand-in for the connection when a run has nothing left to sample. Sampling raises."""
+    """Returns a stand-in for the connection when a run has nothing left to sample. Sampling
+    raises.
+    """
     why = PolicyRefused(
         f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
     )

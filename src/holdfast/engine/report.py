@@ -470,7 +470,9 @@ def escape_lines(text: str) -> str:
 
 
 def sampled_text(tokens: int, *, uncounted: int) -> str:
-    """Describes the number of sampled tokens, and the turns whose tokens the engine did not count."""
+    """Describes the number of sampled tokens, and the turns whose tokens the engine did not
+    count.
+    """
     if not uncounted:
         return many(tokens, "sampled token")
     missing = f"the tokens of {many(uncounted, 'turn')} not counted by the engine"
@@ -490,7 +492,10 @@ def usage_text(usage: Mapping[str, int]) -> str:
 
 
 def _nothing_generated(report: RunReport) -> list[str]:
-    """Right for outcomes that were given; else, another function was run than was meant."""
+    """Says that nothing was generated, if so.
+
+    Some rollouts only return outcomes. Otherwise, another function was run than was meant.
+    """
     over = report.trajectories - report.unsettled - report.permanent_failures
     if report.turns or report.corrupt or over < 1:
         return []
@@ -498,7 +503,7 @@ def _nothing_generated(report: RunReport) -> list[str]:
 
 
 def _usage_lines(report: RunReport) -> list[str]:
-    """A line for each model, and what all of them cost."""
+    """Returns a line for each model's usage, and a line with the total cost."""
     counted = {model: usage for model, usage in report.usage.items() if any(usage.values())}
     lines = [f"  {model}: {usage_text(usage)}" for model, usage in counted.items()]
     if report.cost is not None:
@@ -533,7 +538,9 @@ def _rewards(report: RunReport) -> list[str]:
 
 
 def _why_none_is_scored(unscored: Mapping[str, int]) -> list[str]:
-    """A scorer that forgets to return looks like one that declares all of them invalid."""
+    """Lists the most frequent reasons for missing scores. If every scorer call returned None,
+    asks whether a `return` is missing.
+    """
     reasons = Counter(unscored).most_common()
     if [reason.endswith(RETURNED_NONE) for reason, _ in reasons] == [True]:
         return [f"  {reasons[0][0]} each time; is a return missing?"]

@@ -1,4 +1,4 @@
-"""Settings: how a run is worked on. None of them changes what it samples."""
+"""Settings: how a run is worked on. Settings do not change what the run samples."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ cause. False: never. None: by its cause."""
 
 
 class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """A scorer is retried by its own rules; it never causes a new rollout."""
+    """The retry rules of scoring. A failed score never causes a new rollout."""
 
     tries: int = options.SCORER_TRIES.default
     timeout: float = options.SCORER_TIMEOUT.default
@@ -31,8 +31,9 @@ class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
 
 
 class Settings(Struct, frozen=True, metaclass=NamedFields):
-    """How a run works. Nothing here changes what is sampled, so all of it may change on a
-    resume."""
+    """How a run is worked on. Settings do not change what is sampled, so all may change on a
+    resume.
+    """
 
     concurrency: int = options.CONCURRENCY.default
     max_retry: int = options.MAX_RETRY.default
@@ -70,7 +71,7 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
 
     @property
     def price_table(self) -> Prices | None:
-        """The prices, read."""
+        """The prices as a table."""
         assert self.prices is None or isinstance(self.prices, Prices), "they are read at once"
         return self.prices
 
@@ -106,7 +107,7 @@ _OPTIONS = {
 
 
 def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Settings:
-    """From the values of a command line, by the names of their options."""
+    """Makes settings from the values of a command line, by the names of their options."""
     return Settings(
         **{name: values.get(option.dest, option.default) for name, option in _OPTIONS.items()},
         on_divergence=OnDivergence(values["on_divergence"]),
@@ -118,7 +119,7 @@ def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Sett
 
 
 def _scoring_of(values: Mapping[str, Any]) -> ScoringPolicy:
-    """Uses as many scorers at once as the scorer processes accept."""
+    """Makes the scoring policy. Calls as many scorers at once as the scorer processes accept."""
     own = values.get("score_workers", 0) * values.get("score_concurrency", 1)
     return ScoringPolicy(
         tries=values["scorer_tries"],

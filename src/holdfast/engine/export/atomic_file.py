@@ -39,7 +39,9 @@ def target_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields the path of a new file, which replaces the target if the block ends without an error."""
+    """Yields the path of a new file, which replaces the target if the block ends without an
+    error.
+    """
     target = target_of(path)
     try:
         part = _part(target)

@@ -300,7 +300,9 @@ def _row(
 
 
 def _merge_returned(fields: Fields, returned: Fields) -> Fields:
-    """Returns the row that a processor of rows gave back, completed with fields from the records."""
+    """Returns the row that a processor of rows gave back, completed with fields from the
+    records.
+    """
     metadata, recorded = (
         mapping_in(fields, "input_metadata"),
         mapping_in(fields, "execution_metadata"),

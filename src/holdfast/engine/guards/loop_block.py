@@ -221,7 +221,9 @@ async def sleep_real_time(seconds: float) -> None:
 
 
 def _where(thread: int) -> str:
-    """Describes the innermost line of user code on the thread's stack, or else the innermost line."""
+    """Describes the innermost line of user code on the thread's stack, or else the innermost
+    line.
+    """
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way, despite its name
     frames = list(traceback.extract_stack(frame))
     # The caller of the loop is on every stack, and may be user code, too.

@@ -49,7 +49,9 @@ class Spending:
         return add_usages(self._recorded, self._since)
 
     async def read(self, journal: Journal, run: Run) -> None:
-        """Reads the recorded usage if there is a limit, and stops the run if the limit is reached."""
+        """Reads the recorded usage if there is a limit, and stops the run if the limit is
+        reached.
+        """
         if not self.is_limited:
             return
         self._since = {}  # What is durable by now is in the journal.

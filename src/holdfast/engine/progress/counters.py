@@ -99,7 +99,9 @@ class Progress:
             self._recent = RecentRate(self.began)
 
     def rewarded(self, task: str, reward: float | None) -> None:
-        """Counts the reward of a trajectory of the task that settled here or in an earlier process."""
+        """Counts the reward of a trajectory of the task that settled here or in an earlier
+        process.
+        """
         if reward is not None:
             self.rewards.add(task, reward)
 

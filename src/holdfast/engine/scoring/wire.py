@@ -1,5 +1,7 @@
-"""The messages between a run and the processes of its scorers. A trajectory travels as the bytes of
-its records, in the journal's encoding."""
+"""The messages between a run and the processes of its scorers.
+
+A trajectory travels as the bytes of its records, in the journal's encoding.
+"""
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +56,7 @@ class ScorerReady(Struct, frozen=True, tag=True):
 
 
 class ScorerRefused(Struct, frozen=True, tag=True):
-    """It cannot be loaded, or is another one."""
+    """The scorer cannot be loaded, or differs from the run's scorer."""
 
     message: str
     traceback: str = ""
@@ -76,14 +78,14 @@ class ScoreFailed(Struct, frozen=True, tag=True):
 
 
 class ScoreExtended(Struct, frozen=True, tag=True):
-    """An engine was down that the scorer asks: so many seconds are added to its deadline."""
+    """An engine that the scorer asks was down. These seconds are added to the call's deadline."""
 
     number: int
     seconds: float
 
 
 class ScorerNotice(Struct, frozen=True, tag=True):
-    """A line for people: an engine that the scorer asks is down, or back."""
+    """A message for people: an engine that the scorer asks is down, or back."""
 
     line: str
 
