@@ -1,9 +1,9 @@
 """OpenEnvEnvironment: an environment behind an OpenEnv server, through OpenEnv's own client.
 
 Each episode is one session: a websocket that begins with `reset`. If the connection is lost, or a
-call gets no response, the session is over: the environment is broken, and its recovery level says
-how a new session gets to the same state. There is no reconnect within an episode, since the server
-would begin a new one.
+call gets no response, the session is over and the environment is broken. Its recovery level then
+says how a new session reaches the same state. A lost connection is not reopened within an episode,
+because the server would begin a new one.
 """
 
 import asyncio
@@ -37,8 +37,10 @@ _INVALID_ACTION = "(code: VALIDATION_ERROR)"
 
 
 def as_json(observation: object) -> str:
-    """An observation as one line of JSON, without `done`, `reward` and `metadata`. (The name of
-    this function is in the recorded identity of environments.)"""
+    """Formats an observation as one line of JSON, without `done`, `reward` and `metadata`.
+
+    Do not rename this function: its name is in the recorded identity of environments.
+    """
     dump = getattr(observation, "model_dump", None)
     if callable(dump):
         observation = dump(mode="json", exclude={"done", "reward", "metadata"})

@@ -1,8 +1,8 @@
 """GymEnvironment: any gymnasium environment whose observations have a text form.
 
-The policy's reply is read as an action, the observation becomes text. It recovers by replay: most
-environments give the same episode for the same seed and actions. Nothing is created before `reset`,
-and everything that was created is closed.
+The policy's reply is read as an action, and the observation becomes text. The environment recovers
+by replay, because most environments give the same episode for the same seed and actions. `reset`
+creates the gymnasium environment, and every created environment is closed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ _renders_text: dict[str, bool] = {}
 
 
 class _State(msgspec.Struct, frozen=True):
-    """A snapshot."""
+    """A snapshot of an episode."""
 
     state: bytes
     steps: int
@@ -169,7 +169,7 @@ class GymEnvironment(Environment):
             layer = layer.env
 
     def _open(self) -> tuple[Env, str]:
-        """A new environment, and a text that names its possible actions."""
+        """Creates a new environment. Returns it with a text that names its possible actions."""
         self.close()
         self._env = env = self._create()
         if self._action_names is not None:
@@ -300,7 +300,9 @@ def _check(environment: object, actions: object) -> None:
 
 
 def _tool_text(observation: Observation) -> str:
-    """The result of the tool, with the reward and the end, which a policy sees nowhere else."""
+    """Returns the result of the tool. It includes the reward and the end of the episode, which
+    a policy would not see otherwise.
+    """
     lines = [observation.text]
     if observation.reward:
         lines.append(f"Reward: {observation.reward:g}.")

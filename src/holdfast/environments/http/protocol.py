@@ -1,7 +1,7 @@
-"""The bodies of requests and responses between an environment server and its client: JSON.
+"""The JSON bodies of requests and responses between an environment server and its client.
 
 docs/http-environments.md describes them for servers in other languages. Both sides ignore unknown
-members, so that either may be newer.
+members, so that either side may be newer.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Description(Struct, frozen=True):
 
 
 class BeginRequest(Struct, frozen=True, omit_defaults=True):
-    """`POST /sessions`: begins from the snapshot `restore`, or else with `seed`."""
+    """`POST /sessions`: begins an episode from the snapshot `restore`, or else with `seed`."""
 
     session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
     """Random, and chosen by the client, so that it can end a session even if the response to this
@@ -151,7 +151,9 @@ def _describe_tool(tool: Tool) -> ToolDescription:
 
 
 def as_body(seen: Seen) -> ObservationBody:
-    """The observation that an environment returned; raises if it is none."""
+    """Returns the body for the observation that an environment returned. Raises if the value is
+    no observation.
+    """
     observation = check_observation(seen)
     return ObservationBody(
         observation.text,
@@ -163,7 +165,9 @@ def as_body(seen: Seen) -> ObservationBody:
 
 
 def check_token(token: str | None) -> str | None:
-    """Returns the token, which is redacted from every text from now on. Raises `UsageError`."""
+    """Checks and returns the token. From now on, it is redacted from every text. Raises
+    `UsageError`.
+    """
     if token is None:
         return None
     if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
