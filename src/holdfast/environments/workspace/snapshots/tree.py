@@ -1,6 +1,7 @@
 """Lists the content of a workspace's folder, and keeps it within its limit.
 
-Paths are bytes, since names need not be text, and relative to the folder. No link is followed.
+Paths are relative to the folder. They are bytes, because names need not be text. No link is
+followed.
 """
 
 import contextlib
@@ -105,7 +106,7 @@ def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
 
 @contextlib.contextmanager
 def permitted(path: bytes, mode: int) -> Iterator[None]:
-    """Adds permissions that the policy had removed."""
+    """Adds permissions that the policy had removed, for the duration of the block."""
     before = stat.S_IMODE(os.lstat(path).st_mode)
     os.chmod(path, before | mode)
     try:
@@ -115,7 +116,7 @@ def permitted(path: bytes, mode: int) -> Iterator[None]:
 
 
 def read_parts(path: bytes, size: int) -> Iterator[bytes]:
-    """The content of a file, whatever its mode is."""
+    """Yields the content of a file, whatever its mode is."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags)
@@ -128,7 +129,7 @@ def read_parts(path: bytes, size: int) -> Iterator[bytes]:
 
 
 def chown_all(root: str, owner: tuple[int, int] | None) -> None:
-    """Changes the owner of `root` and everything in it, unless it is None."""
+    """Changes the owner of `root` and everything in it. Does nothing if `owner` is None."""
     if owner is None:
         return
     os.chown(root, *owner)
@@ -137,8 +138,9 @@ def chown_all(root: str, owner: tuple[int, int] | None) -> None:
 
 
 def trim(root: str, before: FileTree, limit: WorkspaceLimit) -> tuple[FileTree, list[bytes]]:
-    """Removes files that were added or changed since `before`, the largest first, until the folder
-    is within its limit. Returns the rest, and the removed paths."""
+    """Removes files that were added or changed since `before`, the largest first, until the
+    folder is within its limit. Returns the remaining tree, and the removed paths.
+    """
     removed: list[bytes] = []
     os.chmod(root, 0o755)  # noqa: S103 - a command may have changed it
     while True:
@@ -167,7 +169,9 @@ def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLi
 
 
 def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
-    """New and changed paths, folders last, since removing one removes its content."""
+    """Returns the new and changed paths. Folders come last, because removing a folder removes
+    its content.
+    """
 
     def is_changed(path: bytes, entry: TreeEntry) -> bool:
         old = before.entries.get(path)
@@ -182,7 +186,7 @@ def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
 
 
 def format_removed(removed: list[bytes], limit: WorkspaceLimit) -> str:
-    """For the model."""
+    """Tells the model which files were removed."""
     if not removed:
         return ""
     names = [path.decode("utf-8", "replace")[:200] for path in removed[:MAX_NAMED]]
