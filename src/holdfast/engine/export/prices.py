@@ -91,7 +91,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def money(amount: float) -> str:
-    """Formats an amount of money: in whole cents from 1 up, with six decimals below 1."""
+    """Formats an amount of money: in whole cents from 1 up, and with up to six decimals below 1."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.6f}".rstrip("0").ljust(4, "0")
 
 

@@ -21,8 +21,8 @@ async def samples(
     fixed_groups: bool = False,
     logprobs: str = Accepted.PROCESSED,
 ) -> AsyncIterator[Sample]:
-    """Yields the samples that `export --what samples` writes, in the same order: those of settled
-    and kept groups.
+    """Yields the samples of settled and kept groups, as `export --what samples` writes them, in the
+    same order.
 
     With `logprobs="processed"`, raises `NotTrainable` at logprobs that are known to come from
     another distribution than the sampled one. With "raw", yields such logprobs as they are

@@ -380,7 +380,7 @@ def _usage(prompt: int, sampled: int) -> Fields:
 
 
 def _evaluation(view: TrajectoryView) -> Fields | None:
-    """Returns the evaluation of a row, or None if it has no score. A missing score is not a zero."""
+    """Returns the evaluation of a row, or None without a score. A missing score is not a zero."""
     scored = view.history.scored if view.status.is_outcome else None
     if view.reward is None and scored is None:
         return None

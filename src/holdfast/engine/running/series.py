@@ -37,10 +37,10 @@ async def name_in_series(
 
 
 async def run_with_all(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Run | None:
-    """Returns the newest matching run if everything that a new run would sample can be reused from
-    its model, or None.
+    """Returns the newest run of the series that can be reused, if it and older runs have all
+    trajectories that the new run needs. Otherwise returns None.
 
-    Then no engine needs to be started or asked.
+    With such a run, no engine is started or asked.
     """
     for run in reversed(await journal.find_series(spec.series)) if not spec.fresh else ():
         same = with_engine_of(run, spec)

@@ -96,7 +96,7 @@ class LocalSeat:
 
     @contextlib.contextmanager
     def _output(self) -> Iterator[int | None]:
-        """The file for the process's output, if there is a folder for such files."""
+        """Yields the file for the process's output, or None without a folder for such files."""
         if self._logs is None:
             yield None
             return

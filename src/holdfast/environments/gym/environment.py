@@ -1,8 +1,8 @@
 """GymEnvironment: any gymnasium environment whose observations have a text form.
 
 The policy's reply is read as an action, and the observation becomes text. The environment recovers
-by replay, because most environments give the same episode for the same seed and actions. `reset`
-creates the gymnasium environment, and every created environment is closed.
+by replay, because most environments give the same episode for the same seed and actions. No
+gymnasium environment is created before `reset` or `restore`, and every created one is closed.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -126,7 +126,9 @@ def _hold_unless_in_use(lock: str) -> int | None:
 
 
 def _empty(path: str, held: int) -> bool:
-    """Empties the folder. Returns False, and releases the lock, if the folder cannot be removed."""
+    """Removes the folder, but keeps its lock. If the folder cannot be removed, releases the
+    lock and returns False.
+    """
     try:
         _kill_all_in(path, sandboxed=False)
         remove(path)
