@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from holdfast.policy.client.replicas import EnginePolicy
 
 LOOK_SECONDS = 1.0
-"""Between two looks for an engine that is waited for."""
+"""Seconds between two tries to reach an engine that is down."""
 Answer = TypeVar("Answer")
 Notify = Callable[[str], None]
-"""Called with a line for people."""
+"""Shows a line to people."""
 
 
 class Connection(Struct, frozen=True):
@@ -46,17 +46,22 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """Where a policy is served, and how to talk to it."""
 
     urls: tuple[str, ...] = ()
-    """The addresses of the replicas; empty: an engine is started here."""
+    """The addresses of the replicas. If empty, an engine is started here."""
     models: tuple[str, ...] = ()
-    """Names that the engine may have for the model, the first as it was given; none: its only
-    model."""
+    """Names that the engine may have for the model, the name that the user gave first. If
+    empty, the engine's only model is taken.
+    """
     folder: str | None = None
-    """A model for the engine that is started here; None: that of the embedded one."""
+    """The model folder for an engine that is started here. None means the embedded engine's own
+    model.
+    """
     vllm: VllmSettings | None = None
-    """The vLLM that is started here; None: the embedded engine is."""
+    """The settings of a vLLM that is started here. None means that the embedded engine is
+    started.
+    """
     api_key: str | None = None
     dialect: str | None = None
-    """None: it is found out."""
+    """The engine's API. None means that it is detected."""
     retry: RetryPolicy = RetryPolicy()
     patience: float = PATIENCE.default
     tokenizer: str | None = None
@@ -65,7 +70,7 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     is_trained: bool = False
     """Whether a training gives the replicas their weights."""
     waits: bool = False
-    """Whether an engine that is down at the start is waited for, as in any later outage."""
+    """Whether to wait for an engine that is down at the start, as in a later outage."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"

@@ -22,10 +22,10 @@ from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
 _CORRECTABLE = "ground_truth"
-"""A field that may change in a task with records: only scorers read it."""
+"""A field that may change in a task with records, because only scorers read it."""
 LEASE_SECONDS = 30.0
 TRAINER = "trainer"
-"""The consumer's name of a training, and of any other loop that names none."""
+"""The consumer name of a training, and of any other loop that gives no name."""
 TRAINED_MODEL = "policy"
 """The name under which a training's engines serve the model, in every version."""
 _log = logging.getLogger("holdfast.engine")
@@ -119,10 +119,11 @@ class _Change(Struct, frozen=True):
     spec: RunSpec
     tasks: Sequence[Task]
     held: Mapping[str, Sequence[str]]
-    """The tasks whose groups consumers have, by consumer."""
+    """By consumer, the tasks whose groups the consumer has."""
     rewritten: Mapping[str, Sequence[str]]
-    """Tasks that were worked on and have another content now, by the fields that changed ("" where
-    they ask something else)."""
+    """Tasks that were worked on and have another content now, by the fields that changed. The
+    key is "" for tasks that ask something else.
+    """
 
     @property
     def notes(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ from holdfast.engine.option_kinds import (
 )
 
 MAX_SAMPLES = 1_000_000
-"""The most samples of one task; `records.run` says why."""
+"""The most samples of one task. `records.run` explains the limit."""
 API_KEY = "HOLDFAST_API_KEY"
 
 
@@ -38,7 +38,7 @@ class Option(NamedTuple):
     """One option. `{}` in its help text stands for the default."""
 
     name: str
-    """As it is typed: `max-retry`."""
+    """The name as it is typed: `max-retry`."""
     help: str
     kind: Any = None
     """Reads the text: a `Whole`, a `Number`, or another function."""
@@ -47,7 +47,7 @@ class Option(NamedTuple):
     choices: tuple[str, ...] | None = None
     action: Any = None
     is_common: bool = False
-    """Whether `--help` shows it, and not only `--help-all`."""
+    """Whether `--help` shows the option. `--help-all` shows all options."""
 
     def check(self, value: object, name: str = "") -> None:
         """Raises `UsageError` if a Python caller gave an invalid value. None is valid if the
@@ -530,4 +530,4 @@ SUBJECTS = {
     "set deadlines": DEADLINES,
     "change what is printed": PRINTING,
 }
-"""The options of every run, by what a person does with them."""
+"""The options of every run, by their purpose."""

@@ -30,8 +30,9 @@ AGAIN = (
 )
 """What to do about failures."""
 MAX_CAUSES = 20
-"""The most causes that a report lists, each with a traceback. Errors that contain their input may
-have as many roots as trajectories."""
+"""The most causes that a report lists, each with a traceback. Errors that contain their input
+may have as many roots as there are trajectories.
+"""
 _REASONS_SHOWN = 3
 
 
@@ -75,11 +76,11 @@ class RootCause(Struct):
     phase: str
     failures: int
     permanent: int
-    """How many trajectories it failed for good."""
+    """How many trajectories failed for good because of this root."""
     healed: int
-    """How many of the failures left no trace: the trajectory ended as if nothing had happened."""
+    """How many of the failures left no trace in the outcome of their trajectory."""
     example: str
-    """One trajectory that met it."""
+    """The name of one trajectory with this failure."""
     message: str
     """The first line of the error's message."""
     traceback: str
@@ -100,50 +101,53 @@ class RunReport(Struct):
     forks: int = 0
     prefix_breaks: int = 0
     seams: int = 0
-    """Replies that went on from their last durable token."""
+    """Replies that continued from their last durable token."""
     interrupted_calls: int = 0
     """Tool calls that were reported to the model as interrupted."""
     worlds_changed: int = 0
-    """How often an environment came back other than it was."""
+    """How often an environment came back in a different state."""
     weights_lost: int = 0
-    """How often a trajectory began anew, since its weights came out differently after a restart."""
+    """How often a trajectory began anew because its weights differed after a restart."""
     closes_failed: int = 0
-    """Environments that could not be closed. The results in them stand."""
+    """Environments that could not be closed. The results of their trajectories stand."""
     refused_calls: int = 0
     """Calls of black-box agents that were refused, or could not be answered."""
     unanswered_calls: int = 0
-    """How many of these belong to last attempts that never got an answer later."""
+    """How many of the refused calls belong to last attempts and never got an answer later."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     held_failures: dict[str, int] = {}
-    """Failed trajectories of groups that a consumer has, by its name: nothing retries them."""
+    """By consumer, failed trajectories in groups that the consumer has. They are not retried."""
     groups: int = 0
     groups_kept: int = 0
     groups_dropped: int = 0
     clean: Rewards = field(default_factory=Rewards)
     disturbed: Rewards = field(default_factory=Rewards)
     rewards: ScoreMean | None = None
-    """Of all of them; None without any."""
+    """The mean reward; None if no trajectory has a reward."""
     pass_at: dict[str, float] = {}
-    """For rewards of 0 and 1 and several samples: at `str(samples)`, the share of the groups, all
-    of whose members have a reward, in which one of them is 1."""
+    """pass@k, for rewards of 0 and 1 and several samples. The key is `str(samples)`. The value
+    is the share of groups with at least one reward of 1, among groups in which all members have
+    a reward.
+    """
     metrics: dict[str, ScoreMean] = {}
     corrupt: list[str] = []
     without_score: int = 0
     """Outcomes that their scorer declared to have no valid score."""
     unscored: dict[str, int] = {}
-    """How many of these for each reason that their scorer gave."""
+    """The number of outcomes without a valid score, by the reason that the scorer gave."""
     usage: dict[str, dict[str, int]] = {}
-    """Tokens by model, and by kind: all that was ever sampled, not only what is data."""
-    uncounted_turns: int = 0
-    """Turns of engines that do not say how many tokens they had."""
-    cost: Cost | None = None
-    """By the user's table of prices."""
-    reused: dict[str, int] = {}
-    """How many trajectories other runs had sampled already, by their names."""
-    removed: int = 0
-    """Trajectories of tasks that were removed: they count in `usage` and `cost`, and nowhere else.
+    """Tokens by model and kind. This counts everything that was sampled, including tokens that
+    are not exported.
     """
+    uncounted_turns: int = 0
+    """Turns for which the engine did not report token counts."""
+    cost: Cost | None = None
+    """The cost by the user's table of prices."""
+    reused: dict[str, int] = {}
+    """How many trajectories were reused from other runs, by the run's name."""
+    removed: int = 0
+    """Trajectories of removed tasks. They count only in `usage` and `cost`."""
 
     @property
     def permanent_failures(self) -> int:

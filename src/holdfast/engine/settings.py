@@ -13,8 +13,9 @@ from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence
 
 RetryRule = Callable[[Exception], bool | None]
-"""Whether an attempt that raised this error is retried. True: within `max_retry`, whatever the
-cause. False: never. None: by its cause."""
+"""Decides whether an attempt that raised this error is retried. True retries it within
+`max_retry`, whatever the cause. False never retries it. None decides by the cause.
+"""
 
 
 class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
@@ -50,24 +51,28 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     backoff: float = 1.0
     backoff_cap: float = 30.0
     backoff_growth: float = 2.0
-    """By how much the longest wait grows with each failure; 1: every wait is `backoff` seconds."""
+    """The factor by which the longest wait grows with each failure. With 1, every wait is
+    `backoff` seconds.
+    """
     retry_rule: RetryRule | None = None
     on_divergence: OnDivergence = OnDivergence(options.ON_DIVERGENCE.default)
     scoring: ScoringPolicy = ScoringPolicy()
     partial_tokens: int = options.PARTIAL_TOKENS.default
-    """Makes the tokens of an unfinished generation durable, this many at a time; 0: off."""
+    """How many tokens of an unfinished generation are made durable at a time; 0 turns this off."""
     join: bool = options.JOIN.default
     """Share the run with other live workers instead of refusing to start."""
     idle: float | None = None
-    """For a worker that shares the run: leave after this many seconds without work; None: stay
-    until the run is over."""
+    """For a worker that shares the run: it leaves after this many seconds without work. None
+    means that it stays until the run is over.
+    """
     max_cost: float | None = options.MAX_COST.default
     """Stop when the run has cost this much, in the currency of `prices`; None: never."""
     max_tokens_total: int | None = options.MAX_TOKENS_TOTAL.default
     """Stop when the run has used this many tokens, prompts and replies together; None: never."""
     prices: Prices | str | Path | Mapping[str, object] | None = None
-    """Prices of tokens: a `Prices`, the file of a table, or a dict by model; None: the table that
-    HOLDFAST_PRICES names, if any."""
+    """Prices of tokens: a `Prices`, the path of a table, or a dict by model. None means the
+    table that HOLDFAST_PRICES names, if any.
+    """
 
     @property
     def price_table(self) -> Prices | None:

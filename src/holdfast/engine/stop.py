@@ -13,10 +13,12 @@ class Stop:
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.hurried = asyncio.Event()
-        """Set when calls in flight get no more time than their grace."""
+        """Set when calls in flight get only their grace, and no more time."""
         self.reason = ""
         self.spent = False
-        """A limit on what is spent is reached: what is in flight is paid for, and waited for."""
+        """Whether a spending limit is reached. Calls in flight are paid for, so the run waits
+        for them.
+        """
         self.fatal: BaseException | None = None
         self.in_scoring = False
         """Whether the fatal error came from scoring: rollouts in flight may then finish."""

@@ -31,7 +31,7 @@ with needed_by("OpenEnvEnvironment", extra="openenv"):
 
 DEFAULT_PATIENCE = 60.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 2.0
-"""Between two tries to reach a server that is down or full."""
+"""The pauses between two tries to reach a server that is down or full."""
 _FULL = "(code: CAPACITY_REACHED)"
 _INVALID_ACTION = "(code: VALIDATION_ERROR)"
 
@@ -89,7 +89,7 @@ class OpenEnvEnvironment(Environment):
         self._reset_with = dict(reset_with or {})
         self._client: EnvClient[Any, Any, Any] | None = None
         self._is_waiting = False
-        """True while a call has no response, also after its caller gave up."""
+        """True while a call has no response, even after its caller gave up."""
 
     @property
     def identity(self) -> str:

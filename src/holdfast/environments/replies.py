@@ -21,7 +21,7 @@ _TAG = re.compile(r"<(/?)action>", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?!\w)")
 _MAX_NAMED = 40
 _MAX_BAD_BRACES = 500
-"""After so many braces that begin no object the search ends: it takes quadratic time."""
+"""After this many braces that begin no object, the search ends, because it takes quadratic time."""
 _json = json.JSONDecoder()
 
 

@@ -13,7 +13,7 @@ from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 
 MAX_ANSWER = 200
-"""Characters of an answer that are kept as the reason of a score."""
+"""The most characters of an answer that are kept as the reason of a score."""
 
 
 class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):

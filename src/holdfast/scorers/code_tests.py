@@ -17,9 +17,9 @@ from holdfast.rollout.episodes.environment import Observation
 from holdfast.scorers.answers import ReadyScorer
 
 MAX_OUTPUT = 2000
-"""Characters of the tests' output that are kept as the reason of a score."""
+"""The most characters of the tests' output that are kept as the reason of a score."""
 _SECONDS = re.compile(r" in [\d.]+s\b")
-"""What pytest prints differently each time."""
+"""The part of pytest's output that differs each time."""
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 
 

@@ -54,7 +54,9 @@ class Numeric(ReadyScorer, frozen=True):
 
 
 _CONTEXT = Context(prec=60, traps=[])
-"""A number that a model writes may have any size: what overflows is near nothing."""
+"""The context for calculations. A number that a model writes may have any size, so an overflow
+raises no error and equals no ground truth.
+"""
 
 
 def last_number(text: str) -> str | None:

@@ -7,7 +7,7 @@ from holdfast.records.errors import UsageError
 from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scored, texts_of
 
 NEAR = 30
-"""Characters behind the word "answer" in which a choice is looked for."""
+"""How many characters behind the word "answer" are searched for a choice."""
 
 
 class Exact(ReadyScorer, frozen=True):

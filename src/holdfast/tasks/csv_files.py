@@ -12,12 +12,12 @@ from holdfast.records.encoding.text_files import decode_text
 from holdfast.records.errors import UsageError
 
 DELIMITERS = (",", ";", "\t")
-"""Spreadsheets write semicolons where a comma is part of numbers."""
+"""Spreadsheets use semicolons if numbers contain commas."""
 _KNOWN = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
 Row = tuple[str, dict[str, object], tuple[str, ...]]
-"""Its position, `file:line`; its values; and the columns in which its cell is empty."""
+"""A row: its position (`file:line`), its values, and the columns in which its cell is empty."""
 
 
 def read_csv(path: Path, data: bytes) -> Iterator[Row]:

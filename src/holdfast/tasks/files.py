@@ -35,7 +35,7 @@ class FileRecord(NamedTuple):
     where: str
     fields: dict[str, Any]
     empty: tuple[str, ...] = ()
-    """Columns that the table has, and this row no value in."""
+    """Columns of the table in which this row has no value."""
 
 
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:

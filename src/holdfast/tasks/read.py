@@ -16,7 +16,7 @@ from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
 _PROMPTS = frozenset({"prompt", "messages"})
 MANY = 1000
-"""Files of a folder among which a misspelled one is looked for."""
+"""How many files of a folder are compared with a misspelled name."""
 Columns = Mapping[str, str]
 """Which column of a source is which field of a task: `{"prompt": "question"}`."""
 

@@ -25,7 +25,7 @@ from holdfast.tasks.urls import fetch, is_url
 
 Rows = Iterable[object] | AsyncIterable[object]
 DEFAULT_FUNCTION = "tasks"
-"""The function of a Python file that makes its rows, where none is named."""
+"""The function of a Python file that makes its rows, if the source names none."""
 _PYTHON = re.compile(r"\.py(:\w+)?$")
 _FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, SUFFIXES))})", re.IGNORECASE)
 

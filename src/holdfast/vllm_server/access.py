@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 TOKEN = "HOLDFAST_ENGINE_TOKEN"  # noqa: S105  # a variable's name
-"""The environment variable that has it."""
+"""The environment variable that holds the token."""
 _SAMPLING = ("/v1/", "/inference/v1/generate", "/tokenize", "/detokenize")
 _CHANGING = ("lora_adapter", "/cancel")
 _REFUSAL = b'{"error": {"message": "this needs the token of the server\'s owner", "code": 403}}'

@@ -17,12 +17,16 @@ from holdfast.vllm_server.installation import OLDEST, Installation
 
 MIDDLEWARE = "holdfast.vllm_server.access.TokenGuard"
 TRANSFER_SINCE = (0, 28)
-"""An older vLLM does not start with a weight transfer of ours: it wants more of its class."""
+"""An older vLLM does not start with Holdfast's weight transfer, because it requires more of the
+transfer's class.
+"""
 _WORKER = "holdfast.weights.vllm_worker.WeightWorker"
 _TRANSFER = '{"backend": "holdfast"}'
 _PACKAGE = Path(__file__).parents[1]
 _CPU_OPTIONS = ("--max-num-batched-tokens", "32768")
-"""With fewer, a seeded request ends a vLLM on a CPU ("CPU Generator does not use offset")."""
+"""With fewer tokens, a seeded request ends a vLLM on a CPU ("CPU Generator does not use
+offset").
+"""
 
 
 def command_of(

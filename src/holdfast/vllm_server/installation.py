@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 
 OLDEST, NEWEST = (0, 26), (0, 32)
-"""The versions between which Holdfast was tried: docs/engines.md has the table."""
+"""The oldest and newest version with which Holdfast was tried. docs/engines.md has the table."""
 INSTALL = (
     "install one (python3 -m venv .vllm && .vllm/bin/pip install vllm) and name its Python with "
     "--engine-python .vllm/bin/python"
@@ -37,9 +37,9 @@ class Installation(Struct, frozen=True):
     python: str
     version: str
     folder: Path
-    """Of the package."""
+    """The folder of the package."""
     is_cpu: bool = False
-    """Whether it is built for the CPU."""
+    """Whether this vLLM is built for the CPU."""
 
     @property
     def number(self) -> tuple[int, int]:

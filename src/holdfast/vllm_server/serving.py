@@ -49,12 +49,12 @@ from holdfast.vllm_server.installation import Installation, find_vllm
 POLL_SECONDS = 0.25
 REPORT_SECONDS = 2.0
 END_SECONDS = 15.0
-"""For vLLM to answer what is in flight and free its GPU, before it is killed."""
+"""How long vLLM may take to answer running requests and free its GPU, before it is killed."""
 _REQUEST_SECONDS = 10.0
 _KEPT_LINES = 400
 _MAX_STAGE = 100
 _PREFIX = re.compile(r"^(\(.*?\) )?([A-Z]+ )?(\d\d-\d\d )?(\d\d:\d\d:\d\d )?(\[[^\]]*\] )?")
-"""What vLLM writes before each message: the process, the level, the time, the line of code."""
+"""The prefix of vLLM's log lines: the process, the level, the time, the line of code."""
 _ERROR = re.compile(r"^([\w.]+: )?[\w.]*(Error|Exception|error): ")
 _NO_CAUSE = ("Engine core initialization failed", "WorkerProc initialization failed")
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here

@@ -22,7 +22,9 @@ import threading
 from multiprocessing import shared_memory
 
 OWNER, PLACE = "HOLDFAST_ENGINE_OWNER", "HOLDFAST_ENGINE_PLACE"
-"""Environment variables: the process that these end with, and the folder of their files."""
+"""Environment variables that name the owner, with which these processes end, and the folder of
+their files.
+"""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where Linux keeps it
 _SERVER = "vllm.entrypoints.openai.api_server"
 

@@ -12,13 +12,13 @@ import msgspec
 from holdfast.engine.export.row_tokens import Fields
 
 OTHER_FIELDS = "others"
-"""For what no schema can know: JSON text."""
+"""The field for values that have no place in the schema, as JSON text."""
 _MESSAGE = (
     *("role", "content", "parts", "reasoning_content", "name", "tool_call_id", "tool_calls"),
 )
 
 _LISTS = (list, tuple)
-"""Of a record, they are tuples."""
+"""A list from JSON is a `list`. A list in a record is a `tuple`."""
 
 
 def nested_message(message: Mapping[str, object]) -> Fields:

@@ -20,7 +20,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.usage import Usage
 
 VARIABLE = "HOLDFAST_PRICES"
-"""The environment variable that names the table where no option does."""
+"""The environment variable that names the price table if no option does."""
 ANY_MODEL = "*"
 _MILLION = 1_000_000
 _EXAMPLE = '[models."NAME"] with prompt = 0.15 and completion = 0.60, for a million tokens'
@@ -53,7 +53,7 @@ class Cost(Struct, frozen=True):
     amount: float
     currency: str
     unpriced: tuple[str, ...] = ()
-    """Models that were used and have no price: nothing of them is in the amount."""
+    """Models that were used and have no price. Their usage is not in the amount."""
 
     def __str__(self) -> str:
         missing = f", without {', '.join(self.unpriced)}: no price" if self.unpriced else ""
@@ -64,7 +64,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
     """A table of prices."""
 
     models: dict[str, Price] = {}
-    """`*` is every model that is not named."""
+    """Prices by model. `*` stands for every model that is not named."""
     currency: str = "USD"
 
     def __post_init__(self) -> None:

@@ -26,10 +26,12 @@ from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 HELD = "evaluation_row"
-"""In a task's metadata: `messages` (by their index, whole), and `columns` with names that clash."""
+"""A key in a task's metadata. It holds `messages` (whole, by their index), and `columns` with
+names that clash.
+"""
 
 RETURNED = "returned_row"
-"""The name of the value that a processor of rows recorded: the row that it gave back."""
+"""The name of the recorded value that holds the row that a processor of rows gave back."""
 
 
 def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:

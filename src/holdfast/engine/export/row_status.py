@@ -17,7 +17,7 @@ _TERMINATIONS = {
     Truncation.CONTEXT_OVERFLOW.value: "length",
     "max_turns": "max_steps",
 }
-"""eval-protocol's words for our reasons; other reasons are given as they are."""
+"""eval-protocol's words for Holdfast's reasons. Other reasons are passed on unchanged."""
 
 
 def termination(view: TrajectoryView) -> str:

@@ -30,7 +30,7 @@ NAMES = frozenset(
         *("branch", "loss_mask", "turn_boundaries", "token_turn_traces", "logprobs_mode"),
     }
 )
-"""All names that are ours in `extra`, whether a row has them or not."""
+"""All names in `extra` that Holdfast fills, even if a row lacks some of them."""
 
 
 class RowTurn(Struct, frozen=True):

@@ -49,7 +49,9 @@ _OWN_PLACES = frozenset(
         *("completion_params", "dataset_info", "session_data", "extra"),
     }
 )
-"""What of a task's metadata is no column of its row, but has its place, or is not repeated."""
+"""Keys of a task's metadata that become no column of its row, because they have their own place
+or are not repeated.
+"""
 _METRIC: Fields = {"is_score_valid": True, "reason": "", "data": {}}
 
 

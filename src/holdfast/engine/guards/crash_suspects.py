@@ -61,7 +61,7 @@ class Suspects:
     def __init__(self, stop: Stop):
         self._stop = stop
         self._running: list[int] = []
-        """The crash count of each."""
+        """The crash count of each running suspect."""
         self._left = asyncio.Event()
 
     @asynccontextmanager

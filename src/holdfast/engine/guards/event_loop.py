@@ -28,7 +28,9 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")
 _log = logging.getLogger("holdfast.engine")
 _thresholds: list[tuple[int, int, int]] = []
-"""The thresholds that each `fewer_collections` met. The last block to end restores the first."""
+"""The collector's thresholds at the start of each open `fewer_collections` block. The last
+block to end restores the first entry.
+"""
 
 
 class MainCancelled(HoldfastError):

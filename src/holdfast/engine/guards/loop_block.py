@@ -26,13 +26,15 @@ from holdfast.records.failure import is_user_code, shortened
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
-"""A loop that does not turn for so long is blocked; it is due at every beat."""
+"""A loop that does not turn for this long is blocked. It should turn at every beat."""
 WARN_SECONDS = 5.0
-"""Less than this in all is not worth a warning: a module that is imported late, for instance."""
+"""Blocks that add up to less are not worth a warning, for instance a module that is imported
+late.
+"""
 _CPU_SHARE = 0.2
 _OURS = Path(__file__).parents[2]
 OURS = "holdfast's own "
-"""How a line of ours is called."""
+"""Prefix for a line of Holdfast's own code."""
 _log = logging.getLogger("holdfast.engine")
 
 
@@ -45,7 +47,7 @@ class LoopBlock(Struct):
     seconds: float = 0.0
     longest: float = 0.0
     present: float = 0.0
-    """The seconds of the last time."""
+    """The seconds of the latest block."""
 
     def __str__(self) -> str:
         often = f"for {self.seconds:.0f} s"
@@ -69,7 +71,9 @@ class PatientClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.watches = 0
-        """While there are any, the loop turns at every beat; else it may sleep as it likes."""
+        """The number of open watches. With a watch, the loop turns at every beat; otherwise it
+        may sleep longer.
+        """
         self._real = loop.time
         self._seen = self._real()
         self._lost = 0.0

@@ -18,7 +18,7 @@ from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage,
 
 LEAVE_LIMITS_OUT = "leave --max-cost and --max-tokens-total out"
 READ_SECONDS = 5.0
-"""Between two looks at what other workers spent."""
+"""Seconds between two reads of what other workers spent."""
 
 
 class SpendingLimitReached(HoldfastError):
@@ -36,9 +36,9 @@ class Spending:
         self._read: dict[int, tuple[int, UsageByModel]] = {}
         """For each trajectory: how many of its records were read, and the usage in them."""
         self._recorded: UsageByModel = {}
-        """The sum of these."""
+        """The sum of the usages in `_read`."""
         self._since: UsageByModel = {}
-        """What became durable here after the journal was read."""
+        """Usage that became durable in this process after the journal was read."""
 
     @property
     def is_limited(self) -> bool:

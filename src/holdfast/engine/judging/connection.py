@@ -15,7 +15,7 @@ from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.records.errors import EndpointDown, HoldfastError
 
 Open = Callable[[float], AbstractAsyncContextManager[Connection]]
-"""Connects, with the patience that later outages have."""
+"""Connects to the engine. The argument is the patience for later outages."""
 
 
 class JudgeConnection:
@@ -24,14 +24,14 @@ class JudgeConnection:
     def __init__(self, engine: str, open_connection: Open):
         """`engine` is the engine's address, for messages."""
         self.users = 0
-        """The blocks and calls that are open."""
+        """The number of open blocks and calls."""
         self._engine = engine
         self._open = open_connection
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
         self._breaker: CircuitBreaker | None = None
-        """Of the outage that is waited for before there is a connection."""
+        """The breaker of an outage before there is a connection."""
         self._down_before = 0.0
         self._failed: EndpointDown | None = None
 

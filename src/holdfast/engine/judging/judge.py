@@ -85,7 +85,7 @@ class Judge:
     """
 
     IS_ITS_IDENTITY = True
-    """Only `identity` makes a judge another scorer, not the rest of its file."""
+    """Another `identity` makes a judge another scorer. Other changes in its file do not."""
 
     def __new__(cls, *given: object, **named: object) -> "Judge":
         # A class of the user's has arguments of its own; nothing is given where one is copied.
@@ -135,7 +135,7 @@ class Judge:
             WeakKeyDictionary()
         )
         self.usage: Usage = NOTHING
-        """The tokens of its answers so far. Cached answers cost nothing."""
+        """The tokens of the judge's answers so far. Cached answers cost nothing."""
         if compare:
             setattr(self, GROUP_MARK, True)
 

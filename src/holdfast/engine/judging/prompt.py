@@ -19,9 +19,9 @@ from holdfast.records.message import Message, system, user
 _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 MAX_REASON = 4_000
 MAX_CHARS = 200_000
-"""Of one conversation; a longer one loses its middle."""
+"""The largest size of one conversation. A longer one loses its middle."""
 SINGLE = "score"
-"""The name of the score where a rubric has one criterion."""
+"""The name of the score if a rubric has one criterion."""
 
 
 class Candidate(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Rubric(Struct, frozen=True):
     """The criteria to score, and the range of the scores."""
 
     criteria: Mapping[str, str]
-    """By name."""
+    """The criteria by name."""
     low: float
     high: float
 

@@ -21,36 +21,38 @@ class ProgressSnapshot(Struct, frozen=True, kw_only=True):
     """The state of a run at one moment."""
 
     done: int
-    """Trajectories that are settled, also those of earlier processes."""
+    """Settled trajectories, including those of earlier processes."""
     total: int
     running: int
     retried: int
     refilled: int
     failed: int
-    """For good."""
+    """Trajectories that failed for good."""
     truncated: int
     turns: int
-    """Of this process; so are the tokens."""
+    """Turns of this process. `tokens` also counts only this process."""
     tokens: int
     tokens_per_second: float
-    """In the last minute."""
+    """The rate in the last minute."""
     mean_reward: float | None
-    """Of all that is settled and has one."""
+    """The mean over all settled trajectories that have a reward."""
     reward_error: float | None
     """The standard error of the mean, clustered by task; None with fewer than two tasks."""
     seconds: float
-    """Since something was begun."""
+    """Seconds since the first trajectory was started."""
     seconds_left: float | None
-    """None as long as nothing is known to compute it from. Outages of the engine do not count."""
+    """An estimate, without outages of the engine. None until there is something to compute it
+    from.
+    """
 
 
 class Progress:
     """Plain counters, which a display reads at any time."""
 
     is_transient = False
-    """Whether the display goes away at the end: other lines have said it all."""
+    """Whether the display disappears at the end, because other lines have shown the result."""
     shows_rewards = False
-    """Whether somebody looks at the mean reward, so that earlier rewards are worth reading."""
+    """Whether the mean reward is shown, so that earlier rewards must be read."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -67,7 +69,7 @@ class Progress:
         self.began = time.monotonic()
         self.rewards = RewardMean()
         self.seconds_down: Callable[[], float] = lambda: 0.0
-        """For how long the engine has been down so far."""
+        """Returns for how long the engine has been down so far."""
         self._down_before = 0.0
         self._has_begun = False
         self._recent = RecentRate(self.began)

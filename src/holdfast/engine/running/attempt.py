@@ -59,7 +59,7 @@ FATAL = (
     ScorerUnloadable,
     ScoringStopped,
 )
-"""Errors that end the run and leave the trajectory as it is, to continue later."""
+"""Errors that end the run. The trajectory stays as it is, and can continue later."""
 
 
 class AttemptOutcome(Struct, frozen=True):

@@ -50,15 +50,15 @@ class Ending(Struct, frozen=True):
     """How a run ended."""
 
     stopped: str
-    """Why it stopped early; "" when it worked through everything that it could claim."""
+    """Why the run stopped early; "" if it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
     loop_blocks: tuple[LoopBlock, ...] = ()
     """The lines that blocked the event loop."""
     reused: dict[str, int] = {}
-    """How many trajectories other runs had sampled already, by their names."""
+    """How many trajectories were reused from other runs, by the run's name."""
     spent: bool = False
-    """Whether a limit on what is spent stopped it."""
+    """Whether a spending limit stopped the run."""
 
 
 class TrajectoryCancelled(HoldfastError):

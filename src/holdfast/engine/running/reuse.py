@@ -31,13 +31,13 @@ class OlderTrajectory(Struct, frozen=True):
     run: str
     trajectory: int
     has_score: bool
-    """Whether its score holds for the new one, too."""
+    """Whether the old score is also valid for the new trajectory."""
     has_failed: bool
-    """For good: it is an outcome only if its scoring has."""
+    """Whether the trajectory failed for good. It has an outcome only if just its scoring failed."""
 
 
 Sources = dict[int, OlderTrajectory]
-"""By the number of the trajectory that has not begun."""
+"""Where each new trajectory can be copied from, by its number."""
 
 
 async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = False) -> Sources:

@@ -33,7 +33,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.processors.training import samples_for
 
 Fingerprint = tuple[str, Code | None]
-"""A digest of user code, and what it covers."""
+"""A digest of user code, and a description of the code that it covers."""
 NO_CODE: Fingerprint = ("", None)
 NO_TOKENS = "this engine gives messages without token ids: good for evaluation, not for training"
 
@@ -42,7 +42,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """What a run samples, and how it works."""
 
     spec: RunSpec
-    """Its model and renderer are "" until `bind`."""
+    """The run's recorded spec. `model` and `renderer` are "" until `bind`."""
     tasks: Sequence[Task]
     processor: RolloutProcessor
     scorer: Scorer | None = None

@@ -27,9 +27,9 @@ class EngineUse:
 
     def __init__(self, patience: float):
         self.patience = patience
-        """Seconds that an outage may last."""
+        """How many seconds an outage may last."""
         self.unusable: EndpointDown | PolicyRefused | None = None
-        """Why an engine cannot be used at all, if so."""
+        """Why an engine cannot be used, or None."""
         self.used: UsageByModel = {}
         """The tokens of all answers."""
         self.unread = False

@@ -49,15 +49,15 @@ from holdfast.rollout.processes.user_process import STREAM_LIMIT, UserProcess
 from holdfast.rollout.threads.contain import finishes_in_time
 
 MAX_DEATHS = 5
-"""Processes that one score may cost before it is a failure."""
+"""How many processes one score may cost before its scoring fails."""
 START_SECONDS = 300.0
-"""That the import of a scorer may take, and that scores wait for a process to be there."""
+"""How long the import of a scorer may take, and how long a score waits for a process."""
 RETRY_SECONDS = 1.0
-"""After which a process that could not be reached is tried again."""
+"""Seconds before a process that could not be reached is tried again."""
 EXIT_SECONDS = 0.2
-"""Seconds in which a process that closed its connection may end by itself."""
+"""How long a process that closed its connection may take to end by itself."""
 SLACK_SECONDS = 5.0
-"""Beyond a score's deadline, for its process to say so itself."""
+"""Extra seconds after a score's deadline, in which its process can report the timeout itself."""
 _log = logging.getLogger("holdfast")
 _answers: msgspec.msgpack.Decoder[ScorerAnswer] = msgspec.msgpack.Decoder(ScorerAnswer)
 
@@ -161,7 +161,7 @@ class _Slot:
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[ScorerAnswer]] = {}
         self._extended: dict[int, float] = {}
-        """By how much the deadlines of these calls were extended."""
+        """The seconds by which the deadlines of running calls were extended, by call number."""
         self._is_spent = False
 
     async def ask(self, request: ScoreRequest) -> ScoreResult | ScoreFailed:

@@ -45,7 +45,7 @@ from holdfast.rollout.processors.processor import fingerprinted
 TOKEN_SECONDS = 10.0
 """Seconds in which a network client must send the token."""
 _log = logging.getLogger("holdfast")
-"""For people: an engine is down, or back."""
+"""The logger for messages to people, for example that an engine is down or back."""
 
 
 def main(connection: int, driver: int) -> None:

@@ -38,15 +38,19 @@ from holdfast.rollout.tools.tool import result_text
 SINGLE = "one argument, the finished trajectory (its task is trajectory.task)"
 GROUP = "one argument, the list of a task's finished trajectories"
 MOST_HANGING = 48
-"""Threads that one scorer may leave behind: fewer than make the next call impossible."""
+"""How many hanging threads one scorer may leave behind. With more, the next call could get no
+thread.
+"""
 MAX_SHOWN = 200
-"""Characters of what was returned, in an error message."""
+"""The most characters of a returned value in an error message."""
 CHECK = "check_before_run"
-"""The method of a scorer that can tell whether it will be able to score, and by which model."""
+"""The name of a scorer's method that checks before a run whether it can score, and returns its
+model.
+"""
 CHECK_TASK = "check_task"
-"""The method of a scorer that can tell whether it can score a task."""
+"""The name of a scorer's method that checks whether it can score a task."""
 GROUP_MARK = "__holdfast_group_scorer__"
-"""The attribute of a scorer that takes a whole group."""
+"""The attribute that marks a scorer of whole groups."""
 
 
 class Score(Struct, frozen=True, metaclass=NamedFields):
@@ -60,14 +64,16 @@ class Score(Struct, frozen=True, metaclass=NamedFields):
     metrics: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
     details: Mapping[str, object] = {}
-    """Anything else to keep with the score: JSON."""
+    """Anything else to keep with the score. It must be JSON."""
 
 
 Scored = Score | float | int | Mapping[str, object] | None
-"""A number, a bool, a dict with its `score`, a `Score`, or None: there is no valid score."""
+"""What a scorer may return: a number, a bool, a dict with its `score`, a `Score`, or None for
+no valid score.
+"""
 ACCEPTED = "a number, a bool, a dict with a 'score', a Score, or None (no valid score)"
 Read = Callable[[TrajectoryView], Awaitable[Sequence[Record]]]
-"""The records of a trajectory, for a scorer in another process."""
+"""Reads the records of a trajectory, for a scorer in another process."""
 PointScorer = Callable[[TrajectoryView], "Scored | Awaitable[Scored]"]
 GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable[Sequence[Scored]]"]
 

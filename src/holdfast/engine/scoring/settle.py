@@ -44,7 +44,7 @@ class Member(Struct):
     task: Task
     history: History
     failures: int = 0
-    """How often its scoring has failed since it finished."""
+    """How often its scoring has failed since the trajectory finished."""
 
     @property
     def is_unscored(self) -> bool:
@@ -73,7 +73,7 @@ def tries_spent(records: Iterable[Record]) -> int:
 
 
 Place = Callable[[TrajectoryKey], tuple[int, ...]]
-"""The position of a trajectory among those that are scored together."""
+"""Returns the position of a trajectory among those that are scored together."""
 
 
 def by_sample(key: TrajectoryKey) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class Scoring:
         self._slots = asyncio.Semaphore(policy.concurrency)
         self._is_spent = is_spent
         self._costs = False
-        """A score of this scorer has cost something."""
+        """Whether a score of this scorer has used tokens so far."""
 
     async def settle(
         self, members: Sequence[Member], settled: Sequence[TrajectoryView] = ()

@@ -25,7 +25,9 @@ class ScorerHome(Struct, frozen=True, kw_only=True):
 
     home: FunctionHome
     name: str
-    """In its module; before that of a reward function of verl or TRL, its framework."""
+    """The function's name in its module. The name of a reward function of verl or TRL begins
+    with its framework.
+    """
     fingerprint: str = ""
     """The fingerprint of the scorer's code; "" on the same machine, where it cannot differ."""
 
@@ -74,7 +76,9 @@ class ScoreFailed(Struct, frozen=True, tag=True):
     failure: Failure
     timed_out: bool = False
     is_unusable: bool = False
-    """It asks an engine that cannot be used: nothing that is scored is to blame."""
+    """Whether the scorer asks an engine that cannot be used. The scored trajectory is then not
+    to blame.
+    """
 
 
 class ScoreExtended(Struct, frozen=True, tag=True):

@@ -43,7 +43,7 @@ Actions = Mapping[str, object] | Read
 Render = Callable[[Env, object, Mapping[str, object]], str]
 
 _renders_text: dict[str, bool] = {}
-"""Whether the environment of an id has an `ansi` rendering; filled when one is created."""
+"""Whether the environment with this id has an `ansi` rendering. Filled when one is created."""
 
 
 class _State(msgspec.Struct, frozen=True):

@@ -19,9 +19,9 @@ from holdfast.records.errors import ToolSaysNo, UsageError
 MAX_NUMBERS = 256
 """A larger array is not formatted as text."""
 MAX_INFO_NUMBERS = 1024
-"""A larger array in the `info` of a step is not recorded,"""
+"""A larger array in the `info` of a step is not recorded."""
 MAX_INFO_BYTES = 64 * 1024
-"""nor is any larger value."""
+"""A larger value in the `info` of a step is not recorded."""
 _MAX_NAMES = 1000
 _PLAIN = (bool, int, float, str, bytes, type(None))
 

@@ -198,7 +198,9 @@ DESCRIBE_SECONDS = 30.0
 BROKEN_CLOSE_SECONDS = 10.0
 """Seconds for closing a broken session. The server closes idle sessions by itself."""
 _TIMEOUT_SHARE = 0.98
-"""So that our error, which knows the reason, comes before that of the caller's timeout."""
+"""The share of the caller's timeout that requests get. This way, Holdfast's error, which knows
+the reason, comes before the caller's timeout.
+"""
 _MAX_QUOTED = 300
 Body = TypeVar("Body")
 
@@ -231,7 +233,9 @@ class HttpEnvironment(Environment):
         self._session = ""
         self._index = 0
         self._is_usable = False
-        """False while a request has no response: the state of the session is then unknown."""
+        """False while a request has no response, because the state of the session is then
+        unknown.
+        """
         self._lock = asyncio.Lock()
 
     @property

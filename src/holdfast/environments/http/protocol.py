@@ -26,7 +26,7 @@ PROTOCOL = 1
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The default limit of a request."""
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-"""64 MiB of text may take several times that as JSON."""
+"""The limit of a response. 64 MiB of text may take several times as much as JSON."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -61,8 +61,9 @@ class BeginRequest(Struct, frozen=True, omit_defaults=True):
     """`POST /sessions`: begins an episode from the snapshot `restore`, or else with `seed`."""
 
     session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
-    """Random, and chosen by the client, so that it can end a session even if the response to this
-    request was lost. A repeated request gets the same response."""
+    """A random name that the client chooses. The client can then end a session even if the
+    response to this request was lost. A repeated request gets the same response.
+    """
     seed: int = 0
     task: object = None
     restore: bytes | None = None
@@ -97,7 +98,7 @@ class ObservationBody(Struct, frozen=True):
 class BeginReply(Struct, frozen=True, omit_defaults=True):
     session: str
     observation: ObservationBody | None = None
-    """None after a restore."""
+    """The first observation; None after a restore."""
     recovery: Recovery | None = None
 
 

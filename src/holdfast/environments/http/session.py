@@ -95,7 +95,7 @@ class HostedSession:
         self._last_used = self._loop.time()
         self._action_count = 0
         self._last_digest = b""
-        """Of the last action's request."""
+        """The digest of the last action's request."""
         self._tasks: dict[str, asyncio.Task[HostedReply]] = {}
         """The last task of each kind: begin, action, snapshot."""
         self._call: asyncio.Task[object] | None = None

@@ -27,10 +27,11 @@ class McpTool(Struct, frozen=True):
     """One tool, with its server's schema."""
 
     name: str
-    """For the model: the prefix and the server's name, in letters, digits, `_` and `-`, as chat
-    templates need it."""
+    """The name that the model sees: the prefix and the server's name, in letters, digits, `_`
+    and `-`, because chat templates need it.
+    """
     remote: str
-    """The server's name."""
+    """The name that the server uses."""
     description: str
     parameters: Mapping[str, object]
     """The JSON schema of its arguments."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 STOP_SECONDS = 2.0
-"""After the end of input, and after each signal."""
+"""Seconds to wait after the end of input, and after each signal."""
 _EXIT_STATUS_SECONDS = 0.5
 _POLL_SECONDS = 0.01
 _CHUNK_BYTES = 64 * 1024

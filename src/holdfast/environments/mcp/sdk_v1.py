@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600
-"""Its client's code for a session that the server no longer knows."""
+"""The code with which version 1's client reports a session that the server no longer knows."""
 _INVALID_REQUEST = -32600
 
 

@@ -131,12 +131,13 @@ class McpOptions(TypedDict, total=False):
     timeout: float
     """Seconds for the beginning of a session, and for each call."""
     tools: Sequence[str] | None
-    """The tools for the model, by the server's names; None: all of them."""
+    """The tools for the model, by the server's names. None means all tools."""
     prefix: str
     """Put before each tool's name, so that the tools of two servers differ."""
     contract: Contracts
-    """What to do with interrupted calls, instead of the server's hints: one contract for all
-    tools, or a mapping from the server's names."""
+    """What to do with interrupted calls, instead of the server's hints. Either one contract for
+    all tools, or a mapping from the server's tool names.
+    """
 
 
 class McpServer:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 CLOSE_SECONDS = 10.0
-"""Seconds for a session to end by itself: more than `process.ServerProcess.stop` takes."""
+"""How long a session may take to end by itself. This is longer than
+`process.ServerProcess.stop` takes.
+"""
 _FORCED_CLOSE_SECONDS = 5.0
 _REASON_SECONDS = 2.0
 _UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")

@@ -22,7 +22,7 @@ MAX_LISTED = 1000
 MACHINE_ERRORS = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS}
 )
-"""Not caused by the model."""
+"""Errors that the model did not cause."""
 
 
 class Files:

@@ -29,7 +29,7 @@ IN_USE = b"in use"
 """The content of the lock of a claimed folder; empty while a process only removes the folder."""
 TRIES, PAUSE_SECONDS = 500, 0.02
 _is_room_lock = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
-"""Other programs may have .lock files there, too."""
+"""Matches the names of these locks. Other programs may have .lock files in the folder, too."""
 _log = logging.getLogger("holdfast.environments")
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}

@@ -10,7 +10,9 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 ADDRESS_SPACE = 4
-"""Times the memory limit: reserved memory costs nothing, but shared memory must be bounded."""
+"""The limit of the address space, as a multiple of the memory limit. Reserved memory costs
+nothing, but shared memory must be bounded.
+"""
 
 
 class WorkspaceLimit(Struct, frozen=True):

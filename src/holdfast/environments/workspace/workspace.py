@@ -57,9 +57,9 @@ NO_FILES: Mapping[str, str | bytes] = {}
 LIMITS = ResourceLimits()
 WORKSPACE_LIMIT = WorkspaceLimit()
 OVERHEAD_SECONDS = 300.0
-"""For a call besides its command: preparing, snapshots, cleaning up."""
+"""How long a call may take in addition to its command, for preparing, snapshots and cleaning up."""
 MAX_COMMAND_BYTES = 100_000
-"""The system accepts no longer argument."""
+"""The system accepts no longer argument for a program."""
 
 
 class Workspace(Environment):
@@ -107,7 +107,7 @@ class Workspace(Environment):
         self._parent = ""
         """The folder that holds the workspace and its temporary files."""
         self._snapshots: Snapshots | None = None
-        """Of this episode, once there are any."""
+        """The snapshots of this episode, once there are any."""
         self._tree: FileTree | None = None
         """The present content of the workspace, if known."""
         self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OVERHEAD_SECONDS)

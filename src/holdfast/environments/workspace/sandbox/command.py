@@ -82,15 +82,17 @@ def _without_torn_start(text: bytes) -> bytes:
 
 
 MAX_PRINTED_BYTES = 64 * MIB
-"""A command that prints more is stopped."""
+"""A command that prints more bytes is stopped."""
 CHUNK_BYTES = 1 << 18
 WATCH_SECONDS = 1.0
-"""Between two calls of the watch, at least."""
+"""The shortest time between two calls of the watch."""
 WATCH_SHARE = 20
-"""The watch takes at most one part in this many of the time."""
+"""The watch takes at most 1/20 of the time."""
 INTERRUPTED = "interrupted"
 _BEFORE = 8_000
-"""Bytes that are read before the end of a file: half a secret would not be known for one."""
+"""How many bytes before the wanted end of a file are read, because half a secret would not be
+recognized.
+"""
 Result = TypeVar("Result")
 
 

@@ -28,7 +28,7 @@ from holdfast.records.errors import EnvironmentBroken
 TRIES, PAUSE_SECONDS = 100, 0.02
 WORKSPACE = b"/workspace"
 TASK = b"HOLDFAST_TASK="
-"""The variable with an agent's task file, which is in the folder of its attempt."""
+"""The variable that names an agent's task file, which lies in the folder of its attempt."""
 
 
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
@@ -90,8 +90,9 @@ def _has_mounted(process: str, folder: bytes) -> bool:
 PROBE_SECONDS = 10.0
 _log = logging.getLogger("holdfast.environments")
 _CAPABILITIES = (8, 16, 17, 19, 21, 38, 39, 40)
-"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF,
-CHECKPOINT_RESTORE. By number, since tools know fewer names than kernels do."""
+"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE. They
+are given by number, because tools know fewer names than kernels do.
+"""
 
 
 class Confinement(Struct, frozen=True):

@@ -42,9 +42,9 @@ TOOLS = ("nice", "setpriv", "prlimit")
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Bubblewrap if it works, otherwise none; `Workspace.isolation` says which."""
+    """Uses bubblewrap if it works, or else no isolation. `Workspace.isolation` says which."""
     BWRAP = "bwrap"
-    """Bubblewrap, or an error."""
+    """Uses bubblewrap, or raises an error."""
     NONE = "none"
 
 
@@ -53,9 +53,9 @@ class SandboxJob(Struct, frozen=True):
 
     command: str
     folder: str
-    """Its home and its working folder."""
+    """The command's home and working folder."""
     temporary: str
-    """For temporary files, if there is no private /tmp."""
+    """The folder for temporary files, if there is no private /tmp."""
     env: Mapping[str, str]
     limits: ResourceLimits
     network: bool = False

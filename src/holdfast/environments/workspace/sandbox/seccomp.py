@@ -16,9 +16,9 @@ from msgspec import Struct
 CLONE_NEWUSER = 0x10000000
 CLONE3 = 435
 X32 = 0x40000000
-"""From this number on, system calls belong to another set, on x86-64 only."""
+"""On x86-64, system calls with this number or a higher one belong to another set."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in a filter's input; of the argument, the lower half."""
+"""Offsets in a filter's input. For the argument, this is the offset of its lower half."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1
 _MISSING = 0x00050000 | 38

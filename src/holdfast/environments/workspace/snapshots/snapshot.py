@@ -53,7 +53,7 @@ class _File(Struct, frozen=True, array_like=True):
     mode: int
     digest: bytes
     pieces: tuple[tuple[int, int, int], ...]
-    """(number of the blob, offset, length)"""
+    """Each piece is (number of the blob, offset, length)."""
 
 
 class Listing(Struct, frozen=True, array_like=True):
@@ -63,7 +63,7 @@ class Listing(Struct, frozen=True, array_like=True):
     files: tuple[_File, ...]
     links: tuple[tuple[bytes, bytes], ...]
     base: bytes = b""
-    """The blob of the listing that this one changes."""
+    """The blob of the listing that this listing changes; empty for a complete listing."""
     removed: tuple[bytes, ...] = ()
 
 
@@ -132,8 +132,9 @@ def _check_path(path: bytes) -> bytes:
 PART_BYTES = 4 * MIB
 SMALL_BYTES = MIB
 STABLE_NS = 1_000_000_000
-"""A file that changed less than this before it was read is read again next time: it may change
-within one tick of the file system's clock."""
+"""A file that changed less than this before it was read is read again next time, because it may
+change within one tick of the file system's clock.
+"""
 
 Packing = Generator[bytes, bytes, None]
 Storing = Generator[bytes, bytes, tuple[bytes, tuple[ManifestPiece, ...]]]
@@ -152,10 +153,10 @@ class Snapshots:
         self._blobs = blobs
         self._files: dict[bytes, _StoredFile] = {}
         self._contents: dict[bytes, tuple[ManifestPiece, ...]] = {}
-        """By the digest of a content or a part of one."""
+        """The pieces of each known content, by the digest of the content or of a part."""
         self._base = b""
         self._listed: dict[bytes, ManifestEntry] = {}
-        """The entries of the listing `base`."""
+        """The entries of the listing that `_base` names."""
         self._last: tuple[dict[bytes, ManifestEntry], bytes] | None = None
 
     async def take(self, root: str, tree: FileTree) -> bytes:

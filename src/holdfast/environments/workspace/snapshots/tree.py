@@ -17,9 +17,11 @@ MAX_PATH_BYTES = 2048
 """A file with a longer path is not kept."""
 MAX_NAMED = 5
 MAX_ENTRIES = 1_000_000
-"""In a scan without a limit."""
+"""The most entries in a scan without another limit."""
 PERMISSIONS = 0o1777
-"""Without set-user-id and set-group-id: a snapshot must not give rights."""
+"""Mode bits that are kept. Set-user-id and set-group-id are left out, because a snapshot must
+not give rights.
+"""
 
 
 class TreeEntry(NamedTuple):
@@ -47,7 +49,7 @@ class FileTree:
     def __init__(self) -> None:
         self.entries: dict[bytes, TreeEntry] = {}
         self.special: list[bytes] = []
-        """Sockets, pipes, devices, and files with too long paths: not kept."""
+        """Paths that are not kept: sockets, pipes, devices, and files whose path is too long."""
         self.bytes = 0
         self.is_whole = True
         """False if the scan ended at its limit."""
