@@ -48,7 +48,9 @@ def as_json(observation: object) -> str:
 
 
 class OpenEnvEnvironment(Environment):
-    """`client` is an OpenEnv client class, or a function that creates a client from `base_url`.
+    """An environment behind an OpenEnv server.
+
+    `client` is an OpenEnv client class, or a function that creates a client from `base_url`.
 
     - `action`: a function from the policy's reply to the argument of the client's `step`. It raises
       `ValueError` (as pydantic's validation does) or `ToolSaysNo` if the reply is no action. By
@@ -58,7 +60,7 @@ class OpenEnvEnvironment(Environment):
     - `reset_with`: arguments of the server's `reset`, besides the seed.
     - `patience`: how many seconds to wait for a server that is down or has no free session.
 
-    Recovers by replay: the server must answer the same to the same seed and actions.
+    It recovers by replay, so the server must give the same answers to the same seed and actions.
     """
 
     def __init__(

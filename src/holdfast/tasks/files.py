@@ -30,7 +30,7 @@ _NESTED = ("messages", "tools", "metadata")
 
 
 class FileRecord(NamedTuple):
-    """A record and its position: `file:line`."""
+    """A record and its position, `file:line`."""
 
     where: str
     fields: dict[str, Any]

@@ -138,7 +138,7 @@ async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
 
 @contextmanager
 def _blaming(reference: str) -> Iterator[None]:
-    """Shows an error of the user's function with the user's traceback."""
+    """Reports an error of the user's function with the user's traceback."""
     try:
         yield
     except UsageError:

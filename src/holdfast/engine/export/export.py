@@ -225,7 +225,9 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
 
 
 def message_row(message: object) -> Row:
-    """A message with its content, even if the content is empty, so that readers need no check."""
+    """Returns a message as a dict. It always has `content`, even if it is empty, so that
+    readers need no check.
+    """
     row: dict[str, Any] = msgspec.to_builtins(message)
     if calls := row.get("tool_calls"):
         row["tool_calls"] = [{"id": call["id"], "type": "function", **call} for call in calls]

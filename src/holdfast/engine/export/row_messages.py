@@ -154,7 +154,7 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
 
 
 def _step(history: History, path: str) -> _Earned | None:
-    """What the step earned; None if it cannot earn anything."""
+    """Returns what the step earned, or None if the step cannot earn anything."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
         return _Earned(step.reward, step.done, step.truncated)

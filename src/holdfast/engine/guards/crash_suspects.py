@@ -56,7 +56,7 @@ class Slot:
 
 
 class Suspects:
-    """The suspects that one process runs."""
+    """The suspects that this process runs."""
 
     def __init__(self, stop: Stop):
         self._stop = stop

@@ -85,17 +85,18 @@ async def run(
     `policy` is an engine's address, the addresses of its replicas, a provider's model
     (`openai/gpt-4o`), or an open policy. Without `policy`, the embedded engine runs during the
     call; it serves the folder `model`, or its own small model. With an address, `model` is the name
-    of a model, and `api_key` (or HOLDFAST_API_KEY) its key. `journal` is a path, `memory:`, or an
-    open journal. A policy or journal that the caller opened stays open.
+    of a model, and `api_key` (or HOLDFAST_API_KEY) is the engine's key. `journal` is a path,
+    `memory:`, or an open journal. A policy or journal that the caller opened stays open.
 
     Without `name`, a run is called after the rollout and the tasks' file or function, with a number
     (`solve-1`). The same call then continues the newest run that is the same. Any other call begins
     the next run, which samples only what is new. `new` begins another run (with a name: NAME-2),
     and samples everything anew. `retry_failed` retries trajectories that failed for good.
-    `sampling`, `settings` and `group` may be dicts. `samples` is the number per task; by default
-    the `n` of a `TrainingRolloutProcessor`, or else 1.
 
-    `renderer` is by default the renderer for the tokenizer that the engine names for its model.
+    `sampling`, `settings` and `group` may be dicts. `samples` is the number per task. By default,
+    it is the `n` of a `TrainingRolloutProcessor`, or else 1. `renderer` is by default the one for
+    the tokenizer that the engine names for its model.
+
     `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True prints a
     line on standard error now and then. None shows a line in a notebook, and does nothing
     elsewhere.

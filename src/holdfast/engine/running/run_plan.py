@@ -1,11 +1,11 @@
 """The plan of a run, and the steps from it to the engine.
 
-The command line, `holdfast.run` and evaluations all go the same way:
+The command line, `holdfast.run` and evaluations all take these steps:
 
-    plan = plan_run(name, …)                         # checked; no engine is asked anything
+    plan = plan_run(name, …)                         # checked; no engine is asked yet
     plan = plan.bind(connection)                     # the model and its renderer are known
-    await plan.check_taken(connection)               # the engine takes such requests
-    plan = await plan.bind_scorer()                  # what it asks is there
+    await plan.check_taken(connection)               # the engine accepts such requests
+    plan = await plan.bind_scorer()                  # the scorer's own engine is there
     run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
     ending = await plan.engine(run, journal, connection).work()
     report = await build(journal, run)

@@ -55,14 +55,16 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class GymEnvironment(Environment):
-    """`environment` is an id, or a function that creates a `gymnasium.Env` from `kwargs`.
+    """An environment from gymnasium.
+
+    `environment` is an id, or a function that creates a `gymnasium.Env` from `kwargs`.
 
     - `actions`: the names of the actions (`{"left": 0, …}`), or a function from the reply to the
       action that raises `ValueError` or `ToolSaysNo` if there is none. By default the policy writes
       the number or numbers of an action.
     - `render`: a function from (environment, observation, info) to the text for the policy. By
-      default the environment's own `ansi` rendering, or else the formatted observation; `names`
-      are for its parts.
+      default the environment's own `ansi` rendering, or else the formatted observation.
+    - `names`: names for the parts of a formatted observation.
     - `instructions`: how to act; added once, below the first observation. By default the list of
       actions.
     - `as_tool`: the name of a tool with which the policy acts, instead of by its replies.

@@ -271,9 +271,9 @@ class _BubblewrapLaunch:
         return [*options, "--seccomp", str(seccomp)]
 
     def end(self) -> None:
-        """Kills the first process of the pid namespace and waits for its end. The kernel then kills
-        all other processes of the namespace, before the first one ends.
+        """Kills the first process of the pid namespace and waits for its end.
 
+        The kernel then kills all other processes of the namespace before the first one ends.
         Usually the first process dies with bwrap, but not if bwrap was killed before it could
         arrange that.
         """
