@@ -1,6 +1,7 @@
-"""The arguments of `holdfast.run` as people write them: dicts, addresses and paths become values.
+"""Turns the arguments of `holdfast.run`, as people write them, into values.
 
-Each mistake is one line that names the argument, before anything is asked or recorded.
+People give dicts, addresses and paths. Each mistake raises one line that names the argument, before
+the engine is asked and before the run is recorded.
 """
 
 import os
@@ -22,7 +23,9 @@ from holdfast.rollout.validate import sampling_of
 
 
 def sampling_from(value: "Sampling | Mapping[str, object] | None") -> Sampling | None:
-    """A `Sampling`, or a dict of its fields as `t.generate` takes them."""
+    """Returns the given `Sampling`, or makes one from a dict of its fields as `t.generate` takes
+    them.
+    """
     if value is None or isinstance(value, Sampling):
         return value
     if not isinstance(value, Mapping):
@@ -34,7 +37,7 @@ def sampling_from(value: "Sampling | Mapping[str, object] | None") -> Sampling |
 def settings_from(
     value: "Settings | Mapping[str, object] | None", *, name: str = "settings"
 ) -> Settings | None:
-    """A `Settings`, or a dict of its fields."""
+    """Returns the given `Settings`, or makes one from a dict of its fields."""
     settings: Settings | None = as_declared(name, value, Settings | None)
     return settings
 
@@ -43,7 +46,7 @@ def settings_from(
 
 
 def is_policy(value: object) -> TypeGuard[Policy]:
-    """Whether it is one already, and no address."""
+    """Returns whether the value is a policy object, not an address."""
     return _has(value, "check", "sample")
 
 
@@ -54,8 +57,11 @@ def address_of(
     api_key: str | None = None,
     needs_key: bool = True,
 ) -> EngineAddress:
-    """Where the policy is: at the given address or addresses, or nowhere; then the embedded engine
-    serves `model`, or its own. `needs_key`: whether a provider's key must be there already."""
+    """Returns the address of the policy.
+
+    Without an address in `policy`, the embedded engine serves `model`, or its default model. If
+    `needs_key`, the provider's key must be set already.
+    """
     if model is not None and not isinstance(model, str | PurePath):
         raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
     name = None if model is None else str(model)
@@ -77,12 +83,12 @@ def address_of(
 
 
 def is_hosted(model: object) -> bool:
-    """Whether it is the name of a provider's model (`openai/gpt-4o`), and no folder here."""
+    """Returns whether the value names a provider's model (`openai/gpt-4o`) and no local folder."""
     return isinstance(model, str) and provider_of(model) is not None and not Path(model).is_dir()
 
 
 def check_folder(model: str | None) -> None:
-    """Raises `UsageError` for what was to be a provider's model, and is no folder either."""
+    """Raises `UsageError` if the model looks like a misspelt provider's model and is no folder."""
     if model is not None and not Path(model).exists() and (meant := meant_provider(model)):
         raise UsageError(f"model {model!r} is no folder, and no provider's model{meant}")
 
@@ -95,7 +101,9 @@ def hosted_address(
     instead: str = "",
     needs_key: bool = True,
 ) -> EngineAddress:
-    """The engine of a provider's model. Without a key, that of the provider's own variable."""
+    """Returns the address of a provider's model. Without `api_key`, reads the key from the
+    provider's environment variable.
+    """
     instead = instead or "name another engine with policy=URL"
     key = api_key
     if not key and needs_key:
@@ -110,7 +118,10 @@ def hosted_address(
 
 
 def engine_urls(policy: object, *, instead: str = "a list of them, or nothing") -> tuple[str, ...]:
-    """The address of an engine, or those of its replicas. `instead`: what may be given, too."""
+    """Returns the address of an engine, or the addresses of its replicas, as a tuple.
+
+    `instead` goes into the error message: it says what else may be given.
+    """
     listed = [policy] if isinstance(policy, str) else policy
     if not isinstance(listed, Sequence) or not listed:
         raise UsageError(
@@ -132,7 +143,7 @@ def engine_urls(policy: object, *, instead: str = "a list of them, or nothing") 
 
 
 def check_journal(journal: object) -> None:
-    """Raises `UsageError` for what is neither a journal nor the address of one."""
+    """Raises `UsageError` if the value is neither a journal nor the address of a journal."""
     if isinstance(journal, str | Path):
         check_address(journal)
         if Path(journal).is_dir():
@@ -152,8 +163,11 @@ def _has(value: object, *methods: str) -> bool:
 
 
 def series_from(rollout: object, tasks: object) -> str:
-    """What runs without a name are called: after the rollout, and the file or function that its
-    tasks come from. A source that is called `tasks` says no more, and is left out."""
+    """Returns the name for runs that are given no name.
+
+    The name joins the rollout and the file or function that the tasks come from. A task source
+    called `tasks` is left out, because the word adds no information.
+    """
     parts = [rollout if isinstance(rollout, str) else function_name(rollout)]
     if isinstance(tasks, str | PurePath):
         parts.append(_stem(str(tasks)))

@@ -1,7 +1,8 @@
-"""Connecting to a policy: the engine that serves it, and the renderer of its model.
+"""Connects to a policy: to the engine that serves it, and to the renderer of its model.
 
-The engine is at the addresses of its replicas; where none is named, the embedded engine is started,
-and started again should it die. Everything is checked before it is given out, and closed after.
+The engine is at the addresses of its replicas. If no address is given, the embedded engine is
+started, and restarted if it dies. A connection is checked before it is handed out, and closed after
+use.
 """
 
 import asyncio
@@ -28,34 +29,39 @@ if TYPE_CHECKING:
     from holdfast.policy.client.replicas import EnginePolicy
 
 LOOK_SECONDS = 1.0
-"""Between two looks for an engine that is waited for."""
+"""Seconds between two tries to reach an engine that is down."""
 Answer = TypeVar("Answer")
 Notify = Callable[[str], None]
-"""Called with a line for people."""
+"""Shows a line to people."""
 
 
 class Connection(Struct, frozen=True):
-    """A policy that was checked, and the renderer of its model."""
+    """A checked policy with the renderer of its model."""
 
     policy: Policy
     renderer: Renderer
 
 
 class EngineAddress(Struct, frozen=True, kw_only=True):
-    """Where a policy is served, and how to speak to it."""
+    """Where a policy is served, and how to talk to it."""
 
     urls: tuple[str, ...] = ()
-    """The addresses of the replicas; empty: an engine is started here."""
+    """The addresses of the replicas. If empty, an engine is started here."""
     models: tuple[str, ...] = ()
-    """Names that the engine may have for the model, the first as it was given; none: its only
-    model."""
+    """Names that the engine may have for the model, the name that the user gave first. If
+    empty, the engine's only model is taken.
+    """
     folder: str | None = None
-    """A model for the engine that is started here; None: that of the embedded one."""
+    """The model folder for an engine that is started here. None means the embedded engine's own
+    model.
+    """
     vllm: VllmSettings | None = None
-    """The vLLM that is started here; None: the embedded engine is."""
+    """The settings of a vLLM that is started here. None means that the embedded engine is
+    started.
+    """
     api_key: str | None = None
     dialect: str | None = None
-    """None: it is found out."""
+    """The engine's API. None means that it is detected."""
     retry: RetryPolicy = RetryPolicy()
     patience: float = PATIENCE.default
     tokenizer: str | None = None
@@ -64,7 +70,7 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     is_trained: bool = False
     """Whether a training gives the replicas their weights."""
     waits: bool = False
-    """Whether an engine that is down at the start is waited for, as in any later outage."""
+    """Whether to wait for an engine that is down at the start, as in a later outage."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
@@ -82,7 +88,10 @@ async def connect(
     notify: Notify,
     renderer: Renderer | None = None,
 ) -> AsyncIterator[Connection]:
-    """The policy at the address. `notify` is called when a replica goes down or comes back."""
+    """Yields a checked connection to the policy at the address.
+
+    `notify` is called when a replica goes down or comes back.
+    """
     from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
 
     async with AsyncExitStack() as stack:
@@ -108,7 +117,9 @@ async def connect(
 async def _until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
-    """What `ask` returns. Where the address says so, an engine that is down is waited for."""
+    """Calls `ask` and returns its result. If the address says `waits`, retries while the engine is
+    down, for up to `patience` seconds.
+    """
     began, is_reported = time.monotonic(), False
     while True:
         try:
@@ -123,13 +134,15 @@ async def _until_up(
 
 
 async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Connection:
-    """A policy of the caller's own, which stays open."""
+    """Connects to a policy object that the caller made and will close."""
     await policy.check()
     return Connection(policy, renderer or _renderer(policy, EngineAddress()))
 
 
 def recorded_connection(spec: RunSpec) -> Connection:
-    """Replaces the connection to an engine if nothing is left to sample."""
+    """Returns a stand-in for the connection when a run has nothing left to sample. Sampling
+    raises.
+    """
     why = PolicyRefused(
         f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
     )
@@ -137,7 +150,9 @@ def recorded_connection(spec: RunSpec) -> Connection:
 
 
 async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
-    """Raises where the engine is down, does not serve the model, or does not speak the dialect."""
+    """Raises an error if the engine is down, does not serve the model, or does not speak the
+    dialect.
+    """
     from holdfast.policy.client.discovery import check_dialect
 
     await policy.check()
@@ -148,7 +163,9 @@ async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
 
 
 def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, remedy: str) -> str:
-    """The one of `models` that is served. Without a name, the only model that is served."""
+    """Returns the first of `models` that is served. If `models` is empty, returns the only served
+    model.
+    """
     found = [name for name in models if name in served]
     if found or (not models and len(served) == 1):
         return (found or served)[0]
@@ -188,11 +205,14 @@ def _renderer(policy: Policy, address: EngineAddress) -> Renderer:
 
 
 class EmbeddedEngines:
-    """Engines that are started here, by the folder of their model: each when it is first used, kept
-    alive while it is in use, and left running for the next use until `close`."""
+    """Engines that are started here, one for each model folder.
+
+    An engine starts at its first use. It is restarted if it dies while in use, and keeps running
+    for the next use until `close`.
+    """
 
     def __init__(self, notify: Notify, *, quiet: bool = False):
-        """`quiet`: nothing is said about a start that succeeds."""
+        """If `quiet`, no message is shown about a start that succeeds."""
         self._notify = notify
         self._progress = None if quiet else notify
         self._engines: dict[tuple[str | None, VllmSettings | None], EmbeddedEngine] = {}
@@ -201,7 +221,7 @@ class EmbeddedEngines:
     async def use(
         self, folder: str | None, vllm: VllmSettings | None = None
     ) -> "AsyncIterator[EmbeddedEngine]":
-        """For one user of each engine at a time."""
+        """Yields the running engine for this folder. Each engine has at most one user at a time."""
         key = folder, vllm
         if key not in self._engines:
             self._engines[key] = await self._start(folder, vllm)
@@ -221,7 +241,7 @@ class EmbeddedEngines:
         return engine
 
     def close(self) -> None:
-        """Ends the engines and waits for them. Does nothing a second time."""
+        """Stops the engines and waits until they ended. A second call does nothing."""
         engines, self._engines = list(self._engines.values()), {}
         for engine in engines:
             engine.stop()

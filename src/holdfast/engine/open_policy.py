@@ -1,6 +1,6 @@
-"""A policy by its address, or the embedded engine, for as long as a block lasts.
+"""Opens a policy for the duration of a block, by its address or as the embedded engine.
 
-Lines for people (a replica is down, or back) go to the logger `holdfast`.
+Messages for people (a replica is down, or back) go to the logger `holdfast`.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ async def open_policy(
 ) -> AsyncIterator[Policy]:
     """Opens a policy that several runs may share, and closes it at the end of the block.
 
-    `where`: the address of an engine, or of its replicas; without one, the embedded engine is
-    started and stopped here. `model` and `api_key` are as in `holdfast.run`.
+    `where` is the address of an engine, or the addresses of its replicas. Without `where`, the
+    embedded engine is started and stopped here. `model` and `api_key` are as in `holdfast.run`.
     """
     async with AsyncExitStack() as stack:
         engine = connected(address_of(where, model=model, api_key=api_key))
@@ -46,7 +46,9 @@ async def open_policy(
 async def connected(
     address: EngineAddress, renderer: Renderer | None = None
 ) -> AsyncIterator[Connection]:
-    """`connect`, with an embedded engine that lasts as long as the block."""
+    """Connects to the address. An embedded engine that is started for it is closed at the end of
+    the block.
+    """
     engines = EmbeddedEngines(LOG.warning, quiet=True)
     if not address.urls:
         LOG.info("no policy is named: starting the embedded engine")

@@ -1,7 +1,7 @@
-"""Opening a run: new, resumed, or refused because it is not the same run any more.
+"""Opens a run: creates it, resumes it, or refuses it because it has changed.
 
-A change is reported, and recorded, by its contents: which tasks were added and removed, not which
-digest became which. Nothing is changed while a live worker works by what is recorded.
+A change is reported and recorded by its contents, for example which tasks were added and removed,
+not by digests. The recorded run is not changed while a live worker works on it.
 """
 
 import logging
@@ -22,10 +22,10 @@ from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
 _CORRECTABLE = "ground_truth"
-"""A field that may change in a task with records: only scorers read it."""
+"""A field that may change in a task with records, because only scorers read it."""
 LEASE_SECONDS = 30.0
 TRAINER = "trainer"
-"""The consumer's name of a training, and of any other loop that names none."""
+"""The consumer name of a training, and of any other loop that gives no name."""
 TRAINED_MODEL = "policy"
 """The name under which a training's engines serve the model, in every version."""
 _log = logging.getLogger("holdfast.engine")
@@ -34,7 +34,7 @@ _log = logging.getLogger("holdfast.engine")
 class RunChanged(UsageError):
     """The run is recorded with other tasks, settings or code.
 
-    `objections` say why these changes would not be accepted either; "" if they would.
+    `objections` says why the changes cannot be accepted; "" if they can.
     """
 
     exit_code = Exit.CHANGED
@@ -54,7 +54,11 @@ class RunChanged(UsageError):
 async def open_run(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool = False
 ) -> Run:
-    """Creates the run, or finds it and makes sure that it is the same."""
+    """Creates the run, or finds it and checks that it is the same.
+
+    Raises `RunChanged` if it differs, unless `accept_changes` is set and the changes can be
+    accepted. Accepted changes are recorded.
+    """
     run = await journal.find_run(spec.name)
     if run is None:
         check_new(spec.group)
@@ -89,9 +93,11 @@ async def check_same(
     is_meant: Callable[[RunSpec], bool],
     accept_changes: bool,
 ) -> None:
-    """Raises what `open_run` would raise, before an engine is started of which it is known that it
-    has the recorded model and renderer (`is_meant`). Which model a judge has is not known yet: with
-    one, nothing is raised."""
+    """Raises the errors of `open_run` before an engine is started.
+
+    This is possible only if the engine is known to have the recorded model and renderer
+    (`is_meant`). If the run has a judge, whose model is not known yet, the check is skipped.
+    """
     run = await journal.find_run(spec.name)
     if run is None or run.spec.judge or not is_meant(run.spec):
         return
@@ -102,26 +108,28 @@ async def check_same(
 
 
 def with_engine_of(run: Run, spec: RunSpec) -> RunSpec:
-    """Its model and renderer, which only an engine knows, are taken as they are recorded."""
+    """Returns the spec with the recorded model and renderer, which only an engine knows."""
     return structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
 
 
 class _Change(Struct, frozen=True):
-    """A run, what is asked for instead, and what is recorded that bears on it."""
+    """A recorded run, the requested change, and the records that the change affects."""
 
     run: Run
     spec: RunSpec
     tasks: Sequence[Task]
     held: Mapping[str, Sequence[str]]
-    """The tasks whose groups consumers have, by consumer."""
+    """By consumer, the tasks whose groups the consumer has."""
     rewritten: Mapping[str, Sequence[str]]
-    """Tasks that were worked on and have another content now, by the fields that changed ("" where
-    they ask something else)."""
+    """Tasks that were worked on and have another content now, by the fields that changed. The
+    key is "" for tasks that ask something else.
+    """
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the change means for the groups of consumers and for finished trajectories, by
-        changed field."""
+        """Explains, by changed field, what the change means for consumers' groups and for finished
+        trajectories.
+        """
         now = {task.id for task in self.tasks}
         staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
         notes = {}
@@ -153,7 +161,9 @@ async def _read_change(journal: Journal, run: Run, spec: RunSpec, tasks: Sequenc
 
 
 async def _accepted(journal: Journal, change: _Change, *, accept_changes: bool) -> list[str]:
-    """The differences, in words. Raises `RunChanged` where they are not, or cannot be, accepted."""
+    """Returns the differences in words. Raises `RunChanged` if they are not accepted or cannot be
+    accepted.
+    """
     run, spec, notes = change.run, change.spec, change.notes
     differences = run.spec.differences(spec)
     described = await describe_differences(journal, run, change.tasks, differences)
@@ -170,7 +180,9 @@ def _with_note(line: str, notes: Mapping[str, str]) -> str:
 
 
 def check_new(group: GroupPolicy) -> None:
-    """Checks a new policy. A recorded run with the same policy continues as it began."""
+    """Raises `UsageError` for a new group policy that contradicts itself. A recorded run with such
+    a policy continues as it began.
+    """
     if group.shortfall is Shortfall.DROP and group.at_least > 1:
         raise UsageError(
             f"group shortfall drop keeps whole groups only, so that at least {group.at_least} is "
@@ -180,7 +192,9 @@ def check_new(group: GroupPolicy) -> None:
 
 
 async def _find_objections(journal: Journal, change: _Change) -> str:
-    """Why the changes cannot be accepted, and what to do instead; "" if they can."""
+    """Returns why the changes cannot be accepted, and what to do instead; "" if they can be
+    accepted.
+    """
     run, spec, held = change.run, change.spec, change.held
     if await is_training(journal, run):
         another = "to sample otherwise, give another --run (from Python: another name)"
@@ -203,14 +217,20 @@ async def _find_objections(journal: Journal, change: _Change) -> str:
 
 
 async def is_training(journal: Journal, run: Run) -> bool:
-    """Whether one of our trainers made the run: its tasks come one after the other, and a sealed
-    one has recorded versions of weights. The names of consumers do not show it."""
+    """Returns whether a Holdfast trainer made the run.
+
+    The run of a trainer gets its tasks one after the other, and has recorded versions of weights
+    once it is sealed. The names of consumers do not show it.
+    """
     return bool(await journal.versions(run)) or not (await journal.progress(run)).sealed
 
 
 async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
-    """Why the scorer cannot be left out: one run would mix scored and unscored trajectories. "" if
-    it can."""
+    """Returns why the scorer cannot be left out; "" if it can.
+
+    It cannot if trajectories have rewards already, because the run would mix scored and unscored
+    trajectories.
+    """
     if spec.scorer or not run.spec.scorer:
         return ""
     scored = 0
@@ -228,7 +248,9 @@ async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
 
 
 def _other_fields(recorded: Task, now: Task) -> str:
-    """Which of them changed; "" where it asks something else."""
+    """Names the fields that changed; "" if the messages or tools changed, so that the task asks
+    something else.
+    """
 
     def differs(name: str) -> bool:
         changed = structs.replace(recorded, **{name: getattr(now, name)})
@@ -242,9 +264,12 @@ def _other_fields(recorded: Task, now: Task) -> str:
 def _why_not_rewritten(
     fields: str, changed: Sequence[str], *, scorer: str, held: Mapping[str, Sequence[str]]
 ) -> str:
-    """Why these tasks cannot change so; "" if they can. Records refer to a task's messages, and
-    rollouts read its metadata: with others, the replies would be to something else. Rewards come
-    from its ground truth: a scorer gives them anew, unless a consumer has what they were."""
+    """Returns why these changed tasks cannot be accepted; "" if they can.
+
+    Records refer to a task's messages, and rollouts read its metadata. If these change, the
+    recorded replies no longer belong to the task. Rewards depend on the ground truth. If only it
+    changes, a scorer can compute them anew, unless a consumer already has the old rewards.
+    """
     having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
     if fields == _CORRECTABLE and scorer and not (who := held_text(having)):
         return ""
@@ -262,7 +287,7 @@ def _why_not_rewritten(
 
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
-    """The recorded run of the spec, if all of it is settled."""
+    """Returns the recorded run of the spec if all its trajectories are settled, or None."""
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
@@ -273,8 +298,11 @@ async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
 async def rolled_out_run(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool
 ) -> Run | None:
-    """The recorded run of the spec, if nothing is left to sample. Its scorer or ground truth may
-    have changed (with `accept_changes`), or its scoring may have been stopped."""
+    """Returns the recorded run of the spec if nothing is left to sample, or None.
+
+    With `accept_changes`, its scorer or ground truth may differ from the spec. Its scoring may be
+    unfinished.
+    """
     run = await journal.find_run(spec.name)
     if run is None:
         return None
@@ -290,8 +318,10 @@ async def rolled_out_run(
 
 
 async def is_rolled_out(journal: Journal, run: Run, *, retries_failed: bool) -> bool:
-    """Whether every rollout of the run is over. `retries_failed`: those that failed for good are
-    to be tried again."""
+    """Returns whether every rollout of the run is over.
+
+    With `retries_failed`, a trajectory that failed for good does not count as over.
+    """
     if not (await journal.progress(run)).sealed:
         return False
     return all(
@@ -302,13 +332,13 @@ async def is_rolled_out(journal: Journal, run: Run, *, retries_failed: bool) -> 
 
 
 async def is_trained(journal: Journal, run: Run) -> bool:
-    """Whether a step of a training holds some of it."""
+    """Returns whether a training step used some of the run's groups."""
     ledger = await journal.ledger(run, TRAINER)
     return any(entry.end is GroupEnd.TRAINED for entry in ledger)
 
 
 async def free_name(journal: Journal, name: str) -> str:
-    """`name`, or `name-2`, `name-3`, … when it is taken."""
+    """Returns `name`, or `name-2`, `name-3`, … if it is taken."""
     candidate, number = name, 1
     while await journal.find_run(candidate) is not None:
         number += 1
@@ -319,25 +349,27 @@ async def free_name(journal: Journal, name: str) -> str:
 async def describe_differences(
     journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
 ) -> list[str]:
-    """The differences of two specs, with their tasks named instead of their digests."""
+    """Returns the differences of two specs. The line about tasks names the tasks instead of their
+    digests.
+    """
     about_tasks = f"tasks: {await describe_tasks(journal, run, tasks)}"
     return [about_tasks if line.startswith("tasks:") else line for line in differences]
 
 
 async def describe_tasks(journal: Journal, run: Run, tasks: Sequence[Task]) -> str:
-    """In which tasks these are not the run's."""
+    """Describes how the given tasks differ from the run's tasks."""
     return _compare_tasks(await _current_tasks(journal, run), tasks)
 
 
 async def _current_tasks(journal: Journal, run: Run) -> list[Task]:
-    """The tasks that the run had when it was last worked on."""
+    """Returns the tasks that the run had when it was last worked on."""
     inactive = {row.ordinal for row in await journal.trajectories(run) if row.resting}
     listed = enumerate(await journal.tasks(run))
     return [task for ordinal, task in listed if ordinal not in inactive]
 
 
 async def _asks_the_same(journal: Journal, run: Run, tasks: Sequence[Task]) -> bool:
-    """Whether these are the run's tasks, but for what a scorer compares replies with."""
+    """Returns whether these are the run's tasks, apart from their ground truth."""
     recorded = {task.id: task for task in await _current_tasks(journal, run)}
     return list(recorded) == [task.id for task in tasks] and all(
         content_digest(recorded[task.id]) == content_digest(task)

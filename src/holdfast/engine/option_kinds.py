@@ -1,7 +1,7 @@
 """The kinds of an option's text: whole numbers, bounded numbers, lists, JSON, tables.
 
-Each reads the text of a command line and raises `ArgumentTypeError`. Numbers also check a value
-from Python and raise `UsageError`. Imports nothing slow.
+Each kind reads the text of a command line and raises `ArgumentTypeError`. `Whole` and `Number` also
+check a value from Python and raise `UsageError`. This module imports nothing slow.
 """
 
 import json
@@ -23,7 +23,7 @@ class Whole:
     most: int = MAX_INTEGER
 
     def __call__(self, text: str) -> int:
-        """From a command line; raises `ArgumentTypeError`."""
+        """Reads the text of a command line. Raises `ArgumentTypeError`."""
         try:
             value = int(text)
         except ValueError:
@@ -33,7 +33,7 @@ class Whole:
         return value
 
     def check(self, name: str, value: object) -> None:
-        """From Python; raises `UsageError`."""
+        """Checks a value from Python. Raises `UsageError`."""
         if not isinstance(value, int) or isinstance(value, bool):
             raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
         if wrong := self._wrong(value):
@@ -49,13 +49,13 @@ class Whole:
 
 @dataclass(frozen=True)
 class Number:
-    """A number within a bound. A command line has no infinite ones."""
+    """A number within a bound. A command line refuses infinite numbers."""
 
     bound: str
     fits: Callable[[float], bool]
 
     def __call__(self, text: str) -> float:
-        """From a command line; raises `ArgumentTypeError`."""
+        """Reads the text of a command line. Raises `ArgumentTypeError`."""
         try:
             value = float(text)
         except ValueError:
@@ -67,7 +67,7 @@ class Number:
         return value
 
     def check(self, name: str, value: object) -> None:
-        """From Python; raises `UsageError`."""
+        """Checks a value from Python. Raises `UsageError`."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UsageError(f"{name} must be a number, not {value!r:.100}")
         if not self.fits(value):
@@ -93,7 +93,7 @@ def text(value: str) -> str:
 
 
 def columns(value: str) -> list[tuple[str, str]]:
-    """Fields of tasks, and the columns that hold them: `prompt=question,ground_truth=answer`."""
+    """Reads pairs of task field and column: `prompt=question,ground_truth=answer`."""
     pairs = [pair.partition("=") for pair in value.split(",")]
     if wrong := [field for field, equals, column in pairs if not (field and equals and column)]:
         raise ArgumentTypeError(f"wants FIELD=COLUMN, like prompt=question, not {wrong[0]!r}")
@@ -101,12 +101,12 @@ def columns(value: str) -> list[tuple[str, str]]:
 
 
 def token_ids(value: str) -> list[int]:
-    """Token ids with commas between them."""
+    """Reads token ids separated by commas."""
     return [_token(part) for part in value.split(",")]
 
 
 def token_bias(value: str) -> tuple[int, float]:
-    """The bias of one token: `42=-100`."""
+    """Reads the bias of one token: `42=-100`."""
     token, equals, bias = value.partition("=")
     if not equals:
         raise ArgumentTypeError(f"wants TOKEN=BIAS, like 42=-100, not {value!r}")
@@ -124,7 +124,7 @@ def json_object(value: str) -> dict[str, object]:
 
 
 def price_table(value: str) -> str:
-    """The path of a table that can be read."""
+    """Checks that the price table can be read, and returns its path."""
     from pathlib import Path
 
     from holdfast.engine.export.prices import read_prices
@@ -143,5 +143,5 @@ def _token(text: str) -> int:
 
 
 def workers(value: str) -> int | str:
-    """The number of workers, or as many as needed."""
+    """Reads the number of workers, or `auto` for as many as needed."""
     return value if value == "auto" else Whole(1, 100_000)(value)

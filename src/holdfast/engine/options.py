@@ -1,8 +1,8 @@
 """The options of a run, each declared once: its name, type, default and help text.
 
-From here come the options of the command line, the flags of the pytest plugin, the defaults of
-`Settings` and of `@evaluation_test`, and the checks of their values. Imports nothing that takes
-time: `holdfast --help`, and pytest sessions without evaluations, import this module.
+The command line, the pytest plugin, the defaults of `Settings` and of `@evaluation_test`, and the
+checks of values all use these declarations. This module imports nothing slow, because `holdfast
+--help` and pytest sessions without evaluations import it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from holdfast.engine.option_kinds import (
 )
 
 MAX_SAMPLES = 1_000_000
-"""The most samples of one task; `records.run` says why."""
+"""The most samples of one task. `records.run` explains the limit."""
 API_KEY = "HOLDFAST_API_KEY"
 
 
@@ -38,7 +38,7 @@ class Option(NamedTuple):
     """One option. `{}` in its help text stands for the default."""
 
     name: str
-    """As it is typed: `max-retry`."""
+    """The name as it is typed: `max-retry`."""
     help: str
     kind: Any = None
     """Reads the text: a `Whole`, a `Number`, or another function."""
@@ -47,25 +47,26 @@ class Option(NamedTuple):
     choices: tuple[str, ...] | None = None
     action: Any = None
     is_common: bool = False
-    """Whether `--help` shows it, and not only `--help-all`."""
+    """Whether `--help` shows the option. `--help-all` shows all options."""
 
     def check(self, value: object, name: str = "") -> None:
-        """Raises `UsageError` if a Python caller gave an invalid value. None is allowed where it is
-        the default."""
+        """Raises `UsageError` if a Python caller gave an invalid value. None is valid if the
+        default is None.
+        """
         if value is not None or self.default is not None:
             self.kind.check(name or self.dest, value)
 
     @property
     def dest(self) -> str:
-        """Its name in Python: `max_retry`."""
+        """The option's name in Python: `max_retry`."""
         return self.name.replace("-", "_")
 
     def add_to(self, parser: "Adds", **changes: Any) -> None:
-        """To a parser, or a group, of argparse."""
+        """Adds the option to an argparse parser or group."""
         parser.add_argument(f"--{self.name}", **self.keywords(**changes))
 
     def keywords(self, **changes: Any) -> dict[str, Any]:
-        """The arguments of argparse's `add_argument`; pytest's `addoption` has the same."""
+        """Returns the keyword arguments for argparse's `add_argument` and pytest's `addoption`."""
         default = f"{self.default:g}" if isinstance(self.default, float) else self.default
         keywords_made = {
             "help": self.help.format(default),
@@ -84,14 +85,17 @@ class Option(NamedTuple):
 
 
 class Adds(Protocol):
-    """A parser of argparse, or a group of one."""
+    """An argparse parser, or a group of one."""
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
 
 
 def add_group(parser: argparse.ArgumentParser, title: str, listed: Iterable[Option]) -> None:
-    """Adds options under a title, which says what a person does with them. Common options go to
-    the parser itself: `--help` shows these, and `--help-all` shows everything."""
+    """Adds options to the parser under a title, which says what they are for.
+
+    Common options go to the parser itself, where `--help` shows them. `--help-all` shows all
+    options.
+    """
     group = parser.add_argument_group(title)
     for option in listed:
         option.add_to(parser if option.is_common else group)
@@ -526,4 +530,4 @@ SUBJECTS = {
     "set deadlines": DEADLINES,
     "change what is printed": PRINTING,
 }
-"""The options of every run, by what a person does with them."""
+"""The options of every run, by their purpose."""

@@ -1,8 +1,8 @@
-"""The end-of-run report: what happened, why, and what it did to the data.
+"""The end-of-run report: what happened, why, and how it affected the data.
 
-Built from the journal: it is the same however many processes the run took.
-Failures are grouped by their root, each with one full traceback. The bias counters say how the
-rewards of disturbed trajectories compare with those of clean ones: a bias is seen, not guessed.
+The report is built from the journal, so it is the same however many processes the run took.
+Failures are grouped by their root, each with one full traceback. The bias counters compare the
+rewards of disturbed trajectories with those of clean ones, so that a bias can be seen.
 """
 
 from collections import Counter
@@ -30,8 +30,9 @@ AGAIN = (
 )
 """What to do about failures."""
 MAX_CAUSES = 20
-"""The most causes that a report lists, each with a traceback. Errors that contain their input may
-have as many roots as trajectories."""
+"""The most causes that a report lists, each with a traceback. Errors that contain their input
+may have as many roots as there are trajectories.
+"""
 _REASONS_SHOWN = 3
 
 
@@ -75,11 +76,11 @@ class RootCause(Struct):
     phase: str
     failures: int
     permanent: int
-    """How many trajectories it failed for good."""
+    """How many trajectories failed for good because of this root."""
     healed: int
-    """How many of the failures left no trace: the trajectory ended as if nothing had happened."""
+    """How many of the failures left no trace in the outcome of their trajectory."""
     example: str
-    """One trajectory that met it."""
+    """The name of one trajectory with this failure."""
     message: str
     """The first line of the error's message."""
     traceback: str
@@ -100,50 +101,53 @@ class RunReport(Struct):
     forks: int = 0
     prefix_breaks: int = 0
     seams: int = 0
-    """Replies that went on from their last durable token."""
+    """Replies that continued from their last durable token."""
     interrupted_calls: int = 0
     """Tool calls that were reported to the model as interrupted."""
     worlds_changed: int = 0
-    """How often an environment came back other than it was."""
+    """How often an environment came back in a different state."""
     weights_lost: int = 0
-    """How often a trajectory began anew, since its weights came out differently after a restart."""
+    """How often a trajectory began anew because its weights differed after a restart."""
     closes_failed: int = 0
-    """Environments that could not be closed. The results in them stand."""
+    """Environments that could not be closed. The results of their trajectories stand."""
     refused_calls: int = 0
     """Calls of black-box agents that were refused, or could not be answered."""
     unanswered_calls: int = 0
-    """How many of these belong to last attempts that never got an answer later."""
+    """How many of the refused calls belong to last attempts and never got an answer later."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     held_failures: dict[str, int] = {}
-    """Failed trajectories of groups that a consumer has, by its name: nothing retries them."""
+    """By consumer, failed trajectories in groups that the consumer has. They are not retried."""
     groups: int = 0
     groups_kept: int = 0
     groups_dropped: int = 0
     clean: Rewards = field(default_factory=Rewards)
     disturbed: Rewards = field(default_factory=Rewards)
     rewards: ScoreMean | None = None
-    """Of all of them; None without any."""
+    """The mean reward; None if no trajectory has a reward."""
     pass_at: dict[str, float] = {}
-    """For rewards of 0 and 1 and several samples: at `str(samples)`, the share of the groups, all
-    of whose members have a reward, in which one of them is 1."""
+    """pass@k, for rewards of 0 and 1 and several samples. The key is `str(samples)`. The value
+    is the share of groups with at least one reward of 1, among groups in which all members have
+    a reward.
+    """
     metrics: dict[str, ScoreMean] = {}
     corrupt: list[str] = []
     without_score: int = 0
     """Outcomes that their scorer declared to have no valid score."""
     unscored: dict[str, int] = {}
-    """How many of these for each reason that their scorer gave."""
+    """The number of outcomes without a valid score, by the reason that the scorer gave."""
     usage: dict[str, dict[str, int]] = {}
-    """Tokens by model, and by kind: all that was ever sampled, not only what is data."""
-    uncounted_turns: int = 0
-    """Turns of engines that do not say how many tokens they had."""
-    cost: Cost | None = None
-    """By the user's table of prices."""
-    reused: dict[str, int] = {}
-    """How many trajectories other runs had sampled already, by their names."""
-    removed: int = 0
-    """Trajectories of tasks that were removed: they count in `usage` and `cost`, and nowhere else.
+    """Tokens by model and kind. This counts everything that was sampled, including tokens that
+    are not exported.
     """
+    uncounted_turns: int = 0
+    """Turns for which the engine did not report token counts."""
+    cost: Cost | None = None
+    """The cost by the user's table of prices."""
+    reused: dict[str, int] = {}
+    """How many trajectories were reused from other runs, by the run's name."""
+    removed: int = 0
+    """Trajectories of removed tasks. They count only in `usage` and `cost`."""
 
     @property
     def permanent_failures(self) -> int:
@@ -151,12 +155,12 @@ class RunReport(Struct):
 
     @property
     def nothing_succeeded(self) -> bool:
-        """Whether all that there is failed for good."""
+        """Returns whether every trajectory failed for good."""
         return 0 < self.trajectories == self.permanent_failures
 
     @property
     def all_failed(self) -> str:
-        """That all that there is failed for good, in words."""
+        """Words for the case in which every trajectory failed for good."""
         number = self.permanent_failures
         return (
             "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
@@ -174,8 +178,11 @@ async def build(
     every: Callable[[TrajectoryRow, Summary | JournalCorrupt], None] | None = None,
     prices: Prices | None = None,
 ) -> RunReport:
-    """Reads the summaries of the run once. `also` gets those of current tasks that have begun and
-    can be read, `every` gets all of them."""
+    """Reads the summaries of the run once, and builds the report.
+
+    `every` is called for all trajectories. `also` is called for those that belong to a current
+    task, have begun, and can be read.
+    """
     counts = _Counts(run)
     async for row, summary in journal.summaries(run):
         if every is not None:
@@ -202,7 +209,9 @@ class _Counts:
         self._metrics: dict[str, RewardMean] = {}
 
     def take(self, row: TrajectoryRow, summary: Summary | JournalCorrupt) -> bool:
-        """Whether it has begun, can be read, and is part of the run."""
+        """Counts a trajectory. Returns whether it has begun, can be read, and belongs to a current
+        task.
+        """
         if row.resting:
             self._take_resting(summary)
             return False
@@ -243,7 +252,10 @@ class _Counts:
             report.pass_at = {str(samples): sum(map(max, whole)) / len(whole)}
 
     def _take_resting(self, summary: Summary | JournalCorrupt) -> None:
-        """It was sampled all the same. What cannot be read counts when its task is there again."""
+        """Counts the usage of a trajectory whose task was removed.
+
+        If its log cannot be read, it is counted only when its task is added again.
+        """
         if isinstance(summary, Summary) and summary.used:
             _use(self._used, summary)
             self._report.removed += 1
@@ -276,7 +288,9 @@ def _use(used: UsageByModel, summary: Summary) -> None:
 
 
 async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -> str:
-    """Of the trajectory's first failure like this. Only its log has it."""
+    """Returns the traceback of the trajectory's first failure with this root, which only its log
+    has.
+    """
     try:
         history = History(await journal.history(trajectory))
     except JournalCorrupt:
@@ -321,7 +335,7 @@ def _add_unscored(unscored: dict[str, int], reason: str) -> None:
 
 
 def _is_disturbed(summary: Summary) -> bool:
-    """Whether something that the policy did not do may have shaped it."""
+    """Returns whether something other than the policy may have shaped the trajectory."""
     return bool(
         summary.retried_attempts
         or summary.interrupted_calls
@@ -368,8 +382,11 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a training's groups. Without
-    `full_tracebacks`, frames of Holdfast and tracebacks of retried errors are left out."""
+    """Returns the report as text.
+
+    `training` has lines about the groups of a training. Without `full_tracebacks`, frames of
+    Holdfast and tracebacks of retried errors are left out.
+    """
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -425,7 +442,9 @@ def as_text(
 
 
 def _again(report: RunReport) -> str:
-    """What to do about failures. A group that a consumer has is not rolled out again behind it."""
+    """Returns what to do about failures. Groups that a consumer has must be given back before a
+    retry.
+    """
     if not report.held_failures:
         return AGAIN
     held = [f"consumer {name!r} has {count}" for name, count in report.held_failures.items()]
@@ -437,25 +456,27 @@ def _again(report: RunReport) -> str:
 
 
 def many(number: int, what: str) -> str:
-    """A count of things, in its singular where there is one."""
+    """Formats a count with its noun, in the singular for 1."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{number:,} {what if number == 1 else plural}"
 
 
 def escape_text(text: str) -> str:
-    """One line, with control characters as escapes."""
+    """Returns the text on one line, with control characters as escapes."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def escape_lines(text: str) -> str:
-    """Line breaks as they are, other control characters as escapes."""
+    """Keeps line breaks, and writes other control characters as escapes."""
     return "\n".join(escape_text(line) for line in text.split("\n"))
 
 
 def sampled_text(tokens: int, *, uncounted: int) -> str:
-    """The number of sampled tokens, if engines report it."""
+    """Describes the number of sampled tokens, and the turns whose tokens the engine did not
+    count.
+    """
     if not uncounted:
         return many(tokens, "sampled token")
     missing = f"the tokens of {many(uncounted, 'turn')} not counted by the engine"
@@ -463,7 +484,9 @@ def sampled_text(tokens: int, *, uncounted: int) -> str:
 
 
 def usage_text(usage: Mapping[str, int]) -> str:
-    """`1,204 tokens of prompts (512 cached) and 96 of replies (40 reasoning)`"""
+    """Returns, for example, `1,204 tokens of prompts (512 cached) and 96 of replies (40
+    reasoning)`.
+    """
     cached, reasoning = usage["cached_tokens"], usage["reasoning_tokens"]
     return (
         f"{many(usage['prompt_tokens'], 'token')} of prompts"
@@ -473,7 +496,10 @@ def usage_text(usage: Mapping[str, int]) -> str:
 
 
 def _nothing_generated(report: RunReport) -> list[str]:
-    """Right for outcomes that were given; else, another function was run than was meant."""
+    """Says that nothing was generated, if so.
+
+    Some rollouts only return outcomes. Otherwise, another function was run than was meant.
+    """
     over = report.trajectories - report.unsettled - report.permanent_failures
     if report.turns or report.corrupt or over < 1:
         return []
@@ -481,7 +507,7 @@ def _nothing_generated(report: RunReport) -> list[str]:
 
 
 def _usage_lines(report: RunReport) -> list[str]:
-    """A line for each model, and what all of them cost."""
+    """Returns a line for each model's usage, and a line with the total cost."""
     counted = {model: usage for model, usage in report.usage.items() if any(usage.values())}
     lines = [f"  {model}: {usage_text(usage)}" for model, usage in counted.items()]
     if report.cost is not None:
@@ -516,7 +542,9 @@ def _rewards(report: RunReport) -> list[str]:
 
 
 def _why_none_is_scored(unscored: Mapping[str, int]) -> list[str]:
-    """A scorer that forgets to return looks like one that declares all of them invalid."""
+    """Lists the most frequent reasons for missing scores. If every scorer call returned None,
+    asks whether a `return` is missing.
+    """
     reasons = Counter(unscored).most_common()
     if [reason.endswith(RETURNED_NONE) for reason, _ in reasons] == [True]:
         return [f"  {reasons[0][0]} each time; is a return missing?"]

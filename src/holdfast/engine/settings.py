@@ -1,4 +1,4 @@
-"""Settings: how a run is worked on. None of them changes what it samples."""
+"""Settings: how a run is worked on. Settings do not change what the run samples."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +13,13 @@ from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence
 
 RetryRule = Callable[[Exception], bool | None]
-"""Whether an attempt that raised this error is retried. True: within `max_retry`, whatever the
-cause. False: never. None: by its cause."""
+"""Decides whether an attempt that raised this error is retried. True retries it within
+`max_retry`, whatever the cause. False never retries it. None decides by the cause.
+"""
 
 
 class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """A scorer is retried by its own rules; it never causes a new rollout."""
+    """The retry rules of scoring. A failed score never causes a new rollout."""
 
     tries: int = options.SCORER_TRIES.default
     timeout: float = options.SCORER_TIMEOUT.default
@@ -31,8 +32,9 @@ class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
 
 
 class Settings(Struct, frozen=True, metaclass=NamedFields):
-    """How a run works. Nothing here changes what is sampled, so all of it may change on a
-    resume."""
+    """How a run is worked on. Settings do not change what is sampled, so all may change on a
+    resume.
+    """
 
     concurrency: int = options.CONCURRENCY.default
     max_retry: int = options.MAX_RETRY.default
@@ -49,28 +51,32 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     backoff: float = 1.0
     backoff_cap: float = 30.0
     backoff_growth: float = 2.0
-    """By how much the longest wait grows with each failure; 1: every wait is `backoff` seconds."""
+    """The factor by which the longest wait grows with each failure. With 1, every wait is
+    `backoff` seconds.
+    """
     retry_rule: RetryRule | None = None
     on_divergence: OnDivergence = OnDivergence(options.ON_DIVERGENCE.default)
     scoring: ScoringPolicy = ScoringPolicy()
     partial_tokens: int = options.PARTIAL_TOKENS.default
-    """Makes the tokens of an unfinished generation durable, this many at a time; 0: off."""
+    """How many tokens of an unfinished generation are made durable at a time; 0 turns this off."""
     join: bool = options.JOIN.default
     """Share the run with other live workers instead of refusing to start."""
     idle: float | None = None
-    """For a worker that shares the run: leave after this many seconds without work; None: stay
-    until the run is over."""
+    """For a worker that shares the run: it leaves after this many seconds without work. None
+    means that it stays until the run is over.
+    """
     max_cost: float | None = options.MAX_COST.default
     """Stop when the run has cost this much, in the currency of `prices`; None: never."""
     max_tokens_total: int | None = options.MAX_TOKENS_TOTAL.default
     """Stop when the run has used this many tokens, prompts and replies together; None: never."""
     prices: Prices | str | Path | Mapping[str, object] | None = None
-    """Prices of tokens: a `Prices`, the file of a table, or a dict by model; None: the table that
-    HOLDFAST_PRICES names, if any."""
+    """Prices of tokens: a `Prices`, the path of a table, or a dict by model. None means the
+    table that HOLDFAST_PRICES names, if any.
+    """
 
     @property
     def price_table(self) -> Prices | None:
-        """The prices, read."""
+        """The prices as a table."""
         assert self.prices is None or isinstance(self.prices, Prices), "they are read at once"
         return self.prices
 
@@ -106,7 +112,7 @@ _OPTIONS = {
 
 
 def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Settings:
-    """From the values of a command line, by the names of their options."""
+    """Makes settings from the values of a command line, by the names of their options."""
     return Settings(
         **{name: values.get(option.dest, option.default) for name, option in _OPTIONS.items()},
         on_divergence=OnDivergence(values["on_divergence"]),
@@ -118,7 +124,7 @@ def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Sett
 
 
 def _scoring_of(values: Mapping[str, Any]) -> ScoringPolicy:
-    """Uses as many scorers at once as the scorer processes accept."""
+    """Makes the scoring policy. Calls as many scorers at once as the scorer processes accept."""
     own = values.get("score_workers", 0) * values.get("score_concurrency", 1)
     return ScoringPolicy(
         tries=values["scorer_tries"],

@@ -8,21 +8,23 @@ from holdfast.records.errors import HoldfastError
 
 
 class Stop:
-    """The first request gives the reason."""
+    """A request to end the run. The first request sets the reason."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.hurried = asyncio.Event()
-        """Set when calls in flight get no more time than their grace."""
+        """Set when calls in flight get only their grace, and no more time."""
         self.reason = ""
         self.spent = False
-        """A limit on what is spent is reached: what is in flight is paid for, and waited for."""
+        """Whether a spending limit is reached. Calls in flight are paid for, so the run waits
+        for them.
+        """
         self.fatal: BaseException | None = None
         self.in_scoring = False
         """Whether the fatal error came from scoring: rollouts in flight may then finish."""
 
     def request(self, reason: str, *, spent: bool = False) -> None:
-        """Ends admission; trajectories stop at their next step."""
+        """Requests a stop: admission ends, and trajectories stop at their next step."""
         if not self.event.is_set():
             self.reason, self.spent = reason, spent
             self.event.set()
@@ -30,14 +32,17 @@ class Stop:
             self.hurried.set()
 
     def lift_limit(self) -> None:
-        """Forgets the limit if everything that was left was in flight when it was reached, so that
-        it stopped nothing. A stop for another reason stays."""
+        """Withdraws a stop for a spending limit. A stop for another reason stays.
+
+        It is called if everything that was left was already in flight, so that the limit stopped
+        nothing.
+        """
         if self.spent and not self.hurried.is_set():
             self.reason, self.spent = "", False
             self.event.clear()
 
     def fail(self, error: BaseException, *, in_scoring: bool = False) -> None:
-        """Stops the run for an error that no trajectory can go on after."""
+        """Stops the run because of an error after which no trajectory can continue."""
         if self.fatal is None:
             self.fatal, self.in_scoring = error, in_scoring
         self.request(str(error) if isinstance(error, HoldfastError) else repr(error))
@@ -49,7 +54,9 @@ class Stop:
     async def wait_or(
         self, *tasks: "asyncio.Future[Any]", event: asyncio.Event | None = None
     ) -> None:
-        """Returns when a stop is requested (or `event` is set), or one of the tasks is done."""
+        """Returns when a stop is requested (or `event` is set), or when one of the tasks is
+        done.
+        """
         stopped = asyncio.create_task((event or self.event).wait(), name="stop")
         try:
             await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -60,8 +67,9 @@ class Stop:
     async def cancels(
         self, work: Coroutine[Any, Any, object], *, name: str, event: asyncio.Event | None = None
     ) -> "asyncio.Task[object]":
-        """Runs the work until a stop is requested (or `event` is set), which cancels it. Returns
-        its task, which is over."""
+        """Runs the work, and cancels it if a stop is requested (or `event` is set). Returns its
+        finished task.
+        """
         task = asyncio.create_task(work, name=name)
         try:
             await self.wait_or(task, event=event)

@@ -1,9 +1,9 @@
 """OpenEnvEnvironment: an environment behind an OpenEnv server, through OpenEnv's own client.
 
 Each episode is one session: a websocket that begins with `reset`. If the connection is lost, or a
-call gets no response, the session is over: the environment is broken, and its recovery level says
-how a new session gets to the same state. There is no reconnect within an episode, since the server
-would begin a new one.
+call gets no response, the session is over and the environment is broken. Its recovery level then
+says how a new session reaches the same state. A lost connection is not reopened within an episode,
+because the server would begin a new one.
 """
 
 import asyncio
@@ -31,14 +31,16 @@ with needed_by("OpenEnvEnvironment", extra="openenv"):
 
 DEFAULT_PATIENCE = 60.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 2.0
-"""Between two tries to reach a server that is down or full."""
+"""The pauses between two tries to reach a server that is down or full."""
 _FULL = "(code: CAPACITY_REACHED)"
 _INVALID_ACTION = "(code: VALIDATION_ERROR)"
 
 
 def as_json(observation: object) -> str:
-    """An observation as one line of JSON, without `done`, `reward` and `metadata`. (The name of
-    this function is in the recorded identity of environments.)"""
+    """Formats an observation as one line of JSON, without `done`, `reward` and `metadata`.
+
+    Do not rename this function: its name is in the recorded identity of environments.
+    """
     dump = getattr(observation, "model_dump", None)
     if callable(dump):
         observation = dump(mode="json", exclude={"done", "reward", "metadata"})
@@ -46,7 +48,9 @@ def as_json(observation: object) -> str:
 
 
 class OpenEnvEnvironment(Environment):
-    """`client` is an OpenEnv client class, or a function that creates a client from `base_url`.
+    """An environment behind an OpenEnv server.
+
+    `client` is an OpenEnv client class, or a function that creates a client from `base_url`.
 
     - `action`: a function from the policy's reply to the argument of the client's `step`. It raises
       `ValueError` (as pydantic's validation does) or `ToolSaysNo` if the reply is no action. By
@@ -56,7 +60,7 @@ class OpenEnvEnvironment(Environment):
     - `reset_with`: arguments of the server's `reset`, besides the seed.
     - `patience`: how many seconds to wait for a server that is down or has no free session.
 
-    Recovers by replay: the server must answer the same to the same seed and actions.
+    It recovers by replay, so the server must give the same answers to the same seed and actions.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class OpenEnvEnvironment(Environment):
         self._reset_with = dict(reset_with or {})
         self._client: EnvClient[Any, Any, Any] | None = None
         self._is_waiting = False
-        """True while a call has no response, also after its caller gave up."""
+        """True while a call has no response, even after its caller gave up."""
 
     @property
     def identity(self) -> str:

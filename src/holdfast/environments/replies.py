@@ -1,8 +1,9 @@
 """The text between a policy and an environment: which action a reply means, and instructions.
 
-Any text around an action is ignored, but the action must be clear: a reply with two possible
-meanings raises `ToolSaysNo`, whose message tells the policy how to write it. The last
-`<action>…</action>` of a reply counts; without one, the last line that names any action.
+Text around an action is ignored, but the action must be clear. A reply with two possible meanings
+raises `ToolSaysNo`, whose message tells the policy how to write the action. The last
+`<action>…</action>` of a reply counts. Without such a tag, the last line that names any action
+counts.
 """
 
 import json
@@ -20,12 +21,12 @@ _TAG = re.compile(r"<(/?)action>", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?!\w)")
 _MAX_NAMED = 40
 _MAX_BAD_BRACES = 500
-"""After so many braces that begin no object the search ends: it takes quadratic time."""
+"""After this many braces that begin no object, the search ends, because it takes quadratic time."""
 _json = json.JSONDecoder()
 
 
 def tagged_action(reply: str) -> str | None:
-    """The text within the last `<action>…</action>`, or None."""
+    """Returns the text within the last `<action>…</action>`, or None."""
     tags = list(_TAG.finditer(reply))
     for closing, opening in pairwise(reversed(tags)):
         if closing[1] and not opening[1]:
@@ -56,7 +57,9 @@ class ActionNames:
         return listed if more <= 0 else f"{listed} and {more} more, up to {self.names[-1]}"
 
     def read(self, reply: str) -> str:
-        """The action that the reply names."""
+        """Returns the action that the reply names. Raises `ToolSaysNo` if it names none or
+        several.
+        """
         for line in _decisive_lines(reply):
             matches = self._pattern.findall(line)
             named = dict.fromkeys(self._known[_folded(name)] for name in matches)
@@ -71,7 +74,9 @@ class ActionNames:
 
 
 def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
-    """The last `count` numbers of the reply, in order."""
+    """Returns the numbers on the last line that has any. Raises `ToolSaysNo` if there are not
+    exactly `count` of them.
+    """
     for line in _decisive_lines(reply):
         numbers = [float(number) for number in _NUMBER.findall(line)]
         if len(numbers) == count and all(map(math.isfinite, numbers)):
@@ -84,8 +89,10 @@ def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
 
 
 def json_object(reply: str) -> dict[str, object]:
-    """The JSON object in a reply, which must be the only one. (Its name is in the recorded identity
-    of OpenEnv environments.)"""
+    """Returns the JSON object in a reply, which must be the only one.
+
+    Do not rename this function: its name is in the recorded identity of OpenEnv environments.
+    """
     text = tagged_action(reply)
     objects = _objects(reply if text is None else text)
     if len(objects) == 1:
@@ -105,18 +112,20 @@ def apply_reader(read: Callable[[str], object], reply: str) -> object:
 
 
 def with_instructions(observation: Observation, instructions: str) -> Observation:
-    """The first observation of an episode, with the instructions below it."""
+    """Returns the first observation of an episode with the instructions below its text."""
     text = f"{observation.text}\n\n{instructions}".strip()
     return structs.replace(observation, text=text)
 
 
 def function_name(function: object) -> str:
-    """The same in every process; the default `repr` holds an address."""
+    """Returns a name that is the same in every process. The default `repr` holds an address."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def _decisive_lines(reply: str) -> Sequence[str]:
-    """The lines that may name the action; the first that names any counts."""
+    """Returns the lines that may name the action. The first line in this order that names an
+    action counts.
+    """
     text = tagged_action(reply)
     return reply.splitlines()[::-1] if text is None else [text]
 

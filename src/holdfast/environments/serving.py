@@ -120,7 +120,9 @@ def _example(text: str) -> object:
 
 
 def _follow_stdin() -> None:
-    """Ends this process when the process at the other end of stdin is gone, even if killed."""
+    """Ends this process when the process at the other end of stdin has ended, even if it was
+    killed.
+    """
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,8 @@
 """Ready scorers: values that compare a finished trajectory with its task's ground truth.
 
 Each is one line in a rollout's file, `score = holdfast.scorers.Numeric()`, and in an evaluation,
-`return exact(row)`. Other settings are another scorer: a run that goes on scores again.
+`return exact(row)`. A scorer with other settings is another scorer, so a run that goes on with it
+scores again.
 
 - `answers`: what is read of what is scored: the reply, the answer in it, the ground truth.
 - `text`: `Exact`, `Contains`, `Regex` and `MultipleChoice`.

@@ -1,4 +1,4 @@
-"""What a ready scorer reads: the reply, the answer in it, and the task's ground truth."""
+"""Reads what a ready scorer compares: the reply, the answer in it, and the task's ground truth."""
 
 import re
 from typing import Any
@@ -13,11 +13,11 @@ from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 
 MAX_ANSWER = 200
-"""Characters of an answer that are kept as the reason of a score."""
+"""The most characters of an answer that are kept as the reason of a score."""
 
 
 class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
-    """A scorer that is a value. Its settings, and nothing else, make it another scorer."""
+    """A scorer that is a value. Only its settings make it another scorer."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
@@ -30,22 +30,25 @@ class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
         return f"{type(self).__name__} {msgspec.json.encode(settings, order='sorted').decode()}"
 
     def __call__(self, judged: object) -> Any:
-        """A `Score` for a finished trajectory, or for a row of an evaluation; of `CodeTests`, one
-        to await."""
+        """Returns the `Score` of a finished trajectory, or of a row of an evaluation.
+
+        `CodeTests` returns an awaitable of the `Score`.
+        """
         task = judged.task if isinstance(judged, TrajectoryView) else judged
         return self.score(reply_of(judged), self.wanted(getattr(task, "ground_truth", None)))
 
     def wanted(self, ground_truth: Any) -> Any:
-        """What a reply is compared with. Raises `UsageError` for a ground truth that is no such."""
+        """Returns what a reply is compared with. Raises `UsageError` if the ground truth does
+        not fit the scorer.
+        """
         raise NotImplementedError
 
     def score(self, reply: str, wanted: Any) -> Any:
-        """The score of a reply."""
+        """Returns the score of a reply."""
         raise NotImplementedError
 
     def check_task(self, task: Task) -> None:
-        """Raises `UsageError` for a task that this scorer cannot score: before anything is
-        sampled."""
+        """Raises `UsageError`, before anything is sampled, if this scorer cannot score the task."""
         try:
             self.wanted(task.ground_truth)
         except UsageError as error:
@@ -60,7 +63,7 @@ def check_pattern(name: str, pattern: str) -> "re.Pattern[str]":
 
 
 def reply_of(judged: Any) -> str:
-    """The text of the assistant's last message."""
+    """Returns the text of the assistant's last message."""
     if isinstance(judged, TrajectoryView):
         return judged.reply
     messages = getattr(judged, "messages", None)
@@ -80,7 +83,10 @@ def _text(content: Any) -> str:
 
 
 def answer_in(reply: str, pattern: str) -> str | None:
-    """The last match of `pattern`: its first group, or all of it. Without a pattern, the reply."""
+    """Returns the last match of `pattern`: its first group if it has one, or else the whole match.
+
+    Returns None without a match. If `pattern` is empty, returns the whole reply.
+    """
     if not pattern:
         return reply.strip()
     matches = list(re.finditer(pattern, reply))
@@ -91,7 +97,7 @@ def answer_in(reply: str, pattern: str) -> str | None:
 
 
 def texts_of(ground_truth: object, *, scorer: str) -> list[str]:
-    """The texts of which any is right: the ground truth, or each member of a list."""
+    """Returns the accepted texts: the ground truth, or each member if it is a list."""
     values = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
     if not values or not all(isinstance(each, str | int | float) for each in values):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`CodeTests`: a program that passes tests, in the sandbox of a workspace."""
+"""`CodeTests`: scores a program by running tests in the sandbox of a workspace."""
 
 import asyncio
 import importlib.util
@@ -17,20 +17,20 @@ from holdfast.rollout.episodes.environment import Observation
 from holdfast.scorers.answers import ReadyScorer
 
 MAX_OUTPUT = 2000
-"""Characters of the tests' output that are kept as the reason of a score."""
+"""The most characters of the tests' output that are kept as the reason of a score."""
 _SECONDS = re.compile(r" in [\d.]+s\b")
-"""What pytest prints differently each time."""
+"""The part of pytest's output that differs each time."""
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class CodeTests(ReadyScorer, frozen=True):
-    """1 if the program in the reply passes the task's tests; with `partial`, the share that it
-    passes.
+    """The reward is 1 if the program in the reply passes the task's tests. With `partial`, it is
+    the share of passed tests.
 
     The program is the last block in backticks, or the whole reply. It is written to `file` in a new
     workspace with the tests, and `command` runs there, in the sandbox that `docs/workspace.md`
-    describes. The ground truth is the tests: the text of a pytest file; a list of statements, each
-    of which is a test that can use all names of `file`; or a dict of files and their texts.
+    describes. The ground truth holds the tests: the text of a pytest file; a list of statements,
+    each of which is a test that can use all names of `file`; or a dict of files and their texts.
     """
 
     IS_ITS_IDENTITY = True
@@ -41,7 +41,9 @@ class CodeTests(ReadyScorer, frozen=True):
     sandbox: Isolation = Isolation.AUTO
 
     async def check_before_run(self, *, samples: int = 1) -> str:
-        """Raises where pytest or the sandbox is missing: every program would fail its tests."""
+        """Raises if pytest or the sandbox is missing, because every program would fail its
+        tests.
+        """
         del samples
         if PYTEST.search(self.command) and importlib.util.find_spec("pytest") is None:
             raise UsageError("CodeTests runs pytest, which is not installed: pip install pytest")
@@ -105,7 +107,9 @@ def _are_texts(values: object) -> bool:
 
 
 def _check_python(name: str, text: str) -> None:
-    """A test file that is no Python would fail every program."""
+    """Raises `UsageError` if a test file is no Python, because every program would fail its
+    tests.
+    """
     try:
         compile(text, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:

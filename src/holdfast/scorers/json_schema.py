@@ -1,4 +1,4 @@
-"""`ValidJson`: JSON of a given form."""
+"""`ValidJson`: scores whether a reply is JSON of a given form."""
 
 import json
 import re
@@ -21,10 +21,10 @@ UNCHECKED = frozenset(
 
 
 class ValidJson(ReadyScorer, frozen=True):
-    """1 if the reply is JSON that fits the schema: all of it, or its last block in backticks.
+    """The reward is 1 if the reply, or its last block in backticks, is JSON that fits the schema.
 
-    `schema`: a dict; without it, the task's ground truth is one. Rules that are not checked, such
-    as `pattern` and `format`, are refused, so that none is ignored.
+    `schema` is a dict. Without it, the task's ground truth is the schema. A schema with rules that
+    are not checked, such as `pattern` and `format`, is refused, so that no rule is ignored.
     """
 
     IS_ITS_IDENTITY = True
@@ -65,7 +65,9 @@ def _check(schema: object, where: str) -> None:
 
 
 def _rules(schema: object) -> Iterator[str]:
-    """The names of rules in a schema, also in those within it; names of properties are none."""
+    """Yields the names of all rules in a schema, including nested schemas. Names of properties
+    are no rules.
+    """
     if isinstance(schema, list):
         for each in schema:
             yield from _rules(each)

@@ -1,4 +1,6 @@
-"""`Numeric`: numbers within a tolerance. They are compared as decimal numbers, so 0.1 is 0.1."""
+"""`Numeric`: scores numbers within a tolerance. They are compared as decimal numbers, so 0.1 is
+exactly 0.1.
+"""
 
 import re
 from decimal import Context, Decimal, localcontext
@@ -16,12 +18,13 @@ _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")
 
 
 class Numeric(ReadyScorer, frozen=True):
-    """1 if the last number of the answer is the ground truth, within the larger tolerance.
+    """The reward is 1 if the last number of the answer equals the ground truth, within the larger
+    tolerance.
 
-    `tolerance` is a distance, `relative` a share of the ground truth: 0.01 is 1 %. Numbers may have
-    a sign, commas between thousands, an exponent, or be fractions (3/4); units and signs around
-    them do not count. `answer`: as of `Exact`. The ground truth is a number, or a text whose last
-    number counts; of a list, any will do.
+    `tolerance` is a distance. `relative` is a share of the ground truth: 0.01 is 1 %. Numbers may
+    have a sign, commas between thousands, an exponent, or be fractions (3/4). Units and signs
+    around numbers are ignored. `answer` works as in `Exact`. The ground truth is a number, or a
+    text whose last number counts. If the ground truth is a list, one equal number is enough.
     """
 
     IS_ITS_IDENTITY = True
@@ -51,7 +54,9 @@ class Numeric(ReadyScorer, frozen=True):
 
 
 _CONTEXT = Context(prec=60, traps=[])
-"""A number that a model writes may have any size: what overflows is near nothing."""
+"""The context for calculations. A number that a model writes may have any size, so an overflow
+raises no error and equals no ground truth.
+"""
 
 
 def last_number(text: str) -> str | None:

@@ -7,14 +7,15 @@ from holdfast.records.errors import UsageError
 from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scored, texts_of
 
 NEAR = 30
-"""Characters behind the word "answer" in which a choice is looked for."""
+"""How many characters behind the word "answer" are searched for a choice."""
 
 
 class Exact(ReadyScorer, frozen=True):
-    """1 if the answer is the ground truth, without the white space around both.
+    """The reward is 1 if the answer equals the ground truth. White space around both is ignored.
 
-    `answer`: a regular expression; its last match in the reply is the answer (its first group, if
-    it has one). Without it, the whole reply is. If the ground truth is a list, any text is right.
+    `answer` is a regular expression. Its last match in the reply is the answer, or the first group
+    of that match if there is a group. Without `answer`, the whole reply is the answer. If the
+    ground truth is a list, one equal text is enough.
     """
 
     IS_ITS_IDENTITY = True
@@ -36,9 +37,12 @@ def _is_in(answer: str, texts: list[str], ignore_case: bool) -> bool:
 
 
 class Contains(ReadyScorer, frozen=True):
-    """1 if the reply contains the ground truth as words of its own: 42 is not in "142".
+    """The reward is 1 if the reply contains the ground truth as whole words: "142" does not contain
+    42.
 
-    Of a list, any text will do; with `all`, the reward is the share of texts that it contains."""
+    If the ground truth is a list, one contained text is enough. With `all`, the reward is the share
+    of the texts that the reply contains.
+    """
 
     IS_ITS_IDENTITY = True
     ignore_case: bool = False
@@ -54,14 +58,17 @@ class Contains(ReadyScorer, frozen=True):
 
 
 def _as_words(text: str) -> str:
-    """Not within a word or a number: neither 1.42 nor 42.5 contains 42."""
+    """Returns a pattern that matches the text, but not within a word or a number: neither 1.42
+    nor 42.5 contains 42.
+    """
     return rf"(?<!\w)(?<!\d[.,]){re.escape(text)}(?!\w)(?![.,]\d)"
 
 
 class Regex(ReadyScorer, frozen=True):
-    """1 if the regular expression matches somewhere in the reply.
+    """The reward is 1 if the regular expression matches somewhere in the reply.
 
-    `pattern`: the expression; without it, the task's ground truth is one."""
+    `pattern` is the expression. Without it, the task's ground truth is the expression.
+    """
 
     IS_ITS_IDENTITY = True
     pattern: str = ""
@@ -83,12 +90,12 @@ class Regex(ReadyScorer, frozen=True):
 
 
 class MultipleChoice(ReadyScorer, frozen=True):
-    """1 if the reply chooses the right one of several labelled choices.
+    """The reward is 1 if the reply chooses the right one of several labelled choices.
 
-    The choice is the label behind the last "answer" ("The answer is B"); without that word, the
-    only label in the reply. A reply that names several has chosen none. `labels`: one character
-    each. The ground truth is a label, or the number of a choice, counted from 0. `answer`: as of
-    `Exact`.
+    The choice is the label behind the last "answer" ("The answer is B"). If no label follows that
+    word, the choice is the only label in the reply; a reply that names several labels has chosen
+    none. `labels` has one character for each label. The ground truth is a label, or the number of a
+    choice, counted from 0. `answer` works as in `Exact`.
     """
 
     IS_ITS_IDENTITY = True

@@ -1,6 +1,6 @@
 """Reads CSV files, whose first line names the columns.
 
-Every value is a text: a CSV file has no numbers, and an empty cell is a missing value.
+Every value is a text, because a CSV file has no numbers. An empty cell is a missing value.
 """
 
 import csv
@@ -12,16 +12,16 @@ from holdfast.records.encoding.text_files import decode_text
 from holdfast.records.errors import UsageError
 
 DELIMITERS = (",", ";", "\t")
-"""Spreadsheets write semicolons where a comma is part of numbers."""
+"""Spreadsheets use semicolons if numbers contain commas."""
 _KNOWN = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
 Row = tuple[str, dict[str, object], tuple[str, ...]]
-"""Its position, `file:line`; its values; and the columns in which its cell is empty."""
+"""A row: its position (`file:line`), its values, and the columns in which its cell is empty."""
 
 
 def read_csv(path: Path, data: bytes) -> Iterator[Row]:
-    """Raises `UsageError` for the first bad line."""
+    """Yields the rows of a CSV file. Raises `UsageError` for the first bad line."""
     text = decode_text(data, where=str(path))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(path, text))
     try:
@@ -39,7 +39,9 @@ def read_csv(path: Path, data: bytes) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """The delimiter that gives the header a task's columns; otherwise the most frequent one."""
+    """Returns the delimiter that splits the header into the most columns of a task. If several
+    do, returns the most frequent one.
+    """
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

@@ -1,6 +1,6 @@
 """Reads the files of data sets record by record: JSONL, JSON, CSV, Parquet, Arrow, and folders.
 
-A folder is one saved by Hugging Face's `datasets`, or one with files of these kinds. Records come
+A folder is either saved by Hugging Face's `datasets`, or holds files of these kinds. Records come
 with their position in the file, and in JSON's types. Reading is lazy.
 """
 
@@ -30,17 +30,20 @@ _NESTED = ("messages", "tools", "metadata")
 
 
 class FileRecord(NamedTuple):
-    """A record and its position: `file:line`."""
+    """A record and its position, `file:line`."""
 
     where: str
     fields: dict[str, Any]
     empty: tuple[str, ...] = ()
-    """Columns that the table has, and this row no value in."""
+    """Columns of the table in which this row has no value."""
 
 
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
-    """The records of a file or folder, in order. Raises `UsageError` if it cannot be read. In the
-    error, `what` says what it is, and `hint` where else a missing file was looked for."""
+    """Yields the records of a file or folder, in order. Raises `UsageError` if it cannot be read.
+
+    `what` and `hint` go into the error: what the file is, and where else a missing file was looked
+    for.
+    """
     if path.is_dir():
         for file in _data_files(path):
             yield from _read_file(file, what)
@@ -101,7 +104,9 @@ def _line(path: Path, number: int, line: bytes) -> FileRecord:
 
 
 def _read_json(path: Path, text: bytes) -> Iterator[FileRecord]:
-    """A list of objects, one object, or (as often) JSONL under another name."""
+    """Reads a list of objects, or one object. Also reads JSONL, which often has the name
+    `.json`.
+    """
     text = text.removeprefix(b"\xef\xbb\xbf")
     try:
         decoded = msgspec.json.decode(text)
@@ -133,8 +138,9 @@ def _read_tables(path: Path, batches: Iterable["pyarrow.RecordBatch"]) -> Iterat
 
 
 def table_record(row: Mapping[str, object], where: str) -> FileRecord:
-    """A row of a table in JSON's types. A table has every column in every row: null, or NaN, stands
-    for a missing value."""
+    """Converts a row of a table to JSON's types. Null and NaN stand for a missing value,
+    because a table has every column in every row.
+    """
     plain = _plain_row(row, where)
     return FileRecord(where, plain, tuple(str(name) for name in row if str(name) not in plain))
 
@@ -169,7 +175,9 @@ def _read_parquet(path: Path) -> Iterator["pyarrow.RecordBatch"]:
 
 
 def _read_arrow(path: Path) -> Iterator["pyarrow.RecordBatch"]:
-    """`datasets` writes streams; others write files with an index at their end."""
+    """Yields the batches of an Arrow stream, which `datasets` writes, or of an Arrow file with
+    an index at its end.
+    """
     with needed_by(str(path), extra="parquet"):
         import pyarrow
 
@@ -199,7 +207,7 @@ def _open(path: Path, open_file: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Without nulls, except in `content`, where null means that a message has none."""
+    """Removes nulls, except in `content`, where null means that a message has no content."""
     if isinstance(value, Mapping):
         return {
             name: _without_nulls(item)
@@ -219,7 +227,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _with_nested(row: Mapping[str, object], where: str) -> PlainRow:
-    """Messages, tools and metadata from the JSON text that a flat table has for them."""
+    """Decodes messages, tools and metadata, which a flat table holds as JSON text."""
     row = PlainRow(row)
     for name in _NESTED:
         text = row.get(name)
@@ -231,8 +239,11 @@ def _with_nested(row: Mapping[str, object], where: str) -> PlainRow:
 
 
 def _whole_message(message: object) -> object:
-    """A message from a column of one type (`engine/export/nested.py`): what a content of parts, or
-    a member of its own, was, it is again."""
+    """Restores a message from a table column of one type (`engine/export/nested.py`).
+
+    A content in parts moves from `parts` back to `content`, and fields in `others` become fields of
+    the message again.
+    """
     if not isinstance(message, dict) or not message.keys() & {"parts", "others"}:
         return message
     whole = _with_others(message)
@@ -293,7 +304,7 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def _split_of(file: Path) -> str:
-    """The split in the name of the file, or of a folder above it."""
+    """Returns the split in the name of the file, or of a folder above it; "" if there is none."""
     for part in reversed(file.parts):
         if match := _SPLIT.match(part):
             return match.group(1)

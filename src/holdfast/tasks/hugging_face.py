@@ -1,8 +1,8 @@
 """Data sets by their name on the Hugging Face hub: `hf:NAME[/CONFIG][:SPLIT]`.
 
 The package `datasets` fetches them, and keeps them in its own cache. A change on the hub is like a
-changed file: other rows make another run. Folders that `datasets` saved are read without it
-(`files`).
+changed file: other rows make another run. Folders that `datasets` saved are read by `files`,
+without that package.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,8 +31,10 @@ def is_hub_name(source: object) -> bool:
 
 
 def parse_name(source: str) -> HubName:
-    """`hf:openai/gsm8k/main:test`: a name on the hub has at most one slash, what follows the second
-    is the configuration."""
+    """Parses a name such as `hf:openai/gsm8k/main:test`.
+
+    A name on the hub has at most one slash. The part after the second slash is the configuration.
+    """
     rest = source.removeprefix(PREFIX)
     name, colon, split = rest.partition(":")
     if not name or (colon and not split) or name.startswith("//"):
@@ -49,8 +51,10 @@ def parse_name(source: str) -> HubName:
 
 
 def load_hub(source: str) -> Iterator[FileRecord]:
-    """The rows of a data set. Blocks while it is fetched: call it in a thread. Raises `UsageError`
-    where it cannot be had, with the reason."""
+    """Yields the rows of a data set. Raises `UsageError`, with the reason, if it cannot be loaded.
+
+    Fetching the data set blocks, so call this in a thread.
+    """
     named = parse_name(source)
     table = one_split(_load(source, named), source)
     for number, row in enumerate(table, 1):
@@ -59,7 +63,7 @@ def load_hub(source: str) -> Iterator[FileRecord]:
 
 
 def one_split(splits: Any, name: str) -> Any:
-    """The only split of a data set. Raises `UsageError` where it has several."""
+    """Returns the only split of a data set. Raises `UsageError` if it has several."""
     if not isinstance(splits, Mapping):
         return splits
     if len(splits) != 1:

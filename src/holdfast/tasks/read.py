@@ -1,4 +1,4 @@
-"""Reads tasks from any source: the one way for the command line, `holdfast.run` and training."""
+"""Reads tasks from any source, for the command line, `holdfast.run` and training alike."""
 
 import asyncio
 from collections.abc import AsyncIterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
 _PROMPTS = frozenset({"prompt", "messages"})
 MANY = 1000
-"""Files of a folder among which a misspelled one is looked for."""
+"""How many files of a folder are compared with a misspelled name."""
 Columns = Mapping[str, str]
 """Which column of a source is which field of a task: `{"prompt": "question"}`."""
 
@@ -24,11 +24,12 @@ Columns = Mapping[str, str]
 def read_tasks(
     source: object, *, limit: int | None = None, columns: Columns | None = None
 ) -> list[Task]:
-    """Tasks from a file (JSONL, JSON, CSV, Parquet, Arrow), a folder, a URL, `hf:NAME:SPLIT`,
+    """Reads tasks from a file (JSONL, JSON, CSV, Parquet, Arrow), a folder, a URL, `hf:NAME:SPLIT`,
     `FILE.py:FUNCTION`, a function, a generator, a table, or a list.
 
-    `limit`: the first so many. `columns` says which column of the source is which field of a task:
-    `{"prompt": "question", "ground_truth": "answer"}`. `UsageError` names the first bad row.
+    `limit` reads only the first tasks. `columns` says which column of the source is which field of
+    a task: `{"prompt": "question", "ground_truth": "answer"}`. `UsageError` names the first bad
+    row.
     """
     return run_blocking(lambda: load_tasks(source, limit=limit, columns=columns))
 
@@ -36,8 +37,11 @@ def read_tasks(
 async def load_tasks(
     source: object, *, limit: int | None = None, columns: Columns | None = None
 ) -> list[Task]:
-    """`read_tasks` in a running loop. Files are read whole, whatever the limit: a bad row is
-    reported before a longer run comes to it."""
+    """Does what `read_tasks` does, in a running loop.
+
+    Files are read whole, whatever the limit is, so that a bad row is reported now and not in a
+    longer run.
+    """
     renamed = _check_columns(columns or {})
     if limit is not None:
         check_whole("limit", limit, least=1)
@@ -83,7 +87,7 @@ async def _referenced(source: object, limit: int | None) -> list[object]:
 
 
 def _hint(source: object) -> str:
-    """A suggestion for a file that does not exist."""
+    """Suggests what is meant by a file that does not exist; "" without a suggestion."""
     text = str(source)
     path = Path(text).expanduser()
     if " " in text and not path.suffix:
@@ -121,7 +125,7 @@ def _rename(
 
 
 def _check_prompt(columns: Columns, where: str, empty: Sequence[str]) -> None:
-    """Raises where the column is there that the prompt comes from, and its cell is empty."""
+    """Raises `UsageError` if the column of the prompt exists, but its cell is empty."""
     for column in (columns.get(field, field) for field in sorted(_PROMPTS)):
         if column in empty:
             raise UsageError(f"{where}: column {column!r} is empty; write a prompt there")

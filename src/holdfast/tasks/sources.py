@@ -1,8 +1,8 @@
-"""What rows can come from, and how it is opened.
+"""The sources that rows can come from, and how each is opened.
 
 A source is a path, a URL, `hf:NAME`, `FILE.py:FUNCTION`, a function, a generator, a list, a table
-of pandas, pyarrow or `datasets`, or a list of such sources. Rows of files come as `FileRecord`s,
-with their position; others as they are.
+of pandas, pyarrow or `datasets`, or a list of such sources. Rows of files are `FileRecord`s, with
+their position. Other rows are passed on unchanged.
 """
 
 import asyncio
@@ -25,14 +25,16 @@ from holdfast.tasks.urls import fetch, is_url
 
 Rows = Iterable[object] | AsyncIterable[object]
 DEFAULT_FUNCTION = "tasks"
-"""The function of a Python file that makes its rows, where none is named."""
+"""The function of a Python file that makes its rows, if the source names none."""
 _PYTHON = re.compile(r"\.py(:\w+)?$")
 _FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, SUFFIXES))})", re.IGNORECASE)
 
 
 def is_reference(source: object) -> bool:
-    """Whether it names rows that are elsewhere, and is no prompt: a path, a URL, a name on the hub,
-    a function in a file."""
+    """Returns whether the value refers to rows elsewhere, and is not a prompt.
+
+    References are a path, a URL, a name on the hub, or a function in a file.
+    """
     if isinstance(source, PurePath):
         return True
     if not isinstance(source, str):
@@ -42,8 +44,11 @@ def is_reference(source: object) -> bool:
 
 
 async def open_source(source: object, *, what: str = "data set", hint: str = "") -> Rows:
-    """The rows of a source. `what` and `hint` are for the error about a file that does not exist.
-    Strings are references here; rows of lists are not looked at."""
+    """Returns the rows of a source. A string is always a reference; the rows of lists are not
+    looked at.
+
+    `what` and `hint` are for the error about a file that does not exist.
+    """
     if isinstance(source, str | PurePath):
         return await _open_reference(source, what=what, hint=hint)
     if isinstance(source, Awaitable):
@@ -58,7 +63,7 @@ async def open_source(source: object, *, what: str = "data set", hint: str = "")
 
 
 def rows_of(source: object, *, what: str = "data set") -> Rows:
-    """The rows of a value of Python."""
+    """Returns the rows of a Python value."""
     if (table := _rows_of_table(source, what)) is not None:
         return table
     if is_conversation(source):
@@ -76,7 +81,7 @@ def rows_of(source: object, *, what: str = "data set") -> Rows:
 
 
 async def take(rows: Rows, most: int | None = None) -> list[object]:
-    """The first rows, or all."""
+    """Returns the first `most` rows, or all rows."""
     if not isinstance(rows, AsyncIterable):
         return list(islice(rows, most))
     taken: list[object] = []
@@ -104,7 +109,9 @@ async def _open_reference(source: str | PurePath, *, what: str, hint: str) -> Ro
 
 
 async def _open_function(reference: str, *, what: str) -> Rows:
-    """Rows from `FILE.py:FUNCTION`, which may be async, a generator, or return a path."""
+    """Returns the rows from `FILE.py:FUNCTION`. The function may be async, a generator, or
+    return a path.
+    """
     path, name = split(reference)
     path = path.expanduser()
     function = _function_in(load_module(path), path, name)
@@ -117,7 +124,9 @@ async def _open_function(reference: str, *, what: str) -> Rows:
 
 
 async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
-    """A generator raises while it is read."""
+    """Passes rows on, with errors shown as the user's. A generator raises its errors only while
+    it is read.
+    """
     with _blaming(reference):
         if isinstance(rows, AsyncIterable):
             async for row in rows:
@@ -129,7 +138,7 @@ async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
 
 @contextmanager
 def _blaming(reference: str) -> Iterator[None]:
-    """Shows an error of the user's function with the user's traceback."""
+    """Reports an error of the user's function with the user's traceback."""
     try:
         yield
     except UsageError:
@@ -157,7 +166,7 @@ def _function_in(module: ModuleType, path: Path, name: str | None) -> Any:
 
 
 def _check_made(made: Any, *, by: str) -> Any:
-    """Checks what a function returned."""
+    """Returns what a function returned. Raises `UsageError` for None."""
     if made is None:
         raise UsageError(f"{by} returned None: let it return a list of tasks, or yield them")
     return made
@@ -176,7 +185,9 @@ def _check_takes_nothing(function: Any, where: str) -> None:
 
 
 def _rows_of_table(source: Any, what: str) -> list[object] | None:
-    """The rows of a table of pandas, polars, pyarrow or `datasets`; None for anything else."""
+    """Returns the rows of a table of pandas, polars, pyarrow or `datasets`, or None for
+    anything else.
+    """
     if isinstance(source, Mapping) and source and all(_is_table(part) for part in source.values()):
         return _rows_of_table(one_split(source, what), what)
     convert = getattr(source, "to_pylist", None) or getattr(source, "to_dicts", None)
@@ -192,7 +203,9 @@ def _rows_of_table(source: Any, what: str) -> list[object] | None:
 
 
 def _is_table(value: object) -> bool:
-    """Whether it is a table of `datasets`, which is read row by row and knows its columns."""
+    """Returns whether the value is a table of `datasets`, which is read row by row and knows
+    its columns.
+    """
     return hasattr(value, "column_names") and isinstance(value, Iterable)
 
 

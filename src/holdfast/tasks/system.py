@@ -1,4 +1,4 @@
-"""A system message before the messages of every task."""
+"""Puts a system message before the messages of every task."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,16 @@ from holdfast.records.task import Task
 
 
 def system_text(given: str | None) -> str | None:
-    """A text, or that of a file: `@FILE`."""
+    """Returns the text. For `@FILE`, returns the text of the file."""
     if given is None or not given.startswith("@"):
         return given
     return read_text_file(Path(given[1:]), f"--system {given}").rstrip("\n")
 
 
 def with_system(tasks: Sequence[Task], text: str | None) -> list[Task]:
-    """`UsageError` for a task with its own system message, because it is unclear which one
-    counts."""
+    """Returns the tasks with the system message. Raises `UsageError` for a task that already
+    has a system message, because it is unclear which one counts.
+    """
     if text is None:
         return list(tasks)
     for task in tasks:

@@ -37,7 +37,7 @@ def fetch(url: str) -> list[FileRecord]:
 
 
 def _with_url(text: str, file: Path, url: str) -> str:
-    """The text with the URL in place of the temporary file."""
+    """Returns the text with the URL in place of the temporary file."""
     return text.replace(str(file), redact(url))
 
 

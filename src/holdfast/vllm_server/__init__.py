@@ -1,7 +1,7 @@
 """`holdfast serve --engine vllm`: a vLLM that this machine starts, watches and ends.
 
-Our process holds the port, the log and the token; vLLM runs in another Python, in a session of its
-own, and none of its processes outlives ours.
+The Holdfast process holds the port, the log and the token. vLLM runs in another Python, in its own
+session, and none of its processes outlives the Holdfast process.
 
 - `installation`: Which vLLM a Python has, and which versions were tried.
 - `command`: The command and the environment that start a vLLM for training.

@@ -1,8 +1,8 @@
-"""What vLLM's server does not do by itself: its state is changed only with a token.
+"""Adds a check to vLLM's server: its state is changed only with a token.
 
-vLLM protects `/v1` with its key, and the routes of its development mode, by which weights are
-changed and code is called, with nothing. This runs inside vLLM's server (`--middleware`): sampling
-and reading stay as they are, everything else needs the token, as with all servers of ours.
+vLLM protects `/v1` with its key, but does not protect the routes of its development mode, which
+change weights and call code. This middleware runs inside vLLM's server (`--middleware`). Sampling
+and reading stay as they are. Everything else needs the token, as with all Holdfast servers.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 TOKEN = "HOLDFAST_ENGINE_TOKEN"  # noqa: S105  # a variable's name
-"""The environment variable that has it."""
+"""The environment variable that holds the token."""
 _SAMPLING = ("/v1/", "/inference/v1/generate", "/tokenize", "/detokenize")
 _CHANGING = ("lora_adapter", "/cancel")
 _REFUSAL = b'{"error": {"message": "this needs the token of the server\'s owner", "code": 403}}'
@@ -22,7 +22,7 @@ App = Callable[
 
 
 class TokenGuard:
-    """ASGI middleware."""
+    """ASGI middleware that refuses requests without the token."""
 
     def __init__(self, app: App):
         self._app = app
@@ -48,7 +48,7 @@ class TokenGuard:
 
 
 def needs_token(method: str, path: str) -> bool:
-    """Whether a request may change more than its own reply."""
+    """Returns whether a request may change more than its own reply."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return False
     return not path.startswith(_SAMPLING) or any(word in path for word in _CHANGING)

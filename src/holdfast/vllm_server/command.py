@@ -1,7 +1,7 @@
 """The command and the environment that start a vLLM for training.
 
-Each switch is one that training needs, or that vLLM needs on a CPU. Whatever the user adds comes
-last, so that it wins.
+Training needs each of these options, or vLLM needs it on a CPU. The user's own options come last,
+so that they override these.
 """
 
 import os
@@ -17,18 +17,22 @@ from holdfast.vllm_server.installation import OLDEST, Installation
 
 MIDDLEWARE = "holdfast.vllm_server.access.TokenGuard"
 TRANSFER_SINCE = (0, 28)
-"""An older vLLM does not start with a weight transfer of ours: it wants more of its class."""
+"""An older vLLM does not start with Holdfast's weight transfer, because it requires more of the
+transfer's class.
+"""
 _WORKER = "holdfast.weights.vllm_worker.WeightWorker"
 _TRANSFER = '{"backend": "holdfast"}'
 _PACKAGE = Path(__file__).parents[1]
 _CPU_OPTIONS = ("--max-num-batched-tokens", "32768")
-"""With fewer, a seeded request ends a vLLM on a CPU ("CPU Generator does not use offset")."""
+"""With fewer tokens, a seeded request ends a vLLM on a CPU ("CPU Generator does not use
+offset").
+"""
 
 
 def command_of(
     vllm: Installation, settings: ServeSettings, *, model: Path, name: str, port: int
 ) -> list[str]:
-    """vLLM's command line."""
+    """Returns vLLM's command line."""
     chosen = settings.vllm or VllmSettings()
     command = [vllm.python, start.__file__, "--model", str(model), "--served-model-name", name]
     command += ["--host", settings.host, "--port", str(port)]
@@ -54,7 +58,7 @@ def command_of(
 
 
 def split_options(text: str) -> list[str]:
-    """The options of `--engine-options`. Raises `UsageError`."""
+    """Splits the text of `--engine-options`. Raises `UsageError`."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -71,7 +75,11 @@ def environment_of(
     token: str,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """`place`: its own folder for what lasts as long as it runs. What the user has set stays."""
+    """Returns the environment variables of vLLM. Variables that the user has set override the
+    defaults.
+
+    `place` is the engine's own folder for files that last as long as it runs.
+    """
     chosen = settings.vllm or VllmSettings()
     defaults = {"VLLM_NO_USAGE_STATS": "1"}
     if vllm.is_cpu:
@@ -95,8 +103,11 @@ def environment_of(
 
 
 def package_folder(place: Path) -> Path:
-    """A folder that has this package and nothing else: beside it, vLLM's Python would find our
-    torch and our transformers before its own."""
+    """Makes a folder that contains only a link to this package.
+
+    If `PYTHONPATH` named the package's own parent folder, vLLM's Python would find this process's
+    torch and transformers before its own.
+    """
     folder = place / "packages"
     folder.mkdir(exist_ok=True)
     link = folder / "holdfast"

@@ -1,4 +1,4 @@
-"""Which vLLM a Python has. Nothing of vLLM is imported: that would take half a minute."""
+"""Finds out which vLLM a Python has, without importing vLLM, which would take half a minute."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 
 OLDEST, NEWEST = (0, 26), (0, 32)
-"""The versions between which Holdfast was tried: docs/engines.md has the table."""
+"""The oldest and newest version with which Holdfast was tried. docs/engines.md has the table."""
 INSTALL = (
     "install one (python3 -m venv .vllm && .vllm/bin/pip install vllm) and name its Python with "
     "--engine-python .vllm/bin/python"
@@ -32,39 +32,43 @@ print(json.dumps({"version": version, "name": names[0], "origin": spec.origin}))
 
 
 class Installation(Struct, frozen=True):
-    """A vLLM, and the Python that has it."""
+    """A vLLM installation, and the Python that has it."""
 
     python: str
     version: str
     folder: Path
-    """Of the package."""
+    """The folder of the package."""
     is_cpu: bool = False
-    """Whether it is built for the CPU."""
+    """Whether this vLLM is built for the CPU."""
 
     @property
     def number(self) -> tuple[int, int]:
-        """(0, 32) of 0.32.0; (0, 0) where it has none."""
+        """The version as a tuple: (0, 32) for 0.32.0, and (0, 0) if the version has no number."""
         match = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
     def caveat(self) -> str:
-        """A line about a version that nobody tried; "" for the others."""
+        """A line about a version that was never tried with Holdfast; "" for other versions."""
         if OLDEST <= self.number <= NEWEST:
             return ""
         tried = f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"
         return f"vllm {self.version} was never tried with Holdfast, which was tried with {tried}"
 
     def knows(self, option: str) -> bool:
-        """Whether its command line has the option, by its source: versions differ in them."""
+        """Returns whether vLLM's command line has the option. Looks in its source, because
+        versions differ.
+        """
         name = option.removeprefix("--").replace("-", "_")
         sources = self.folder.glob("entrypoints/**/cli_args.py")
         return any(name in _text(source) for source in sources)
 
 
 def find_vllm(python: str) -> Installation:
-    """`python`: "" is the one that runs this. Raises `UsageError` with the command that installs
-    a vLLM."""
+    """Finds the vLLM of a Python. For "", takes the Python that runs this process.
+
+    Raises `UsageError` with the command that installs a vLLM.
+    """
     path = python or sys.executable
     if shutil.which(path) is None:
         raise UsageError(f"--engine-python {path}: there is no such program")

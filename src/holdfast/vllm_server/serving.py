@@ -1,10 +1,10 @@
 """The process of `holdfast serve --engine vllm`.
 
-It holds the port from its start, runs vLLM beside it, says where it is, and ends it. Whoever starts
-it cannot tell it from the embedded engine's process: it has the same options and lines of progress,
-and ends with the pipe on its stdin. vLLM's own log goes to stderr.
+It holds the port from its start, runs vLLM as a child process, prints the address, and ends vLLM.
+It has the same options and progress lines as the embedded engine's process, and also ends when its
+stdin closes, so whoever starts it can treat both alike. vLLM's own log goes to stderr.
 
-However this process ends, vLLM ends with it: `start` watches from the other side.
+However this process ends, vLLM ends with it: `start` watches from vLLM's side.
 """
 
 import fcntl
@@ -49,19 +49,19 @@ from holdfast.vllm_server.installation import Installation, find_vllm
 POLL_SECONDS = 0.25
 REPORT_SECONDS = 2.0
 END_SECONDS = 15.0
-"""For vLLM to answer what is in flight and free its GPU, before it is killed."""
+"""How long vLLM may take to answer running requests and free its GPU, before it is killed."""
 _REQUEST_SECONDS = 10.0
 _KEPT_LINES = 400
 _MAX_STAGE = 100
 _PREFIX = re.compile(r"^(\(.*?\) )?([A-Z]+ )?(\d\d-\d\d )?(\d\d:\d\d:\d\d )?(\[[^\]]*\] )?")
-"""What vLLM writes before each message: the process, the level, the time, the line of code."""
+"""The prefix of vLLM's log lines: the process, the level, the time, the line of code."""
 _ERROR = re.compile(r"^([\w.]+: )?[\w.]*(Error|Exception|error): ")
 _NO_CAUSE = ("Engine core initialization failed", "WorkerProc initialization failed")
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 
 
 def serve(settings: ServeSettings) -> int:
-    """Serves until SIGTERM, SIGINT, the end of stdin, or that of vLLM. Raises `UsageError`."""
+    """Serves until SIGTERM, SIGINT, the end of stdin, or the end of vLLM. Raises `UsageError`."""
     check_key_needed(settings)
     vllm = find_vllm((settings.vllm or VllmSettings()).python)
     model = model_path(settings)
@@ -108,7 +108,7 @@ def _share(settings: ServeSettings, vllm: Installation) -> str:
 
 
 def _tell(settings: ServeSettings, line: str) -> None:
-    """To whoever started it, or to people."""
+    """Prints a note: as a line of progress for the parent process, or as a message for people."""
     if settings.progress:
         print(f"{NOTE}{line}", flush=True)  # noqa: T201
     else:
@@ -124,8 +124,10 @@ def _reachable(host: str) -> str:
 
 @contextmanager
 def own_place() -> Iterator[Path]:
-    """A folder for the files of one engine. Those of engines that were killed with everything
-    around them are removed first: nobody holds their locks."""
+    """Creates a folder for the files of one engine, for the duration of the block.
+
+    First removes the folders of killed engines, whose locks nobody holds.
+    """
     root = private_folder(Path(tempfile.gettempdir()) / f"holdfast-vllm-{os.geteuid()}")
     for other in root.iterdir():
         _remove_if_left(other)
@@ -154,7 +156,7 @@ def _remove_if_left(place: Path) -> None:
 
 
 class VllmProcess:
-    """vLLM's server and the processes that it starts, in a group of their own."""
+    """vLLM's server and the processes that it starts, in their own process group."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class VllmProcess:
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Until the end of the block; then none of its processes is left."""
+        """Runs vLLM during the block. After the block, none of its processes is left."""
         self._process = subprocess.Popen(  # noqa: S603  # the user's Python, our own module
             self._command,
             stdin=subprocess.DEVNULL,
@@ -205,8 +207,12 @@ class VllmProcess:
                 self._lines.append(text)
 
     def wait_until_ready(self, settings: ServeSettings) -> None:
-        """Raises `UsageError` with vLLM's own words where it ends by itself. It is reported as
-        long as vLLM computes or reads: whoever waits gives it up when it does neither."""
+        """Waits until vLLM answers. If vLLM ends by itself, raises `UsageError` with vLLM's own
+        words.
+
+        Progress is reported only while vLLM computes or reads, so that the parent can give up on a
+        vLLM that does neither.
+        """
         work, reported = -1, 0.0
         while not self._is_healthy():
             if (code := self._process.poll()) is not None:
@@ -224,7 +230,7 @@ class VllmProcess:
         return f"starting ({(self._lines[-1] if self._lines else 'its imports')[:_MAX_STAGE]})"
 
     def _cause(self) -> str:
-        """The first error in its log: the others follow from it."""
+        """Returns the first error in vLLM's log, because the other errors follow from it."""
         lines = list(self._lines)
         for at, line in enumerate(lines):
             if _ERROR.match(line) and not any(text in line for text in _NO_CAUSE):
@@ -240,7 +246,9 @@ class VllmProcess:
         return True
 
     def name_version(self, version: str) -> bool:
-        """Gives the weights that it was started with their name; False where it has no route."""
+        """Tells vLLM the version of the weights that it was started with. Returns False if vLLM
+        has no such route.
+        """
         if version == ServeSettings().version:
             return True
         try:
@@ -263,7 +271,7 @@ class VllmProcess:
             return
 
     def wait_for_end(self) -> int:
-        """Returns when it has to end (0), or has ended (1)."""
+        """Waits for a signal to end, and returns 0. If vLLM ends first, returns 1."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: self._stop.set())
         while self._process.poll() is None:
@@ -274,7 +282,9 @@ class VllmProcess:
         return 1
 
     def _end(self) -> None:
-        """First its server alone, which ends the others. What is left of the group is killed."""
+        """Ends the server, which ends vLLM's other processes. Then kills the processes of the
+        group that are left.
+        """
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self._process.terminate()
             self._process.wait(END_SECONDS)
@@ -287,7 +297,7 @@ class VllmProcess:
 
 
 def _group(group: int) -> list[int]:
-    """The processes of a group that still run."""
+    """Returns the processes of a group that still run."""
     numbers = []
     for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if entry.name.isdecimal():

@@ -1,12 +1,13 @@
-"""What each of vLLM's processes runs first: it ends with its owner, and leaves nothing behind.
+"""Runs first in each of vLLM's processes, so that it ends with its owner and leaves nothing behind.
 
-vLLM's server, its engine and its workers are processes apart, and a kill that hits one of them, or
-the process that started them, would leave the others with the GPU's memory. So each of them
-watches the owner: the first that sees it gone removes what is left and kills the whole group.
+vLLM's server, its engine and its workers are separate processes. A kill that hits only one of them,
+or the process that started them, would leave the others with the GPU's memory. So each process
+watches the owner. The first process that sees the owner gone removes leftover files and kills the
+whole group.
 
-This file is vLLM's main module: multiprocessing imports it again in each process that it starts
-anew, and forked ones get the watch by a hook. It is run by vLLM's Python, so it uses the standard
-library alone.
+This file is vLLM's main module. multiprocessing imports it again in each process that it spawns,
+and a hook starts the watch in forked processes. It is run by vLLM's Python, so it uses only the
+standard library.
 """
 
 import contextlib
@@ -21,19 +22,23 @@ import threading
 from multiprocessing import shared_memory
 
 OWNER, PLACE = "HOLDFAST_ENGINE_OWNER", "HOLDFAST_ENGINE_PLACE"
-"""Environment variables: the process that these end with, and the folder of their files."""
+"""Environment variables that name the owner, with which these processes end, and the folder of
+their files.
+"""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where Linux keeps it
 _SERVER = "vllm.entrypoints.openai.api_server"
 
 
 def identity(pid: int) -> str:
-    """A process, by its number and the time of its start: numbers are used again."""
+    """Identifies a process by its number and the time of its start, because numbers are used
+    again.
+    """
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return f"{pid}:{file.read().rsplit(')', 1)[1].split()[19]}"
 
 
 def watch() -> None:
-    """From here on, this process ends with its owner."""
+    """Makes this process end with its owner."""
     owner = os.environ[OWNER]
     pid = int(owner.partition(":")[0])
     try:
@@ -55,7 +60,7 @@ def _follow(handle: int) -> None:
 
 
 def end_group() -> None:
-    """Kills all processes of this group, itself among them."""
+    """Removes leftover files and kills all processes of this group, including this one."""
     with contextlib.suppress(OSError):
         remove_leftovers(os.environ[PLACE])
     os.killpg(0, signal.SIGKILL)
@@ -73,7 +78,7 @@ def shared_prefix(place: str) -> str:
 
 
 def remove_leftovers(place: str) -> None:
-    """The folder of an engine, and its shared memory."""
+    """Removes the folder of an engine, and its shared memory."""
     for path in glob.glob(os.path.join(SHARED_MEMORY, f"{shared_prefix(place)}*")):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -1,5 +1,8 @@
-"""A file that is whole or absent. The content goes to a new file beside the target and replaces it
-when everything is on disk. A kill leaves the old file, or none. A journal is never overwritten."""
+"""Writes a file so that it is either whole or absent.
+
+The content goes to a new file beside the target. When everything is on disk, the new file replaces
+the target. A kill leaves the old file, or no file. A journal is never overwritten.
+"""
 
 import contextlib
 import os
@@ -12,8 +15,10 @@ from holdfast.records.errors import UsageError
 
 
 def target_of(path: Path) -> Path:
-    """The file to replace: never a device, never a journal or what lies beside one and belongs to
-    it, and what a link points to rather than the link."""
+    """Returns the file to replace. For a link, returns the file that the link points to.
+
+    Raises `UsageError` for a device, for a journal, and for the files that belong to a journal.
+    """
     if str(path) == "-":
         raise UsageError("this cannot be written to standard output; name a file instead of '-'")
     target = path.resolve() if path.is_symlink() else path
@@ -34,7 +39,9 @@ def target_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """The new file's path; it takes its place where the block ends without an error."""
+    """Yields the path of a new file, which replaces the target if the block ends without an
+    error.
+    """
     target = target_of(path)
     try:
         part = _part(target)
@@ -49,7 +56,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def _part(target: Path) -> Path:
-    """A new file beside the target, that nobody could have put there before."""
+    """Creates a new file beside the target, under a random name that nobody can have prepared."""
     part = target.parent / f".holdfast-{secrets.token_hex(8)}.part"
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
     return part

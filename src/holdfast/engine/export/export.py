@@ -1,8 +1,8 @@
-"""A run's data, row by row: samples, EvaluationRows, trajectories, failures.
+"""Exports a run's data row by row: samples, EvaluationRows, trajectories, failures.
 
-Rows come in (task, sample, branch) order, whatever the order in which they were made. `samples`
-and `rows` hold nothing that may differ between a disturbed and an undisturbed run: no clocks, no
-attempt numbers. Two exports can be compared byte for byte.
+Rows come in (task, sample, branch) order, not in the order in which they were made. `samples` and
+`rows` contain only what is the same in a disturbed and an undisturbed run: no clocks and no attempt
+numbers. Two exports can be compared byte for byte.
 """
 
 from collections.abc import AsyncIterator
@@ -55,7 +55,11 @@ async def rows(
     logprobs: Accepted = Accepted.PROCESSED,
     prices: Prices | None = None,
 ) -> AsyncIterator[Row]:
-    """`apart`: of `ROWS`, each sample has its own. `prices`: rows and trajectories have costs."""
+    """Yields the rows of one kind.
+
+    With `apart`, every sample has its own row in `ROWS`. With `prices`, rows and trajectories
+    contain costs.
+    """
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
             async for sample in group_samples(
@@ -84,7 +88,7 @@ async def rows(
 
 
 async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[TrajectoryRow]]]:
-    """Each task that the run still has, with its trajectories."""
+    """Returns the tasks that are still in the run, each with its trajectories."""
     tasks = await journal.tasks(run)
     listed = [row for row in await journal.trajectories(run) if not row.resting]
     groups = groupby(listed, key=lambda row: row.ordinal)
@@ -92,8 +96,11 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 
 
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
-    """The recorded history. A bad record, or a row that contradicts a settled log, raises with the
-    trajectory's name; none is skipped."""
+    """Returns the recorded history of a trajectory.
+
+    Raises `JournalCorrupt` with the trajectory's name if a record is bad, or if the row contradicts
+    a settled log. No record is skipped.
+    """
     try:
         return history_of_row(row, await journal.history(row.id))
     except JournalCorrupt as error:
@@ -108,7 +115,8 @@ async def group_samples(
     fixed: bool,
     logprobs: Accepted = Accepted.PROCESSED,
 ) -> AsyncIterator[Sample]:
-    """Only whole, kept groups: part of one would shift the baseline that it is compared with.
+    """Yields the samples of a group if the whole group is settled and kept. A part of a group would
+    shift the baseline that its samples are compared with.
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """
@@ -130,7 +138,9 @@ async def group_samples(
 
 
 def is_kept(group: list[TrajectoryRow], run: Run) -> bool:
-    """Whether it is whole, and the run keeps it with the valid members that it has."""
+    """Returns whether all members are settled, and the run keeps a group with this many valid
+    members.
+    """
     if not all(member.settled for member in group):
         return False
     valid = valid_members([member.status for member in group])
@@ -215,7 +225,9 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
 
 
 def message_row(message: object) -> Row:
-    """A message with its content, even if the content is empty, so that readers need no check."""
+    """Returns a message as a dict. It always has `content`, even if it is empty, so that
+    readers need no check.
+    """
     row: dict[str, Any] = msgspec.to_builtins(message)
     if calls := row.get("tool_calls"):
         row["tool_calls"] = [{"id": call["id"], "type": "function", **call} for call in calls]
@@ -243,7 +255,10 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
 
 
 def _mean_logprob(step: Generated) -> float | None:
-    """None where the engine gave none: a mean of nothing would read as certainty."""
+    """Returns the mean logprob of a generation.
+
+    Returns None if the engine gave no logprobs, because a mean of 0 would look like certainty.
+    """
     logprobs = unpack_logprobs(step.logprobs)
     return sum(logprobs) / len(logprobs) if logprobs else None
 

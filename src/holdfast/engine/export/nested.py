@@ -1,7 +1,8 @@
-"""Messages in one shape, whatever they hold: for columns of tables, which have one type.
+"""Gives all messages one shape, because a table column has one type.
 
-A content is a text or, where it has parts, null, and the parts are in `parts`; what a part holds
-beside text and image is in `others`, as JSON text. `holdfast.tasks.files` reads it back.
+`content` is a text. If a message has content parts, `content` is null and `parts` lists them.
+`others` holds the remaining fields of a message or part as JSON text. `holdfast.tasks.files` reads
+this shape back.
 """
 
 from collections.abc import Mapping
@@ -11,17 +12,17 @@ import msgspec
 from holdfast.engine.export.row_tokens import Fields
 
 OTHER_FIELDS = "others"
-"""For what no schema can know: JSON text."""
+"""The field for values that have no place in the schema, as JSON text."""
 _MESSAGE = (
     *("role", "content", "parts", "reasoning_content", "name", "tool_call_id", "tool_calls"),
 )
 
 _LISTS = (list, tuple)
-"""Of a record, they are tuples."""
+"""A list from JSON is a `list`. A list in a record is a `tuple`."""
 
 
 def nested_message(message: Mapping[str, object]) -> Fields:
-    """A message of a chat API with every member, null where it is absent."""
+    """Returns a chat API message with every field of the shape. Absent fields are null."""
     content = message.get("content")
     has_parts = isinstance(content, _LISTS)
     fields: Fields = {name: message.get(name) for name in _MESSAGE}

@@ -1,7 +1,7 @@
-"""Prices: what tokens cost, by model, from a table of the user's.
+"""Prices: what tokens cost for each model, from a table that the user provides.
 
-Money is never recorded: it is a table's word on recorded tokens, so that a corrected table corrects
-every figure.
+Costs are never recorded. They are computed from recorded tokens and the table, so a corrected table
+corrects every figure.
 """
 
 import json
@@ -20,14 +20,14 @@ from holdfast.records.errors import UsageError
 from holdfast.records.usage import Usage
 
 VARIABLE = "HOLDFAST_PRICES"
-"""The environment variable that names the table where no option does."""
+"""The environment variable that names the price table if no option does."""
 ANY_MODEL = "*"
 _MILLION = 1_000_000
 _EXAMPLE = '[models."NAME"] with prompt = 0.15 and completion = 0.60, for a million tokens'
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a million tokens of each kind."""
+    """Prices for a million tokens of each kind."""
 
     prompt: float
     completion: float
@@ -48,12 +48,12 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(Struct, frozen=True):
-    """What usages cost by a table."""
+    """What the given usage costs according to a table."""
 
     amount: float
     currency: str
     unpriced: tuple[str, ...] = ()
-    """Models that were used and have no price: nothing of them is in the amount."""
+    """Models that were used and have no price. Their usage is not in the amount."""
 
     def __str__(self) -> str:
         missing = f", without {', '.join(self.unpriced)}: no price" if self.unpriced else ""
@@ -64,7 +64,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
     """A table of prices."""
 
     models: dict[str, Price] = {}
-    """`*` is every model that is not named."""
+    """Prices by model. `*` stands for every model that is not named."""
     currency: str = "USD"
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
         return self.models.get(model) or self.models.get(ANY_MODEL)
 
     def cost_of(self, used: Mapping[str, Usage]) -> Cost:
-        """Of all models together."""
+        """Returns the total cost of all models."""
         amounts, unpriced = [], []
         for model, usage in used.items():
             price = self.price_of(model)
@@ -91,12 +91,14 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def money(amount: float) -> str:
-    """An amount of money: whole cents if it is large, significant digits if it is small."""
+    """Formats an amount of money: in whole cents from 1 up, and with up to six decimals below 1."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.6f}".rstrip("0").ljust(4, "0")
 
 
 def as_prices(prices: object) -> Prices:
-    """From Python: a table, the file of one, or its entries by model. Raises `UsageError`."""
+    """Returns the given price table, reads it from a file, or makes it from a dict of prices by
+    model. Raises `UsageError`.
+    """
     if isinstance(prices, Prices):
         return prices
     if isinstance(prices, str | os.PathLike):
@@ -108,18 +110,20 @@ def as_prices(prices: object) -> Prices:
 
 
 def chosen_prices(path: str | None) -> Prices | None:
-    """The table of an option; without it, what the environment names."""
+    """Returns the price table at `path`. Without a path, returns the table that the environment
+    names.
+    """
     return default_prices() if path is None else read_prices(Path(path))
 
 
 def default_prices() -> Prices | None:
-    """The table that the environment names."""
+    """Returns the price table that the environment variable names, or None."""
     path = os.environ.get(VARIABLE)
     return read_prices(Path(path), source=f"{path} (of {VARIABLE})") if path else None
 
 
 def read_prices(path: Path, *, source: str = "") -> Prices:
-    """A TOML or JSON file. Raises `UsageError` that names it."""
+    """Reads prices from a TOML or JSON file. Raises a `UsageError` that names the file."""
     source = source or str(path)
     text = read_text_file(path, f"prices {source}")
     try:
@@ -131,7 +135,7 @@ def read_prices(path: Path, *, source: str = "") -> Prices:
 
 
 def _explain(fields: object) -> str:
-    """What is wrong with the first invalid price; "" if all are valid."""
+    """Says what is wrong with the first invalid price; "" if all are valid."""
     models = fields.get("models") if isinstance(fields, Mapping) else None
     for name, price in models.items() if isinstance(models, Mapping) else ():
         try:

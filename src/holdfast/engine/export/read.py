@@ -1,4 +1,4 @@
-"""Reading a run from Python: what it gave, typed, one at a time."""
+"""Reads the samples and trajectories of a run from Python, typed, one at a time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,13 +21,15 @@ async def samples(
     fixed_groups: bool = False,
     logprobs: str = Accepted.PROCESSED,
 ) -> AsyncIterator[Sample]:
-    """What `export --what samples` writes: of groups that are settled and kept, in its order.
+    """Yields the samples of settled and kept groups, as `export --what samples` writes them, in the
+    same order.
 
-    `logprobs`: "processed" raises `NotTrainable` at logprobs that are known not to be of the
-    distribution that was sampled from; "raw" gives it as it is (`Sample.logprobs_mode`).
+    With `logprobs="processed"`, raises `NotTrainable` at logprobs that are known to come from
+    another distribution than the sampled one. With "raw", yields such logprobs as they are
+    (`Sample.logprobs_mode`).
 
-    A journal that is named by its path is opened to read, and closed at the end. `UsageError` if
-    there is no such run; `JournalCorrupt` names the trajectory that cannot be read.
+    A journal given by its path is opened for reading, and closed at the end. Raises `UsageError` if
+    there is no such run. `JournalCorrupt` names the trajectory that cannot be read.
     """
     accepted = _accepted(logprobs)
     async with opened_to_read(journal) as opened:
@@ -40,9 +42,9 @@ async def samples(
 
 
 async def trajectories(journal: Journal | str | Path, run: str) -> AsyncIterator[TrajectoryView]:
-    """Every trajectory of the run, finished or not, by task and sample; read when its turn comes.
+    """Yields every trajectory of the run, finished or not, by task and sample.
 
-    The rest is as with `samples`.
+    Each history is read when its turn comes. The journal and the errors are as with `samples`.
     """
     async with opened_to_read(journal) as opened:
         for task, members in await groups_of(opened, await run_named(opened, run)):
@@ -59,7 +61,11 @@ def _accepted(logprobs: str) -> Accepted:
 
 @asynccontextmanager
 async def opened_to_read(journal: Journal | str | Path) -> AsyncIterator[Journal]:
-    """One that is named by its address is closed at the end; one that was open stays so."""
+    """Yields a journal for reading.
+
+    A journal given by its address is opened here and closed at the end. A journal object that the
+    caller opened stays open.
+    """
     check_journal(journal)
     if not isinstance(journal, str | Path):
         yield journal

@@ -1,7 +1,7 @@
-"""The messages of a row, with what environments said about them.
+"""The messages of a row, with what environments reported about them.
 
-A task that was made from a row holds, under `HELD`, what tasks have no place for; here it is put
-back. A message that answers a step in an environment has the step's reward as
+A task made from a row keeps, under `HELD`, the fields that tasks have no place for. They are put
+back here. A message that answers an environment step gets the step's reward as
 `control_plane_step`.
 """
 
@@ -26,14 +26,19 @@ from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 HELD = "evaluation_row"
-"""In a task's metadata: `messages` (by their index, whole), and `columns` with names that clash."""
+"""A key in a task's metadata. It holds `messages` (whole, by their index), and `columns` with
+names that clash.
+"""
 
 RETURNED = "returned_row"
-"""The name of the value that a processor of rows recorded: the row that it gave back."""
+"""The name of the recorded value that holds the row that a processor of rows gave back."""
 
 
 def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
-    """What such a processor returned for the row, except one field; {} for other rollouts."""
+    """Returns the row that a processor of rows gave back, without the field `but`.
+
+    Returns {} for rollouts that return no row.
+    """
     step = view.history.steps.get("0")
     if not isinstance(step, ValueRecorded) or step.name != RETURNED:
         return {}
@@ -43,7 +48,9 @@ def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
 
 
 def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fields]:
-    """The conversation that ends with `last`; without it, the main one."""
+    """Returns the messages of the conversation that ends with `last`. Without `last`, returns the
+    main conversation.
+    """
     held = mapping_in(held_of(view.task), "messages")
     conversation = referenced(view.history, view.task, last)
     fields = [_fields(message, held) for message in conversation]
@@ -77,7 +84,7 @@ def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
 
 
 class _Earned(Struct, frozen=True):
-    """What an environment reported for one step, or for several that one message answers."""
+    """What an environment reported for one step, or for several steps that one message answers."""
 
     reward: float
     terminated: bool
@@ -106,9 +113,12 @@ class _Earned(Struct, frozen=True):
 def _steps(
     history: History, conversation: Sequence[ReferencedMessage], *, whole: bool
 ) -> dict[int, _Earned]:
-    """What was earned, by the index of the message that answers the step. In the `whole`
-    trajectory, a step that no message of ours answers (the rollout told the model in its own words,
-    or did not) is with the next one after it, so that nothing that was earned is missing."""
+    """Returns what steps earned, by the index of the message that answers the step.
+
+    Some steps have no answering message, for example if the rollout told the model in its own
+    words. With `whole`, such a step counts at the next message after it, so that no reward is
+    missing.
+    """
     answered = {
         entry.reference.partition(":")[2]: at
         for at, entry in enumerate(conversation)
@@ -127,7 +137,9 @@ def _steps(
 
 
 def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
-    """The first message that the model was told after the step; the last reply where none was."""
+    """Returns the index of the first message that the model was told after the step. If there is no
+    such message, returns the index of the last reply.
+    """
     replies = [
         at
         for at, entry in enumerate(conversation)
@@ -142,7 +154,7 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
 
 
 def _step(history: History, path: str) -> _Earned | None:
-    """What the step earned; None if it cannot earn anything."""
+    """Returns what the step earned, or None if the step cannot earn anything."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
         return _Earned(step.reward, step.done, step.truncated)
@@ -159,6 +171,6 @@ def _termination(view: TrajectoryView, *, terminated: bool) -> str:
 
 
 def mapping_in(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """The mapping with that name; {} without one."""
+    """Returns the mapping with that name, or {} if there is none."""
     value = holder.get(name)
     return value if isinstance(value, Mapping) else {}

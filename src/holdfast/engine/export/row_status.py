@@ -1,6 +1,6 @@
-"""How a trajectory ended, in the words of a row: a status with its details.
+"""Describes how a trajectory ended, in the words of a row: a status with its details.
 
-A failure is a status with its root error, never a score (I5).
+A failure becomes a status with its root error, never a score (I5).
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _TERMINATIONS = {
     Truncation.CONTEXT_OVERFLOW.value: "length",
     "max_turns": "max_steps",
 }
-"""eval-protocol's words for our reasons; other reasons are given as they are."""
+"""eval-protocol's words for Holdfast's reasons. Other reasons are passed on unchanged."""
 
 
 def termination(view: TrajectoryView) -> str:
-    """Why a truncated trajectory ended."""
+    """Returns why a truncated trajectory ended."""
     return _TERMINATIONS.get(view.reason, view.reason)
 
 

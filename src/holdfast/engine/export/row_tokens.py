@@ -1,9 +1,9 @@
 """The token fields of a row: what `execution_metadata.extra` holds for a trainer.
 
-Two layouts. *Group*: the samples of one prompt side by side, `completion_ids[i]` the whole of
-sample i. *Flat*: one branch of one trajectory, `completion_ids[0]` everything after the first
-prompt, with masks and the boundaries of its turns. Token ids come from the records alone; where an
-engine gave none, there are no token fields.
+There are two layouts. *Group*: the samples of one prompt side by side; `completion_ids[i]` is all
+of sample i. *Flat*: one branch of one trajectory; `completion_ids[0]` is everything after the first
+prompt, with masks and turn boundaries. Token ids come only from the records. If the engine gave no
+ids, the row has no token fields.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ NAMES = frozenset(
         *("branch", "loss_mask", "turn_boundaries", "token_turn_traces", "logprobs_mode"),
     }
 )
-"""All names that are ours in `extra`, whether a row has them or not."""
+"""All names in `extra` that Holdfast fills, even if a row lacks some of them."""
 
 
 class RowTurn(Struct, frozen=True):
-    """A generation at its place in the token stream of a branch."""
+    """A generation with its position in the token stream of a branch."""
 
     step: Generated
     start: int
@@ -53,7 +53,9 @@ class Branch(Struct, frozen=True):
 
 
 def branches_of(view: TrajectoryView) -> list[Branch]:
-    """In the order, and with the indices, of the exported samples."""
+    """Returns the branches of a trajectory, in the order and with the indices of the exported
+    samples.
+    """
     key = view.key
     samples = samples_of(view.history, task=key.task, group=key.task, sample=key.sample)
     lanes = _lanes(view.history)
@@ -65,7 +67,7 @@ def branches_of(view: TrajectoryView) -> list[Branch]:
 
 
 def _lanes(history: History) -> list[list[RowTurn]]:
-    """The turns of each path from the root to a leaf, without turns that a fork cut off."""
+    """Returns the turns of each path from the root to a leaf, without turns that a fork cut off."""
     ends: dict[str, tuple[list[RowTurn], int]] = {}
     lanes: list[list[RowTurn]] = []
     for step in with_tokens(history):
@@ -79,7 +81,10 @@ def _lanes(history: History) -> list[list[RowTurn]]:
 
 
 def _lane(step: Generated, base: tuple[list[RowTurn], int] | None) -> tuple[list[RowTurn], int]:
-    """The lane that a step goes on with, or a new one, and the tokens that it keeps."""
+    """Returns the turns and the number of tokens that a step continues from.
+
+    This is the lane of its base, a shortened copy of the lane, or a new lane.
+    """
     if base is None:
         return [], 0
     lane, length = base
@@ -89,7 +94,7 @@ def _lane(step: Generated, base: tuple[list[RowTurn], int] | None) -> tuple[list
 
 
 def group_fields(views: Sequence[TrajectoryView]) -> Fields:
-    """Samples of one prompt, each a single generation."""
+    """Returns the token fields for samples of one prompt, each a single generation."""
     steps = [view.history.generations[0] for view in views]
     fields: Fields = {}
     if all(step.ids for step in steps):
@@ -110,7 +115,9 @@ def group_fields(views: Sequence[TrajectoryView]) -> Fields:
 
 
 def flat_fields(view: TrajectoryView, branch: Branch | None, *, turn_traces: bool) -> Fields:
-    """One trajectory, or one branch of it; without tokens when there is no branch to show."""
+    """Returns the token fields of one trajectory, or of one of its branches. Without a branch,
+    there are no tokens.
+    """
     steps = [turn.step for turn in branch.turns] if branch else main_turns(view.history)
     fields = {} if branch is None else _tokens(branch)
     if branch is not None and turn_traces:
@@ -148,7 +155,9 @@ def _after(first: int, spans: Sequence[VersionSpan]) -> list[object]:
 
 
 def _traces(branch: Branch) -> list[Fields]:
-    """Every turn with its whole prompt: this grows with the square of the turns."""
+    """Returns every turn with its whole prompt. The size grows with the square of the number of
+    turns.
+    """
     ids, logprobs = branch.sample.token_ids, branch.sample.logprobs
     return [
         {
@@ -162,10 +171,10 @@ def _traces(branch: Branch) -> list[Fields]:
 
 
 def completion_text(message: Message) -> str:
-    """The reply's text from the parsed message, then its tool calls.
+    """Returns the reply's text from the parsed message, followed by its tool calls.
 
-    Reasoning and special tokens are not in it: it is for people and scorers. The exact text is in
-    the ids.
+    The text is for people and scorers. It has no reasoning and no special tokens; the exact text is
+    in the ids.
     """
     calls = [
         f'<tool_call>{{"name": {msgspec.json.encode(call.name).decode()}, '

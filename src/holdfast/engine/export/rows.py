@@ -1,11 +1,13 @@
 """EvaluationRow: a run's data in the shape that eval-protocol writes.
 
-One row per task where all its samples are single replies to one prompt, else one per trajectory
-and branch. A row holds nothing that may differ between a disturbed and an undisturbed run: no
-clocks (`created_at` is left out), no generated ids, no attempt numbers. A failure is a status with
-its root error, never a score (I5): a sample that failed is absent from every list. Where a rollout
-did nothing at all, the row is what it was: its recorded status, tokens and usage stay. A row says
-of no other conversation than its own: what a simulated user generated is no turn of it.
+If all samples of a task are single replies to one prompt, the task has one row. Otherwise there is
+one row for each trajectory and branch.
+
+A row contains only what is the same in a disturbed and an undisturbed run: no clocks (`created_at`
+is left out), no generated ids, no attempt numbers. A failure is a status with its root error, never
+a score (I5): a failed sample is absent from every list. If the rollout did nothing, the row keeps
+the status, tokens and usage that it came with. A row describes only its own conversation: what a
+simulated user generated is not a turn of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +49,9 @@ _OWN_PLACES = frozenset(
         *("completion_params", "dataset_info", "session_data", "extra"),
     }
 )
-"""What of a task's metadata is no column of its row, but has its place, or is not repeated."""
+"""Keys of a task's metadata that become no column of its row, because they have their own place
+or are not repeated.
+"""
 _METRIC: Fields = {"is_score_valid": True, "reason": "", "data": {}}
 
 
@@ -59,18 +63,21 @@ def evaluation_rows(
     apart: bool = False,
     prices: Prices | None = None,
 ) -> list[Fields]:
-    """The rows of one settled group, in (sample, branch) order.
+    """Returns the rows of one settled group, in (sample, branch) order.
 
-    With `turn_traces` every row is one trajectory's, and each of its turns has its whole prompt.
-    With `apart` every row is one trajectory's, whatever becomes of its group in training.
-    With `prices`, each row says what its usage costs.
+    With `turn_traces`, every row is one trajectory's, and each of its turns has its whole prompt.
+    With `apart`, every row is one trajectory's, even if its group is dropped from training. With
+    `prices`, each row has the cost of its usage.
     """
     rows = _rows(spec, group, turn_traces=turn_traces, apart=apart)
     return rows if prices is None else [_with_cost(row, spec, prices) for row in rows]
 
 
 def _with_cost(row: Fields, spec: RunSpec, prices: Prices) -> Fields:
-    """By the counts of the row itself, which know of no cache, and under eval-protocol's names."""
+    """Returns the row with its costs under eval-protocol's names.
+
+    The costs come from the row's own token counts, which do not know which tokens were cached.
+    """
     execution = mapping_in(row, "execution_metadata")
     usage, price = mapping_in(execution, "usage"), prices.price_of(spec.model)
     if price is None or not usage or "cost_metrics" in execution:
@@ -101,7 +108,9 @@ def _rows(
 
 
 def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
-    """Whether all are single replies to the same prompt, so that they share its ids."""
+    """Returns whether all trajectories are single replies to the same prompt, so that they share
+    its ids.
+    """
     steps = [view.history.generations for view in valid]
     if any(len(own) != 1 for own in steps):
         return False
@@ -112,9 +121,9 @@ def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
 
 
 def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
-    """The row of one trajectory's main conversation, whatever the others of its group are like.
+    """Returns the row of one trajectory's main conversation, independent of the rest of its group.
 
-    Without `extra`, which costs more than all the rest: see `extra_fields`.
+    The row has no `extra`, which costs more than all the rest: see `extra_fields`.
     """
     steps = main_turns(view.history)
     return _row(
@@ -130,14 +139,16 @@ def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
 
 
 def is_untouched(view: TrajectoryView) -> bool:
-    """Whether nothing was generated, done or earned: the row that came in goes out as it is."""
+    """Returns whether the rollout generated, did and earned nothing. Then the row goes out as it
+    came in.
+    """
     if view.status is not Status.COMPLETED or view.history.steps:
         return False
     return view.history.finished is not None and view.history.finished.reward is None
 
 
 def extra_fields(view: TrajectoryView) -> Fields:
-    """The fields of `extra` in such a row."""
+    """Returns the `extra` fields for the row that `row_fields` makes."""
     if is_untouched(view):
         return _inherited(view)
     last, branch = main_end(view.history), None
@@ -158,8 +169,10 @@ def _usage_of(steps: Sequence[Generated]) -> Fields | None:
 
 
 def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
-    """The usage that an engine without tokens reports, summed over the turns. Each prompt counts in
-    full, because nobody knows which tokens repeat."""
+    """Returns the usage that an engine without tokens reports, summed over the turns.
+
+    Each prompt counts in full, because nobody knows which tokens repeat.
+    """
     used = sum((step.counted for step in steps), NOTHING)
     if used == NOTHING:
         return None
@@ -240,7 +253,7 @@ def _failed_row(spec: RunSpec, view: TrajectoryView, failed: list[Fields]) -> Fi
 
 
 def _dropped_row(spec: RunSpec, group: Sequence[TrajectoryView], valid: int) -> Fields:
-    """A group that the run's policy does not keep: there, but with nothing to train on."""
+    """Returns the row of a dropped group. The row exists, but has nothing to train on."""
     failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
     message = f"the group was dropped: {valid} of {len(group)} samples are valid"
     return _row(
@@ -289,7 +302,9 @@ def _row(
 
 
 def _merge_returned(fields: Fields, returned: Fields) -> Fields:
-    """The row that a processor of rows gave back, with what the records know beyond it."""
+    """Returns the row that a processor of rows gave back, completed with fields from the
+    records.
+    """
     metadata, recorded = (
         mapping_in(fields, "input_metadata"),
         mapping_in(fields, "execution_metadata"),
@@ -309,8 +324,9 @@ def _present(**fields: object) -> Fields:
 
 
 def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
-    """The task's own metadata, with the parameters that the engine really received, if they are
-    recorded."""
+    """Returns the task's own metadata, with the parameters that the engine really received, if they
+    are recorded.
+    """
     task, untouched = view.task, is_untouched(view)
     own = mapping_in(task.metadata, "input_metadata")
     params = {
@@ -330,7 +346,7 @@ def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, 
 
 
 def _columns(task: Task) -> Fields:
-    """Columns of the data set that a row has no field for."""
+    """Returns the columns of the data set that a row has no field for."""
     held = held_of(task)
     merged = held.get("merged")
     aside = {*merged, *_OWN_PLACES} if isinstance(merged, list) else _OWN_PLACES
@@ -339,7 +355,7 @@ def _columns(task: Task) -> Fields:
 
 
 def _inherited(view: TrajectoryView) -> Fields:
-    """What the task had in `extra`. Our own names replace the task's if they have a value."""
+    """Returns what the task had in `extra`, without the names that Holdfast fills itself."""
     brought = {
         **mapping_in(mapping_in(view.task.metadata, "execution_metadata"), "extra"),
         **mapping_in(view.task.metadata, "extra"),
@@ -357,7 +373,7 @@ def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
 
 
 def _usage(prompt: int, sampled: int) -> Fields:
-    """Each token counts once, however often it was part of a prompt."""
+    """Returns token counts in which each token counts once, even if several prompts repeat it."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
@@ -366,7 +382,7 @@ def _usage(prompt: int, sampled: int) -> Fields:
 
 
 def _evaluation(view: TrajectoryView) -> Fields | None:
-    """The evaluation of a row; None if nothing was scored. A missing score is not a zero."""
+    """Returns the evaluation of a row, or None without a score. A missing score is not a zero."""
     scored = view.history.scored if view.status.is_outcome else None
     if view.reward is None and scored is None:
         return None
@@ -385,7 +401,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
 
 
 def _stated(details: Mapping[str, object]) -> Fields:
-    """The scorer's own statement; its metrics leave out what is standard."""
+    """Returns the scorer's own statement, with the default fields that its metrics leave out."""
     metrics = {
         name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
         for name, metric in mapping_in(details, "metrics").items()

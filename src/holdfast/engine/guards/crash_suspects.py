@@ -1,7 +1,8 @@
-"""Suspects: the process crashed again and again while these trajectories had calls in flight.
+"""Suspects: trajectories that had calls in flight each time the process crashed.
 
-The more crashes, the fewer suspects run at once; in the end they run one by one. By then those that
-only ran beside the culprit have gone on, and the one that kills the process is the only one left.
+The more crashes, the fewer suspects run at once; in the end they run one by one. By then, the
+trajectories that only ran beside the culprit have finished their calls, and only the culprit is
+left.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ MAX_AT_ONCE = 1024
 
 
 def allowed_at_once(crashes: int) -> int:
-    """How many suspects may run together, if one of them has this crash count."""
+    """Returns how many suspects may run together if one of them has this crash count."""
     return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECT_AFTER_CRASHES))
 
 
 class Slots:
-    """The bound on how many trajectories run at once."""
+    """Bounds how many trajectories run at once."""
 
     def __init__(self, count: int):
         self._semaphore = asyncio.Semaphore(count)
@@ -37,10 +38,10 @@ class Slots:
 
 
 class Slot:
-    """One acquired slot, which is given up once only."""
+    """One acquired slot. Giving it up a second time does nothing."""
 
     def __init__(self, slots: Slots):
-        """`slots` was acquired by the caller."""
+        """The caller has acquired a slot of `slots`."""
         self._slots = slots
         self._is_held = True
 
@@ -55,17 +56,20 @@ class Slot:
 
 
 class Suspects:
-    """The suspects that one process runs."""
+    """The suspects that this process runs."""
 
     def __init__(self, stop: Stop):
         self._stop = stop
         self._running: list[int] = []
-        """The crash count of each."""
+        """The crash count of each running suspect."""
         self._left = asyncio.Event()
 
     @asynccontextmanager
     async def turn(self, crashes: int, slot: Slot) -> AsyncIterator[None]:
-        """Held while a trajectory with this crash count runs. It waits outside its slot."""
+        """Runs the block when there is room for a trajectory with this crash count.
+
+        While it waits, it gives up its slot.
+        """
         if crashes < SUSPECT_AFTER_CRASHES:
             yield
             return

@@ -1,11 +1,12 @@
-"""The event loop of a command: user code does not end it, and a blocked loop fails nobody else.
+"""The event loop of a command: user code cannot end it, and a blocked loop fails no other
+trajectory.
 
-asyncio lets `SystemExit` and `KeyboardInterrupt` out of any task or callback, and out of the loop
-with it; and any code can stop the loop. Here the error goes to whatever awaits that task (a rollout
-then fails with it), and the loop goes on.
+asyncio lets `SystemExit` and `KeyboardInterrupt` out of any task or callback, and then out of the
+loop. Any code can stop the loop, too. Here the error goes to the code that awaits the task, so that
+only its rollout fails and the loop goes on.
 
-All of this is for a loop, or a process, that belongs to the command line or the pytest plugin. A
-library call in a user's own loop changes nothing about that loop, its clock, or the collector.
+This applies to a loop or a process that belongs to the command line or the pytest plugin. A library
+call in a user's own loop changes nothing about that loop, its clock, or the garbage collector.
 """
 
 import asyncio
@@ -27,15 +28,19 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")
 _log = logging.getLogger("holdfast.engine")
 _thresholds: list[tuple[int, int, int]] = []
-"""The thresholds that each `fewer_collections` met. The last block to end restores the first."""
+"""The collector's thresholds at the start of each open `fewer_collections` block. The last
+block to end restores the first entry.
+"""
 
 
 class MainCancelled(HoldfastError):
-    """Code in this process cancelled the command itself; no signal did."""
+    """Code in this process, not a signal, cancelled the command."""
 
 
 def run_in_own_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """As `asyncio.run`, with a patient clock. Only `main` itself and a real interrupt end it."""
+    """Runs `main` as `asyncio.run` does, with a patient clock. Only `main` itself and a real
+    interrupt end the loop.
+    """
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         install_patient_clock(loop)
@@ -60,7 +65,9 @@ def run_in_own_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _is_real(error: BaseException) -> bool:
-    """Whether it may come from the keyboard: once signals are handled, none raises anything."""
+    """Returns whether the error can come from the keyboard. After Holdfast installed its signal
+    handlers, a signal raises no error.
+    """
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return isinstance(error, KeyboardInterrupt) and default
 
@@ -76,11 +83,11 @@ def _where(error: BaseException) -> str:
 
 @contextmanager
 def fewer_collections() -> Iterator[None]:
-    """For the owner of the process, around its work.
+    """Makes the garbage collector run more rarely during the block. For the owner of the process.
 
-    Turns allocate many small objects that live for one turn and form no cycles. By default Python
-    looks for cycles after every 700 of them, which takes a tenth of a run's time and finds nothing.
-    Where collections are off, or rarer already, nothing is changed.
+    Turns allocate many small objects that live for one turn and form no cycles. By default, Python
+    looks for cycles after every 700 allocations, which takes a tenth of a run's time and finds
+    nothing. If collections are off or rarer already, the block changes nothing.
     """
     thresholds = gc.get_threshold()
     _thresholds.append(thresholds)

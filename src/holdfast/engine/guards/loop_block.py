@@ -1,11 +1,12 @@
-"""A blocked loop: one piece of code keeps the event loop from turning.
+"""Finds the code that blocks the event loop.
 
 A blocking call in an `async def` (`requests.get`, `subprocess.run`, `time.sleep`) stops everything
-in the process. `watch_loop` finds the line from a thread of its own, warns while it blocks, and
-adds up its times for the end of the run. It changes nothing about the loop.
+in the process. `watch_loop` finds the line from its own thread, warns while the line blocks, and
+adds up the times for the end of the run. It does not change the loop.
 
-A loop that belongs to Holdfast (`event_loop.run_in_own_loop`) gets a `PatientClock` as well, which
-stands still while the loop is blocked: no timeout of another trajectory runs out because of it.
+A loop that belongs to Holdfast (`event_loop.run_in_own_loop`) also gets a `PatientClock`, which
+stands still while the loop is blocked. This keeps the timeouts of other trajectories from running
+out.
 """
 
 import asyncio
@@ -25,13 +26,15 @@ from holdfast.records.failure import is_user_code, shortened
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
-"""A loop that does not turn for so long is blocked; it is due at every beat."""
+"""A loop that does not turn for this long is blocked. It should turn at every beat."""
 WARN_SECONDS = 5.0
-"""Less than this in all is not worth a warning: a module that is imported late, for instance."""
+"""Blocks that add up to less are not worth a warning, for instance a module that is imported
+late.
+"""
 _CPU_SHARE = 0.2
 _OURS = Path(__file__).parents[2]
 OURS = "holdfast's own "
-"""How a line of ours is called."""
+"""Prefix for a line of Holdfast's own code."""
 _log = logging.getLogger("holdfast.engine")
 
 
@@ -44,7 +47,7 @@ class LoopBlock(Struct):
     seconds: float = 0.0
     longest: float = 0.0
     present: float = 0.0
-    """The seconds of the last time."""
+    """The seconds of the latest block."""
 
     def __str__(self) -> str:
         often = f"for {self.seconds:.0f} s"
@@ -62,13 +65,15 @@ class LoopBlock(Struct):
 class PatientClock:
     """The `time` of a loop, without the seconds in which the loop was blocked.
 
-    The first `BLOCKED_SECONDS` of each block count: the clock of a loop that is always late goes
-    slowly, but it goes. It never jumps, or timers would fire early.
+    The first `BLOCKED_SECONDS` of each block count, so that the clock of a loop that is always late
+    still advances. The clock never jumps ahead, because timers would then fire early.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.watches = 0
-        """While there are any, the loop turns at every beat; else it may sleep as it likes."""
+        """The number of open watches. With a watch, the loop turns at every beat; otherwise it
+        may sleep longer.
+        """
         self._real = loop.time
         self._seen = self._real()
         self._lost = 0.0
@@ -82,13 +87,16 @@ class PatientClock:
 
 
 def install_patient_clock(loop: asyncio.AbstractEventLoop) -> None:
-    """For the owner of a loop, before it runs. A loop with a clock in C (uvloop) keeps that."""
+    """Gives the loop a `PatientClock`. The owner of the loop calls this before the loop runs.
+
+    A loop with a clock in C (uvloop) keeps its clock.
+    """
     if isinstance(loop, asyncio.BaseEventLoop):
         loop.time = PatientClock(loop)  # type: ignore[method-assign]
 
 
 class LoopWatch:
-    """Looks from a thread of its own for what blocks a loop."""
+    """Watches a loop from a separate thread and finds what blocks it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
@@ -103,7 +111,7 @@ class LoopWatch:
 
     @property
     def found(self) -> tuple[LoopBlock, ...]:
-        """The blocks that were warned of, the longest first."""
+        """The blocks that a warning was logged for, the longest first."""
         return tuple(sorted(self._warned, key=lambda block: -block.seconds))
 
     def start(self) -> None:
@@ -112,7 +120,7 @@ class LoopWatch:
             self._thread.start()
 
     def end(self) -> None:
-        """From the loop's thread."""
+        """Ends the watch. Called from the loop's thread."""
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()
@@ -126,7 +134,11 @@ class LoopWatch:
     # --- in the thread
 
     def _watch(self, thread: int) -> None:
-        """Counts its own beats: a thread that was stopped together with the loop blames nobody."""
+        """Looks at every beat whether the loop has turned.
+
+        The thread counts its own beats. If it was stopped together with the loop, for example in a
+        frozen process, it blames no code.
+        """
         turn, task, beats = self._turns, asyncio.current_task(self._loop), 0
         block: LoopBlock | None = None
         own = _Beats()
@@ -163,15 +175,19 @@ class LoopWatch:
 
 
 class _Beats:
-    """The beats of the watching thread. Code that keeps the interpreter's lock, as a library
-    written in C may, stops that thread as well as the loop; but this process then computes, which a
-    frozen one does not."""
+    """The beats of the watching thread.
+
+    Code that keeps the interpreter's lock, such as a library written in C, stops this thread
+    together with the loop. The process then uses CPU time, which a frozen process does not.
+    """
 
     def __init__(self) -> None:
         self._last, self._cpu = time.monotonic(), time.process_time()
 
     def seconds_without_lock(self) -> float:
-        """Seconds since the last beat in which the lock was kept from this thread."""
+        """Returns the seconds since the last beat, beyond the usual beat, in which other code kept
+        the lock.
+        """
         last, cpu = self._last, self._cpu
         self._last, self._cpu = time.monotonic(), time.process_time()
         late = self._last - last - BEAT_SECONDS
@@ -181,7 +197,7 @@ class _Beats:
 
 @contextmanager
 def watch_loop() -> Iterator[LoopWatch]:
-    """Watches the running loop while the body runs. There may be several watches of one loop."""
+    """Watches the running loop while the block runs. A loop can have several watches."""
     loop = asyncio.get_running_loop()
     clock = loop.time if isinstance(loop.time, PatientClock) else None
     watch = LoopWatch(loop)
@@ -197,7 +213,10 @@ def watch_loop() -> Iterator[LoopWatch]:
 
 
 async def sleep_real_time(seconds: float) -> None:
-    """For what others outside of this process wait for: the time of a blocked loop counts."""
+    """Sleeps in real time, including the time in which the loop is blocked.
+
+    For deadlines that other processes wait for.
+    """
     left, end = seconds, time.monotonic() + seconds
     while True:  # At least once: a sleep of next to nothing lets others have their turn, too.
         await asyncio.sleep(min(left, BLOCKED_SECONDS))
@@ -206,7 +225,9 @@ async def sleep_real_time(seconds: float) -> None:
 
 
 def _where(thread: int) -> str:
-    """The innermost line of user code on the thread's stack; else the innermost line."""
+    """Describes the innermost line of user code on the thread's stack, or else the innermost
+    line.
+    """
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way, despite its name
     frames = list(traceback.extract_stack(frame))
     # The caller of the loop is on every stack, and may be user code, too.

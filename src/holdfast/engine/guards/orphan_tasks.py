@@ -1,7 +1,7 @@
 """Orphans: asyncio tasks that user code started and left behind, and their trajectories.
 
-Every task that a trajectory's task starts, directly or not, inherits its context: so its trajectory
-is known, long after that is over.
+A task inherits the context of the task that started it. So the trajectory of an orphan is known
+even after the trajectory is over.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ WAIT_SECONDS = 5.0
 
 
 def left_behind(before: "set[asyncio.Task[object]]") -> "list[asyncio.Task[object]]":
-    """The tasks that were begun since, but for the probes of engines, which end with these."""
+    """Returns the tasks that started after `before` was taken, without the probes of engines, which
+    end with their engines.
+    """
     return [
         task
         for task in asyncio.all_tasks() - before
@@ -25,7 +27,9 @@ def left_behind(before: "set[asyncio.Task[object]]") -> "list[asyncio.Task[objec
 
 
 async def end_tasks(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
-    """Cancels the tasks and waits a while for their end; returns their names and trajectories."""
+    """Cancels the tasks, and waits up to `WAIT_SECONDS` for their end. Returns their names and
+    trajectories.
+    """
     left = list(tasks)
     names = sorted(_describe(task) for task in left)
     for task in left:

@@ -1,7 +1,7 @@
-"""A processor's own setup and clean-up, which is user code outside of any trajectory.
+"""Runs a processor's own setup and clean-up, which is user code outside of any trajectory.
 
-Both run in the task of the caller: what one enters the other leaves, and some things (anyio's
-cancel scopes, and so MCP sessions) can be left only in the task that entered them.
+Both run in the caller's task, because some contexts (anyio's cancel scopes, and therefore MCP
+sessions) can be left only in the task that entered them.
 """
 
 import asyncio
@@ -26,8 +26,10 @@ class ProcessorBroken(HoldfastError):
 
 
 async def set_up(processor: RolloutProcessor, stop: Stop) -> None:
-    """Returns when it is ready, or was cancelled because the run is to stop. Raises what it does;
-    `ProcessorBroken` for what would end the process without a word."""
+    """Runs the processor's setup, and cancels it if the run is to stop.
+
+    Raises the error of the setup. Raises `ProcessorBroken` if the setup tries to end the process.
+    """
 
     async def give_up() -> None:
         await stop.event.wait()
@@ -49,7 +51,7 @@ async def set_up(processor: RolloutProcessor, stop: Stop) -> None:
 
 
 async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
-    """An error of a processor's clean-up stops the run, and leaves its results as they are."""
+    """Runs the processor's clean-up. An error stops the run, and leaves its results as they are."""
     try:
         async with asyncio.timeout(CLEAN_UP_SECONDS) as limit:
             await contain(_called(processor.acleanup))

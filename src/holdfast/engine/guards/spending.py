@@ -1,8 +1,8 @@
 """Spending: what a run has used so far, and the limits at which it stops.
 
-What was spent is the sum over the run's records, also those of other processes and of what is no
-part of the data. Each record that becomes durable here is added at once; what workers of other
-processes spent is read from the journal now and then.
+The sum covers all records of the run, including records of other processes and records that are not
+exported as data. A record that becomes durable in this process is added at once. The spending of
+other processes is read from the journal every few seconds.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage,
 
 LEAVE_LIMITS_OUT = "leave --max-cost and --max-tokens-total out"
 READ_SECONDS = 5.0
-"""Between two looks at what other workers spent."""
+"""Seconds between two reads of what other workers spent."""
 
 
 class SpendingLimitReached(HoldfastError):
-    """A limit on what is spent stopped the run, which is not finished."""
+    """The run reached a spending limit and stopped before it was finished."""
 
 
 class Spending:
-    """The sum, and whether it is over a limit."""
+    """Adds up what the run uses, and stops the run at a limit."""
 
     def __init__(self, settings: Settings, stop: Stop, *, is_shared: bool):
-        """`is_shared`: whether other workers may spend, too."""
+        """`is_shared` says whether other workers can spend in the same run."""
         self._settings = settings
         self._stop = stop
         self._is_shared = is_shared
         self._read: dict[int, tuple[int, UsageByModel]] = {}
         """For each trajectory: how many of its records were read, and the usage in them."""
         self._recorded: UsageByModel = {}
-        """The sum of these."""
+        """The sum of the usages in `_read`."""
         self._since: UsageByModel = {}
-        """What became durable here after the journal was read."""
+        """Usage that became durable in this process after the journal was read."""
 
     @property
     def is_limited(self) -> bool:
@@ -49,7 +49,9 @@ class Spending:
         return add_usages(self._recorded, self._since)
 
     async def read(self, journal: Journal, run: Run) -> None:
-        """Reads what is recorded, if there is a limit, and stops the run if it is reached."""
+        """Reads the recorded usage if there is a limit, and stops the run if the limit is
+        reached.
+        """
         if not self.is_limited:
             return
         self._since = {}  # What is durable by now is in the journal.
@@ -65,13 +67,13 @@ class Spending:
         self.check()
 
     async def watch(self, journal: Journal, run: Run) -> None:
-        """Looks at what other workers spend, for as long as it runs."""
+        """Reads what other workers spend, every `READ_SECONDS`, until the run stops."""
         while self.is_limited and self._is_shared and not self._stop.requested:
             await asyncio.sleep(READ_SECONDS)
             await self.read(journal, run)
 
     def take(self, record: Record) -> None:
-        """Adds what became durable here."""
+        """Adds the usage of a record that became durable in this process."""
         if not self.is_limited:
             return
         if isinstance(record, Generated):
@@ -98,12 +100,12 @@ class Spending:
             )
 
     def check(self) -> None:
-        """Stops the run where a limit is reached."""
+        """Stops the run if a limit is reached."""
         if reached := self.reached():
             self._stop.request(reached, spent=True)
 
     def reached(self) -> str:
-        """Which limit is reached, with all that is used by now; "" where none is."""
+        """Returns a line about the limit that is reached; "" if no limit is reached."""
         used, settings = self.used, self._settings
         most, tokens = settings.max_tokens_total, total_usage(used).total_tokens
         if most is not None and tokens >= most:
@@ -128,7 +130,7 @@ class Spending:
 
 
 def check_price(settings: Settings, model: str) -> None:
-    """Raises `UsageError` where a limit on the cost cannot be held."""
+    """Raises `UsageError` if a cost limit is set and the model has no price."""
     prices = settings.price_table
     if settings.max_cost is not None and prices is not None and prices.price_of(model) is None:
         raise UsageError(no_price(model))

@@ -1,4 +1,4 @@
-"""The arguments of a judge, as people give them. Each mistake is one line, when it is made."""
+"""Checks the arguments of a judge when it is made. Each mistake raises one line."""
 
 import inspect
 import math
@@ -22,7 +22,7 @@ EXAMPLE = 'Judge("Is the answer correct?", policy="http://127.0.0.1:8000")'
 def check_names(
     init: Callable[..., None], given: Sequence[object], named: Mapping[str, object]
 ) -> None:
-    """Raises for arguments that `init` does not have, and for those that it wants."""
+    """Raises `UsageError` for unknown arguments, and for missing required ones."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
     for name in named:
         if name not in known:
@@ -83,8 +83,9 @@ def check_switch(name: str, value: object) -> None:
 
 
 def check_key(api_key: object) -> None:
-    """Checks the key. The error does not repeat the value, because it may be the key in another
-    form."""
+    """Raises `UsageError` if the key is no text. The error does not repeat the value, because it
+    could be the key in another form.
+    """
     if api_key is not None and not isinstance(api_key, str):
         raise UsageError(f"api_key is a text, not of type {type(api_key).__name__}")
 
@@ -100,8 +101,11 @@ def cache_from(cache: object) -> Path | None:
 def address_from(
     policy: object, model: str | None, api_key: str | None, *, needs_key: bool = True
 ) -> EngineAddress:
-    """Where the judge's policy is. `needs_key`: whether a provider's key must be there already. A
-    judge needs only text, so the server renders and the tokenizer need not be here."""
+    """Returns the address of the judge's policy. If `needs_key`, the provider's key must be set
+    already.
+
+    A judge needs only text, so the server renders and the tokenizer is not needed here.
+    """
     if policy is None:
         raise UsageError(
             "a judge wants a policy of its own: an address, a provider's model (openai/NAME), or "

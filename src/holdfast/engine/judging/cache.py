@@ -1,8 +1,8 @@
-"""Verdicts by what was asked: in memory, or in a file that later runs use, too.
+"""Caches verdicts by question, in memory or in a file that later runs share.
 
-A score is a record, and is not asked for again. The cache is for what no record has: the same
-question of another run, of a second scorer, or of a process that was killed between the verdict and
-its record. It holds answers of judges, no keys and no conversations.
+A recorded score is never asked for again. The cache serves cases without a record: another run with
+the same question, a second scorer, or a process that was killed between the verdict and its record.
+The cache holds answers of judges, but no keys and no conversations.
 """
 
 import asyncio
@@ -28,8 +28,11 @@ def digest_of_question(model: str, sampling: Sampling, messages: tuple[Message, 
 
 
 class VerdictCache:
-    """Judges' answers by question. `path`: a file; None: in memory, as long as the judge lives.
-    Access to a file runs in a thread, because another process may be writing to it."""
+    """Judges' answers by question, in the file `path`. With None, they are in memory while the
+    judge lives.
+
+    Access to a file runs in a thread, because another process may be writing to the file.
+    """
 
     def __init__(self, path: Path | None):
         self._path = path
@@ -59,7 +62,7 @@ class VerdictCache:
             connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (digest, answer))
 
     def check(self) -> None:
-        """Raises `UsageError` for a file that cannot be read and written."""
+        """Raises `UsageError` if the cache's file cannot be read and written."""
         if self._path is not None:
             with self._usable() as connection:
                 connection.execute("BEGIN IMMEDIATE")

@@ -1,8 +1,7 @@
-"""JudgeConnection: a judge's connection to its engine, for all calls that are open at once.
+"""JudgeConnection: a judge's connection to its engine, shared by all calls that are open at once.
 
-It is opened by the first call that needs it. An engine that is down by then is waited for, as one
-that goes down later is: for as long as patience lasts, which is counted as time in which it was
-down. Those that waited together fail together.
+The first call that needs the connection opens it. If the engine is down, at the start or later,
+calls wait for it for up to `patience` seconds of outage. Calls that waited together fail together.
 """
 
 import asyncio
@@ -16,23 +15,23 @@ from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.records.errors import EndpointDown, HoldfastError
 
 Open = Callable[[float], AbstractAsyncContextManager[Connection]]
-"""Connects, with the patience that later outages have."""
+"""Connects to the engine. The argument is the patience for later outages."""
 
 
 class JudgeConnection:
-    """Of one event loop."""
+    """The connection of one event loop."""
 
     def __init__(self, engine: str, open_connection: Open):
-        """`engine`: its address, for messages."""
+        """`engine` is the engine's address, for messages."""
         self.users = 0
-        """The blocks and calls that are open."""
+        """The number of open blocks and calls."""
         self._engine = engine
         self._open = open_connection
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
         self._breaker: CircuitBreaker | None = None
-        """Of the outage that is waited for before there is a connection."""
+        """The breaker of an outage before there is a connection."""
         self._down_before = 0.0
         self._failed: EndpointDown | None = None
 
@@ -43,7 +42,10 @@ class JudgeConnection:
         return self._down_before + now + later
 
     async def get(self, patience: float) -> Connection:
-        """Raises `EndpointDown` where the engine stays down for longer than `patience`."""
+        """Returns the connection, and opens it if needed.
+
+        Raises `EndpointDown` if the engine stays down for longer than `patience`.
+        """
         failed = self._failed
         async with self._opening:
             if self._failed is not failed:
@@ -65,7 +67,7 @@ class JudgeConnection:
                 await self._wait(patience)
 
     async def _wait(self, patience: float) -> None:
-        """Returns when the engine answers."""
+        """Waits until the engine answers. Raises `EndpointDown` if `patience` runs out."""
         breaker = CircuitBreaker(self._engine, self._probe, clock=SystemClock(), patience=patience)
         breaker.notify = LOG.warning
         self._breaker = breaker

@@ -1,11 +1,13 @@
 """Judge: a model that scores finished trajectories by a rubric.
 
-Used as a scorer, its verdicts are recorded like any other score: after a kill, what is recorded is
-not judged again. An answer that cannot be read is asked for again, a few times; a judge that cannot
-judge gives no score (None), never a 0. An engine that is down is waited for; one that cannot be
-used stops the run, to go on later, and fails nothing. What can be known before a run (its engine
-does not answer or take the key, its cache cannot be written, there are too many to compare) is
-refused before it.
+The verdicts of a judge that is used as a scorer are recorded like any other score, so that recorded
+trajectories are not judged again after a kill. An answer that cannot be read is asked for again, up
+to `repairs` times. A judge that cannot judge gives no score (None), never a 0.
+
+If the engine is down, the judge waits for it. If the engine cannot be used, the run stops and can
+go on later, and no trajectory fails. Problems that can be known before a run are refused before it:
+the engine does not answer or refuses the key, the cache cannot be written, or there are too many
+samples to compare.
 """
 
 import asyncio
@@ -76,13 +78,14 @@ _LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class Judge:
     """A scorer: `Judge("Is the answer correct and polite?", policy="openai/gpt-4o-mini")`.
 
-    The reward is the score on a scale from 0 to 1; metrics hold it as it was given, reasons why.
-    With a dict of criteria each is a metric, and the reward is their mean. With `compare=True` it
-    is a group scorer: all samples of a task are shown together, and judged against each other.
+    The reward is the score, scaled to 0 to 1. The metrics hold the score as the judge gave it, and
+    the reasons hold the judge's explanation. With a dict of criteria, each criterion is a metric,
+    and the reward is their mean. With `compare=True`, it is a group scorer: it is shown all samples
+    of a task together, and judges them against each other.
     """
 
     IS_ITS_IDENTITY = True
-    """Only `identity` makes a judge another scorer, not the rest of its file."""
+    """Another `identity` makes a judge another scorer. Other changes in its file do not."""
 
     def __new__(cls, *given: object, **named: object) -> "Judge":
         # A class of the user's has arguments of its own; nothing is given where one is copied.
@@ -104,10 +107,13 @@ class Judge:
         repairs: int = 2,
         cache: "Path | str | None" = None,
     ):
-        """`policy`: an engine's address, a provider's model (`openai/…`), or one that is open.
-        `api_key`: of the engine; None: that of the provider's variable, or HOLDFAST_API_KEY.
-        `target`: whether the judge sees the task's ground truth. `repairs`: how often an answer
-        that cannot be read is asked for again. `cache`: a file that verdicts are kept in."""
+        """Checks the arguments. No engine is asked yet.
+
+        `policy`: an engine's address, a provider's model (`openai/…`), or an open policy.
+        `api_key`: the key of the engine; None reads the provider's variable, or HOLDFAST_API_KEY.
+        `target`: whether the judge sees the task's ground truth. `repairs`: how often the judge is
+        asked again after an answer that cannot be read. `cache`: a file that keeps verdicts.
+        """
         self.rubric = rubric_from(rubric, scale)
         check_key(api_key)
         check_open_policy(policy, model, api_key)
@@ -129,7 +135,7 @@ class Judge:
             WeakKeyDictionary()
         )
         self.usage: Usage = NOTHING
-        """The tokens of its answers so far. Cached answers cost nothing."""
+        """The tokens of the judge's answers so far. Cached answers cost nothing."""
         if compare:
             setattr(self, GROUP_MARK, True)
 
@@ -142,8 +148,11 @@ class Judge:
 
     @property
     def identity(self) -> str:
-        """Part of a run's identity: another rubric, scale or model is another scorer. Where the
-        engine is, is none; a model that only the engine knows is recorded once it is asked."""
+        """The judge's part of a run's identity.
+
+        Another rubric, scale, sampling or model makes another scorer; another engine address does
+        not. A model that only the engine knows is recorded once the engine is asked.
+        """
         model: object = self._policy.model if is_policy(self._policy) else ()
         if self._address is not None:
             model = self._address.models
@@ -151,7 +160,7 @@ class Judge:
         return hashlib.sha256(settings + repr(model).encode()).hexdigest()[:16]
 
     async def __call__(self, judged: object) -> "Score | list[Score]":
-        """Of a trajectory, or of a row of an evaluation; with `compare`, of a list of them."""
+        """Judges a trajectory, or a row of an evaluation. With `compare`, judges a list of them."""
         if self._compares:
             if not isinstance(judged, list | tuple) or not judged:
                 what = "an empty one" if isinstance(judged, list | tuple) else type(judged).__name__
@@ -180,8 +189,11 @@ class Judge:
         return answer.score(reward, metrics, reasons)
 
     async def _compare(self, candidates: list[Candidate]) -> list[Score]:
-        """Compares the candidates. Equal ones are shown once and get the same score: a difference
-        between them would come from the judge's preference for a position."""
+        """Compares the candidates.
+
+        Equal candidates are shown once and get the same score. Otherwise the judge's preference for
+        a position could give them different scores.
+        """
         _check_number(len(candidates))
         labels = dict(zip(_in_fair_order(candidates), _LABELS, strict=False))
         shown_once = {label: candidate for candidate, label in labels.items()}
@@ -218,8 +230,11 @@ class Judge:
         return Candidate(text, None if target is None else _plain(target))
 
     async def check_before_run(self, *, samples: int = 1) -> str:
-        """Raises what is wrong with its engine, its key, its cache, or the number of samples that
-        it is to compare; returns its model. A run calls it before anything is sampled."""
+        """Checks the judge before anything is sampled, and returns the name of its model.
+
+        Raises an error for a problem with its engine, its key, its cache, or the number of samples
+        to compare.
+        """
         if self._compares:
             _check_number(samples)
         await asyncio.to_thread(self._cache.check)
@@ -234,8 +249,11 @@ class Judge:
     # --- asking
 
     async def _ask(self, messages: tuple[Message, ...], names: tuple[str, ...]) -> "_Answer":
-        """Raises `EndpointDown` or `PolicyRefused` where its engine cannot be used: nothing that it
-        judges is to blame, and a run stops, to go on later."""
+        """Asks the engine, or returns the cached answer.
+
+        Raises `EndpointDown` or `PolicyRefused` if the engine cannot be used. The judged
+        trajectories are not to blame, so the run stops and can go on later.
+        """
         use = engine_use()
         try:
             async with self._connected(use) as connection:
@@ -281,7 +299,9 @@ class Judge:
 
     @asynccontextmanager
     async def _connected(self, use: EngineUse | None) -> AsyncIterator[Connection]:
-        """The connection that all share which are open at once: its scorer, blocks and calls."""
+        """Yields the connection that is shared by the scorer, the blocks and the calls that are
+        open at once.
+        """
         shared = self._enter()
         try:
             if use is not None:
@@ -306,8 +326,10 @@ class Judge:
             yield connection
 
     async def __aenter__(self) -> "Judge":
-        """Keeps its connection open until the last of the blocks that are open at once ends: an
-        evaluation opens one for each row. A run does this by itself."""
+        """Keeps the judge's connection open until the last open block ends.
+
+        An evaluation opens one block for each row. A run does this by itself.
+        """
         self._enter()
         return self
 
@@ -327,7 +349,7 @@ class Judge:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes what is open in this event loop, even if someone still uses it."""
+        """Closes the connection of this event loop and the cache, even if they are in use."""
         shared = self._shared.pop(asyncio.get_running_loop(), None)
         await asyncio.to_thread(self._cache.close)
         if shared is not None:
@@ -335,15 +357,18 @@ class Judge:
 
 
 class _Key:
-    """An API key. It is no part of what a judge is, also where a class of the user's is one: of an
-    object like this, only the type counts in an identity."""
+    """Holds an API key so that it does not become part of an identity.
+
+    For an object like this, an identity counts only its type. This also holds for a user's class
+    that inherits from `Judge`.
+    """
 
     def __init__(self, text: str | None):
         self.text = text
 
 
 class _Answer:
-    """The result of a question: a verdict, or none after all repairs."""
+    """The result of a question: a verdict, or no verdict after all repairs."""
 
     def __init__(self, model: str, verdict: JudgeVerdict | None = None, tries: int = 0):
         self.model = model
@@ -391,7 +416,7 @@ async def _sample(
 
 
 async def _check_key(policy: Policy) -> None:
-    """Checks the key by sampling, because some engines list their models without one."""
+    """Checks the key by sampling, because some engines list their models without a key."""
     from holdfast.policy.client.discovery import check_dialect  # Bad input is reported without it.
     from holdfast.policy.client.replicas import EnginePolicy
 
@@ -400,7 +425,9 @@ async def _check_key(policy: Policy) -> None:
 
 
 def _name_judge(error: HoldfastError) -> None:
-    """The policy's own error, with the judge's name and the way to give it a key."""
+    """Puts the judge's name before the message of the policy's error. If the engine refused the
+    key, adds how to give a key.
+    """
     from holdfast.policy.client.endpoint import Denied  # Bad input is reported without it.
 
     if str(error).startswith(_WHOSE):
@@ -420,8 +447,10 @@ def _check_number(candidates: int) -> None:
 
 
 def _in_fair_order(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The distinct candidates, in an order that depends only on their texts: judges prefer what
-    they see first, so neither a sample's number nor its model may decide."""
+    """Returns the distinct candidates in an order that depends only on their texts.
+
+    Judges prefer what they see first, so a sample's number must not decide its place.
+    """
 
     def place(candidate: Candidate) -> tuple[bytes, str]:
         text = candidate.conversation.encode("utf-8", "surrogatepass")

@@ -1,8 +1,9 @@
-"""What a judge is shown: the rubric, the conversation, the target, and the form of its answer.
+"""Builds what a judge is shown: the rubric, the conversation, the target, and the form of the
+answer.
 
-What was said in a conversation is data. It stands between lines that it cannot contain, so that a
-reply which addresses the judge does not end its own quotation. The answer is read strictly: what
-is missing, beyond the scale, or no number is an error to be repaired, and never a score.
+The judged conversation is data. It stands between marker lines that it cannot contain, so that a
+reply that addresses the judge cannot end its own quotation. The answer is read strictly: a score
+that is missing, out of range or no number is an error to be repaired, never a score.
 """
 
 import hashlib
@@ -18,9 +19,9 @@ from holdfast.records.message import Message, system, user
 _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 MAX_REASON = 4_000
 MAX_CHARS = 200_000
-"""Of one conversation; a longer one loses its middle."""
+"""The largest size of one conversation. A longer one loses its middle."""
 SINGLE = "score"
-"""The name of the score where a rubric has one criterion."""
+"""The name of the score if a rubric has one criterion."""
 
 
 class Candidate(Struct, frozen=True):
@@ -34,7 +35,7 @@ class Rubric(Struct, frozen=True):
     """The criteria to score, and the range of the scores."""
 
     criteria: Mapping[str, str]
-    """By name."""
+    """The criteria by name."""
     low: float
     high: float
 
@@ -55,7 +56,9 @@ def messages_for(rubric: Rubric, candidate: Candidate) -> tuple[Message, ...]:
 
 
 def messages_to_compare(rubric: Rubric, candidates: Mapping[str, Candidate]) -> tuple[Message, ...]:
-    """For candidates of one task, by their labels, in the order in which they are shown."""
+    """Returns the prompt that compares candidates of one task, by label, in the order in which they
+    are shown.
+    """
     shown = "\n\n".join(
         _shown(Candidate(candidate.conversation), f"candidate {label}")
         for label, candidate in candidates.items()
@@ -69,7 +72,7 @@ def messages_to_compare(rubric: Rubric, candidates: Mapping[str, Candidate]) -> 
 
 
 def repair(wrong: str) -> Message:
-    """After an answer that could not be read."""
+    """Returns the message that asks again after an answer that could not be read."""
     return user(
         f"That answer cannot be read: {wrong}. Answer again, with the JSON object alone, in the "
         "form that was described."
@@ -123,7 +126,9 @@ def _shown(candidate: Candidate, name: str) -> str:
 
 
 def _quoted(text: str, name: str) -> str:
-    """Between lines with a mark that depends on the text: the text cannot hold it."""
+    """Quotes the text between lines with a mark. The mark is a digest of the text, so the text
+    cannot contain it.
+    """
     if len(text) > MAX_CHARS:
         half = MAX_CHARS // 2
         text = f"{text[:half]}\n[{len(text) - MAX_CHARS:,} characters left out]\n{text[-half:]}"
@@ -135,18 +140,24 @@ def _quoted(text: str, name: str) -> str:
 
 
 class NoVerdict(ValueError):
-    """The answer cannot be read; the message says why, for the judge itself."""
+    """The answer cannot be read. The message says why, and is shown to the judge."""
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """The scores by criterion or candidate, as they were given, and why. None: cannot be judged."""
+    """The judge's scores and reasons, by criterion or candidate. A score of None means that it
+    cannot be judged.
+    """
 
     scores: dict[str, float | None]
     reasons: dict[str, str]
 
 
 def read_verdict(text: str, rubric: Rubric, names: Sequence[str]) -> JudgeVerdict:
-    """`names`: of the criteria, or of the candidates; for a single score, none has a name."""
+    """Reads the judge's answer. Raises `NoVerdict` if it cannot be read.
+
+    `names` are the names of the criteria, or the labels of the candidates. If `names` is only
+    `SINGLE`, the answer holds the score without a name around it.
+    """
     verdict = _object(text)
     if tuple(names) == (SINGLE,):
         verdict = {SINGLE: verdict}

@@ -1,4 +1,4 @@
-"""A mean of rewards in clusters: tasks are independent, the samples of one task are not."""
+"""The mean of rewards in clusters: tasks are independent, but the samples of one task are not."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ HUGE = 1e9
 
 
 def sum_of(values: Iterable[float]) -> float:
-    """Exact; of rewards whose sum is no float any more, infinite or no number."""
+    """Returns the exact sum. If the sum does not fit in a float, returns infinity or NaN."""
     listed = list(values)
     try:
         return math.fsum(listed)
@@ -16,18 +16,24 @@ def sum_of(values: Iterable[float]) -> float:
 
 
 def number_text(value: float, *, sign: str = "", places: int = 4) -> str:
-    """With so many places, but a huge number in a few digits. `sign`: "+", to show it always."""
+    """Formats a number with `places` decimals, or a huge number with four digits. `sign="+"` always
+    shows the sign.
+    """
     return f"{value:{sign}.{places}f}" if abs(value) < HUGE else f"{value:{sign}.4g}"
 
 
 def error_text(error: float | None, *, places: int = 4) -> str:
-    """` ± 0.0312`; nothing where the error is unknown, as it is of rewards that are all alike."""
+    """Formats an error as ` ± 0.0312`. Returns "" if the error is None or 0, for example if all
+    rewards are equal.
+    """
     return f" ± {number_text(error, places=places)}" if error else ""
 
 
 def clustered_error(influences: Iterable[float]) -> float | None:
-    """sqrt(G / (G - 1) · Σ_g u_g²), u_g being how far task g moves the estimate. None with fewer
-    than two tasks."""
+    """Returns the clustered standard error: sqrt(G / (G - 1) · Σ_g u_g²).
+
+    u_g is how far task g moves the estimate. Returns None with fewer than two tasks.
+    """
     sums = list(influences)
     tasks = len(sums)
     if tasks < 2:
@@ -36,8 +42,10 @@ def clustered_error(influences: Iterable[float]) -> float | None:
 
 
 class RewardMean:
-    """The mean of growing data, and its error, from the sum and count of each task. It equals
-    `clustered_mean` of the statistics on the same rewards."""
+    """The mean of growing data with its error, from the sum and count of each task.
+
+    It equals `clustered_mean` of the statistics on the same rewards.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}

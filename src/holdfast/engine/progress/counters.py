@@ -1,4 +1,4 @@
-"""Progress: what a run has done, counted as records become durable."""
+"""Progress: counts what a run has done as records become durable."""
 
 import time
 from collections import deque
@@ -18,39 +18,41 @@ _STEP_SECONDS = 0.5
 
 
 class ProgressSnapshot(Struct, frozen=True, kw_only=True):
-    """How far a run is, at one moment."""
+    """The state of a run at one moment."""
 
     done: int
-    """Trajectories that are settled, also those of earlier processes."""
+    """Settled trajectories, including those of earlier processes."""
     total: int
     running: int
     retried: int
     refilled: int
     failed: int
-    """For good."""
+    """Trajectories that failed for good."""
     truncated: int
     turns: int
-    """Of this process; so are the tokens."""
+    """Turns of this process. `tokens` also counts only this process."""
     tokens: int
     tokens_per_second: float
-    """In the last minute."""
+    """The rate in the last minute."""
     mean_reward: float | None
-    """Of all that is settled and has one."""
+    """The mean over all settled trajectories that have a reward."""
     reward_error: float | None
     """The standard error of the mean, clustered by task; None with fewer than two tasks."""
     seconds: float
-    """Since something was begun."""
+    """Seconds since the first trajectory was started."""
     seconds_left: float | None
-    """None as long as nothing is known to compute it from. Outages of the engine do not count."""
+    """An estimate, without outages of the engine. None until there is something to compute it
+    from.
+    """
 
 
 class Progress:
-    """Plain counters; a display reads them when it likes."""
+    """Plain counters, which a display reads at any time."""
 
     is_transient = False
-    """Whether the display goes away at the end: other lines have said it all."""
+    """Whether the display disappears at the end, because other lines have shown the result."""
     shows_rewards = False
-    """Whether somebody looks at the mean reward, so that earlier rewards are worth reading."""
+    """Whether the mean reward is shown, so that earlier rewards must be read."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -67,7 +69,7 @@ class Progress:
         self.began = time.monotonic()
         self.rewards = RewardMean()
         self.seconds_down: Callable[[], float] = lambda: 0.0
-        """For how long the engine has been down so far."""
+        """Returns for how long the engine has been down so far."""
         self._down_before = 0.0
         self._has_begun = False
         self._recent = RecentRate(self.began)
@@ -99,7 +101,9 @@ class Progress:
             self._recent = RecentRate(self.began)
 
     def rewarded(self, task: str, reward: float | None) -> None:
-        """A trajectory of the task is settled with this reward, here or in an earlier process."""
+        """Counts the reward of a trajectory of the task that settled here or in an earlier
+        process.
+        """
         if reward is not None:
             self.rewards.add(task, reward)
 
@@ -117,23 +121,22 @@ class Progress:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is something to show. Nothing is of a run that is refused."""
+        """Whether there is anything to show. A refused run has nothing to show."""
         return bool(self.total)
 
     @property
     def bar(self) -> tuple[int, int]:
-        """How many are done, of how many."""
+        """The number of settled trajectories and the total."""
         return self.done_before + self.done, self.total
 
     @property
     def tokens_per_second(self) -> float:
-        """In the last minute."""
+        """The rate in the last minute."""
         return self._recent.per_second(time.monotonic())
 
     @property
     def seconds_left(self) -> float | None:
-        """An extrapolation from the time in which the engine was up; None while there is nothing
-        to extrapolate from."""
+        """An estimate from the time in which the engine was up. None until a trajectory is done."""
         if self.done == 0:
             return None
         left = self.total - self.done_before - self.done
@@ -159,7 +162,9 @@ class Progress:
         )
 
     def line(self) -> str:
-        """What matters most comes first: a narrow terminal cuts the rest off."""
+        """Returns a line about the progress, the most important first, because a narrow terminal
+        cuts off the end.
+        """
         done, left = self.done_before + self.done, self.seconds_left
         if done == self.total and not self.running:
             took = _duration(time.monotonic() - self.began)
@@ -186,8 +191,10 @@ class Progress:
 
 
 class WatchedProgress(Progress):
-    """The progress of a run that other processes work on, from the journal's list, which has no
-    retries and tokens."""
+    """The progress of a run that other processes work on.
+
+    It comes from the journal's list of trajectories, which has no retries and no tokens.
+    """
 
     def seen(self, rows: Sequence[TrajectoryRow]) -> None:
         rows = [row for row in rows if not row.resting]
@@ -200,7 +207,9 @@ class WatchedProgress(Progress):
         self.failed = sum(row.settled and row.status is Status.FAILED for row in rows)
 
     def look(self, now: RunProgress) -> None:
-        """The same from the journal's counts, which cost the same in a run of any size."""
+        """Updates the progress from the journal's counts, which cost the same for a run of any
+        size.
+        """
         if not self.total:
             self.done_before = now.settled
         self.total, self.done = now.planned, now.settled - self.done_before

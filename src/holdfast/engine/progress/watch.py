@@ -1,5 +1,8 @@
-"""Progress for programs: their function is called from time to time, and once at the end. In a
-notebook, without such a function, a line under the cell is updated."""
+"""Shows progress to programs and in notebooks.
+
+The program's function is called every second and once at the end. In a notebook without such a
+function, a line under the cell is updated.
+"""
 
 import asyncio
 import contextlib
@@ -17,13 +20,15 @@ from holdfast.rollout.threads.contain import in_background
 CALL_SECONDS = 1.0
 LINE_SECONDS = 10.0
 OnProgress = Callable[[ProgressSnapshot], object] | bool | None
-"""A function; True: a line on standard error from time to time, or in the notebook; None: only in a
-notebook; False: nothing."""
+"""Who is shown the progress. A function is called. True prints a line on standard error from
+time to time, or shows a line in a notebook. None shows a line only in a notebook. False shows
+nothing.
+"""
 _log = logging.getLogger("holdfast")
 
 
 def check_on_progress(callback: object) -> None:
-    """Raises `UsageError` for what cannot be called with progress."""
+    """Raises `UsageError` if the value cannot be called with progress."""
     if callback is None or isinstance(callback, bool):
         return
     if not callable(callback):
@@ -40,7 +45,7 @@ def check_on_progress(callback: object) -> None:
 
 @contextlib.asynccontextmanager
 async def watched(progress: Progress, on_progress: OnProgress) -> AsyncIterator[None]:
-    """Shows `progress` to whoever wants it while the body runs."""
+    """Shows `progress` as `on_progress` asks, while the block runs and once at its end."""
     shown = _receiver(progress, on_progress)
     if shown is None:
         yield
@@ -63,7 +68,9 @@ async def watched(progress: Progress, on_progress: OnProgress) -> AsyncIterator[
 def _receiver(
     progress: Progress, on_progress: OnProgress
 ) -> tuple[Callable[[], None], float] | None:
-    """What to call, and how often; None if nobody asked for progress."""
+    """Returns the function to call and the seconds between calls, or None if nobody asked for
+    progress.
+    """
     if callable(on_progress):
         return _caller(progress, on_progress), CALL_SECONDS
     if on_progress is False:
@@ -76,8 +83,9 @@ def _receiver(
 def _caller(
     progress: Progress, function: Callable[[ProgressSnapshot], object]
 ) -> Callable[[], None]:
-    """Calls a function of the user's. One that raises is called no more: it is no reason to stop a
-    run."""
+    """Wraps a function of the user. After it raises once, it is not called again, and the run goes
+    on.
+    """
     is_usable = True
 
     def show() -> None:
@@ -102,7 +110,7 @@ def _print_line(progress: Progress) -> Callable[[], None]:
 
 
 def _notebook_display() -> Any:
-    """IPython's `display`, in the process of a notebook; None elsewhere."""
+    """Returns IPython's `display` in the process of a notebook, or None elsewhere."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if getattr(shell, "kernel", None) is None:
@@ -111,6 +119,6 @@ def _notebook_display() -> Any:
 
 
 def _notebook_line(progress: Progress, display: Any) -> Callable[[], None]:
-    """One line under the cell, which is overwritten each time."""
+    """Shows one line under the cell. Each call overwrites the line."""
     handle = display({"text/plain": progress.line()}, raw=True, display_id=True)
     return lambda: handle.update({"text/plain": progress.line()}, raw=True)

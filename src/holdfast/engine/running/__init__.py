@@ -1,10 +1,10 @@
-"""Running the trajectories of a run, from the plan to each attempt.
+"""Runs the trajectories of a run, from the plan to each attempt.
 
 - `run`: `holdfast.run`, from Python, and `holdfast.run_sync`.
-- `result`: what it returns: how the run ended, and all that it gave.
+- `result`: the return value of `holdfast.run`: how the run ended, with its data.
 - `run_plan`: the plan of a run, and the steps from it to the engine.
 - `engine`: works through a run: admission, scoring, the end.
-- `reuse`: trajectories that another run of the series has sampled already.
-- `series`: runs that nobody named.
-- `attempt`: one trajectory, attempt after attempt.
+- `reuse`: reuses trajectories that another run of the series has sampled.
+- `series`: names runs that the user did not name.
+- `attempt`: runs one trajectory, attempt after attempt.
 """

@@ -1,8 +1,8 @@
-"""One trajectory, attempt after attempt, until it has an outcome or its budgets are spent.
+"""Runs one trajectory, attempt after attempt, until it has an outcome or its budgets are spent.
 
-Every failure is caught here, once: classified, recorded with its root traceback, and answered by
-the table in `records.failure` (retry with replay, refill, or FAILED). Nothing that a rollout does
-reaches another trajectory (I4), and no accident becomes an outcome (I5).
+Every failure is caught here once: it is classified, recorded with its root traceback, and answered
+by the table in `records.failure` (retry with replay, refill, or FAILED). A rollout cannot affect
+another trajectory (I4), and an accident never becomes an outcome (I5).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from holdfast.rollout.tools.tool import result_text
 
 
 class NotAReward(UsageError, TypeError):
-    """A rollout returned something that is no reward."""
+    """A rollout returned a value that is no reward."""
 
 
 FATAL = (
@@ -59,11 +59,11 @@ FATAL = (
     ScorerUnloadable,
     ScoringStopped,
 )
-"""Errors that end the run and leave the trajectory as it is, to continue later."""
+"""Errors that end the run. The trajectory stays as it is, and can continue later."""
 
 
 class AttemptOutcome(Struct, frozen=True):
-    """How a rollout ended, when that is the policy's doing."""
+    """How a rollout ended by the policy's own doing."""
 
     status: Status
     reason: str
@@ -83,7 +83,7 @@ class TrajectoryRunner:
         settings: Settings,
         settles: bool,
     ):
-        """`settles`: an outcome needs no scoring and is settled as soon as it is there."""
+        """With `settles`, an outcome needs no scoring and is settled at once."""
         self._context = context
         self._processor = processor
         self._settings = settings
@@ -105,7 +105,7 @@ class TrajectoryRunner:
             return History(await journal.history(lease.id))
 
     async def run(self, lease: Lease, task: Task, history: History) -> History:
-        """Works until the trajectory is finished. Raises only what is fatal to the run."""
+        """Works until the trajectory is finished. Raises only errors that end the run."""
         rewound = False
         while history.finished is None:
             session = Session(self._context, lease, own(task), history, continues=rewound)
@@ -135,7 +135,7 @@ class TrajectoryRunner:
         return history
 
     async def _outcome(self, session: Session) -> AttemptOutcome:
-        """The outcome of the rollout. Raises if there is none."""
+        """Returns the outcome of the rollout. Raises if an accident prevented one."""
         try:
             returned = await self._perform(session)
         except Exception as error:
@@ -157,7 +157,7 @@ class TrajectoryRunner:
         return structs.replace(outcome, added=session.added_last())
 
     async def _perform(self, session: Session) -> object:
-        """Runs the rollout once, as a task of its own that never outlives this call."""
+        """Runs the rollout once, in its own task, which never outlives this call."""
         enter_attempt(session)
         job = await start_rollout(self._processor, session)
         error: BaseException | None
@@ -178,7 +178,10 @@ class TrajectoryRunner:
 
 
 def _misused(stopped: RunStopped) -> UsageError:
-    """The run goes on, so that this came from the context of an attempt that is over."""
+    """Returns the error for a `RunStopped` that was raised while the run goes on.
+
+    It came from the context of an attempt that is over.
+    """
     error = UsageError(
         "the context of a trajectory that is over was used: keep `t` in the rollout that was given "
         "it, and nowhere that others find it"
@@ -187,8 +190,12 @@ def _misused(stopped: RunStopped) -> UsageError:
 
 
 def _environments_reward(session: Session) -> Reward:
-    """The reward of a rollout that names none, if it was in an environment that gives any: the sum
-    of its steps'. A policy that did nothing there earned 0, which is no escape."""
+    """Returns the reward for a rollout that returned none: the sum of its environment's step
+    rewards.
+
+    If the environment gives rewards but no step was made, the reward is 0, so that doing nothing is
+    no escape. Without such an environment, returns None.
+    """
     earned = session.history.step_rewards
     earns = any(earns_rewards(episode.environment) for episode in session.episodes)
     return math.fsum(earned) if earned or earns else None
@@ -205,7 +212,9 @@ def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
 async def _within_deadline(
     session: Session, job: "asyncio.Task[Returned]", deadline: float
 ) -> None:
-    """Waits for the job. Time during which the endpoint was down, or held, is not counted."""
+    """Waits for the job. The deadline leaves out the time in which the endpoint was down or
+    held.
+    """
     policy = session.speaker.policy
     left, down = deadline, policy.seconds_down
     try:
@@ -220,7 +229,7 @@ async def _within_deadline(
 
 
 def _returned(returned: object) -> tuple[Reward, int | None]:
-    """Checks what a rollout returned: nothing, its reward, or (turns used, reward)."""
+    """Checks what a rollout returned: None, its reward, or (turns used, reward)."""
     turns, given = (None, returned)
     if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
         turns, given = returned
@@ -244,7 +253,7 @@ _CUTS = {"length": Truncation.MAX_TOKENS, "content_filter": Truncation.CONTENT_F
 
 
 def _cut_by(history: History) -> Truncation | None:
-    """What cut the last reply short, branches and sub-rollouts aside."""
+    """Returns what cut the last reply short, or None. Ignores branches and sub-rollouts."""
     own = [step for step in history.generations if "." not in step.path]
     return _CUTS.get(own[-1].finish_reason) if own else None
 
@@ -263,7 +272,7 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
 
 
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
-    """Records the failure together with what follows from it, and waits before the next try."""
+    """Records the failure together with its consequence, and waits before the next try."""
     history, clock = session.history, session.clock
     attempt = len(history.attempts) + (1 if session.log.is_unstarted else 0)
     root = as_exception(error)
@@ -285,8 +294,10 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
 
 
 def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:
-    """What the run's own retry rule says. A rule that raises fails the trajectory with its
-    error."""
+    """Returns the decision of the run's own retry rule.
+
+    If the rule raises, returns its error, which fails the trajectory.
+    """
     if settings.retry_rule is None:
         return None
     try:
@@ -299,7 +310,11 @@ def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:
 def _may_retry(
     failure: Failure, history: History, settings: Settings, *, again: bool | None
 ) -> bool:
-    """A cause with a limit of its own counts its own failures; all share the run's budget."""
+    """Returns whether the attempt may be retried.
+
+    All failures share the run's budget. A cause with its own limit also counts its own failures.
+    `again` is the decision of the run's own rule, if it has one.
+    """
     if again is not None:
         return again and history.spent < settings.max_retry
     if not failure.retryable:

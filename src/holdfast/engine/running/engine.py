@@ -1,7 +1,7 @@
 """The engine: works through a run until every trajectory is settled or the run is stopped.
 
-Owns every task that it starts. However it ends (finished, stopped, killed by an error of its own)
-no task is left, every append that was begun is durable or refused, and the leases are given back.
+The engine owns every task that it starts. Whether it finishes, is stopped, or fails, it leaves no
+task behind, every append that it began is durable or refused, and the leases are given back.
 """
 
 import asyncio
@@ -50,23 +50,23 @@ class Ending(Struct, frozen=True):
     """How a run ended."""
 
     stopped: str
-    """Why it stopped early; "" when it worked through everything that it could claim."""
+    """Why the run stopped early; "" if it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
     loop_blocks: tuple[LoopBlock, ...] = ()
     """The lines that blocked the event loop."""
     reused: dict[str, int] = {}
-    """How many trajectories other runs had sampled already, by their names."""
+    """How many trajectories were reused from other runs, by the run's name."""
     spent: bool = False
-    """Whether a limit on what is spent stopped it."""
+    """Whether a spending limit stopped the run."""
 
 
 class TrajectoryCancelled(HoldfastError):
-    """Something in this process cancelled a trajectory's task, which is the engine's alone."""
+    """Something in this process cancelled a trajectory's task. Only the engine may do that."""
 
 
 class _Group:
-    """The members of one claim that are on their way."""
+    """The members of one claim that are being worked on."""
 
     def __init__(self, claim: Claim):
         self.claim = claim
@@ -75,7 +75,7 @@ class _Group:
 
 
 class Engine:
-    """One run, one worker. Use it once."""
+    """The engine of one run in one worker. Use it once."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class Engine:
     ):
         """Without a scorer, outcomes are settled as they are.
 
-        With `settles=False` they stay open for a later scoring (`late_scoring`). Trajectories that
-        began with one of `lost_versions` start over.
+        With `settles=False`, outcomes stay open for a later scoring (`late_scoring`). Trajectories
+        that began with one of `lost_versions` start over.
         """
         assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
@@ -158,7 +158,7 @@ class Engine:
         self._settles = settles
 
     async def work(self) -> Ending:
-        """Joins the run, works, and leaves. Raises only for what cannot be worked around."""
+        """Joins the run, works, and leaves. Raises only errors that it cannot recover from."""
         worker = await self._journal.join(
             self._run,
             this_process(),
@@ -188,13 +188,18 @@ class Engine:
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, reused, spent)
 
     def _why_stopped(self) -> str:
-        """Why the run stopped. For a spending limit, it includes what was still in flight."""
+        """Returns why the run stopped. For a spending limit, the text includes the usage of
+        calls that were in flight.
+        """
         reached = self._spending.reached() if self.stop.spent else ""
         return reached or self.stop.reason
 
     def _scoring_policy(self) -> ScoringPolicy:
-        """The policy of scoring. Verdicts are paid for like replies, so under a spending limit no
-        more of them are in flight than replies may be."""
+        """Returns the scoring policy.
+
+        Verdicts cost money as replies do. Under a spending limit, there are at most as many
+        verdicts in flight as replies.
+        """
         policy, settings = self._settings.scoring, self._settings
         most = settings.concurrency if self._spending.is_limited else policy.concurrency
         return structs.replace(policy, concurrency=min(policy.concurrency, most))
@@ -204,7 +209,9 @@ class Engine:
         self._spending.take(record)
 
     async def _has_work(self) -> bool:
-        """Whether anything of the run is open, here or at another worker's, or may be admitted."""
+        """Returns whether any trajectory is still open, in this worker or another one, or may
+        be admitted later. Updates the progress.
+        """
         now = await self._journal.progress(self._run)
         self._progress.total = now.planned
         self._progress.done_before = now.settled - self._progress.done
@@ -262,12 +269,16 @@ class Engine:
     async def _until_done(
         self, running: "set[asyncio.Task[None]]", event: asyncio.Event | None = None
     ) -> None:
-        """Returns when all trajectories are done, or a stop is requested (or `event` is set)."""
+        """Returns when all trajectories are done, or when a stop is requested (or `event` is
+        set).
+        """
         if running:
             await self.stop.cancels(_all_of(running), name="all trajectories", event=event)
 
     async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
-        """Lets what is in flight reach its next step, then cancels, and waits for the end."""
+        """Lets running trajectories reach their next step, then cancels the rest and waits for
+        their end.
+        """
         if self.stop.fatal is None and self.stop.spent:
             # What is in flight at a limit on what is spent is paid for: it may take its time.
             await self._until_done(running, self.stop.hurried)
@@ -309,17 +320,21 @@ class Engine:
 
     @property
     def _most_to_claim(self) -> int:
-        """Trajectories. A worker that shares the run claims no more than it can begin now (one slot
-        is held for the first of them): what it only keeps, another could be running."""
+        """How many trajectories to claim.
+
+        A worker that shares the run claims no more than it can begin now, so that other workers can
+        run the rest. One slot is already held for the first claimed trajectory.
+        """
         settings = self._settings
         return self._slots.free + 1 if settings.join else settings.concurrency
 
     async def _wait_for_work(self, worker: Worker) -> tuple[_Group, Lease] | None:
-        """What is admitted later; for a worker that shares the run, also what another one gives
-        back, or dies holding.
+        """Waits for work that is admitted later. A worker that shares the run also waits for work
+        that another worker gives back, or holds when it dies.
 
-        None when every trajectory is settled and the run is sealed; until then this worker stands
-        by. Without sharing, a sealed run has nothing more for it.
+        Returns None when every trajectory is settled and the run is sealed. Without sharing,
+        returns None as soon as the run is sealed. Also returns None after `idle` seconds without
+        work, and when a stop is requested.
         """
         clock = asyncio.get_running_loop().time
         poll = min(STAND_BY_SECONDS, worker.lease_seconds / 3)
@@ -341,7 +356,7 @@ class Engine:
     # --- one trajectory
 
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
-        """Everything about one trajectory. Nothing that happens in here reaches another."""
+        """Does everything for one trajectory. Its errors do not reach other trajectories."""
         enter_trajectory(lease.key)
         self._progress.started()
         slot, is_rolled_out = Slot(self._slots), False
@@ -381,7 +396,9 @@ class Engine:
             self._unsettled.release()
 
     async def _reuse(self, lease: Lease) -> History | None:
-        """What another run has sampled already, recorded here, too."""
+        """Records in this run what another run has sampled already. Returns None if there is no
+        such trajectory.
+        """
         source = None if lease.next_seq else self._sources.pop(lease.id, None)
         if source is None:
             return None
@@ -397,7 +414,9 @@ class Engine:
         return history
 
     async def _score(self, group: _Group) -> None:
-        """Scores the member that just finished, or the group when it was the last of it."""
+        """Scores the member that just finished. With a group scorer, scores the group after its
+        last member.
+        """
         member = group.members[-1]
         group.waiting -= 1
         if self._scoring is None:
@@ -417,7 +436,7 @@ class Engine:
         return None
 
     def _note(self, members: Sequence[Member], *, settled: bool = True) -> None:
-        """They are done, durably; or, where they are not `settled`, to be scored later."""
+        """Counts the members as done. If they are not `settled`, they will be scored later."""
         if not settled:
             for _ in members:
                 self._progress.stopped()
@@ -433,7 +452,9 @@ class Engine:
             )
 
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
-        """Members that were settled before: a relative score without them would be another."""
+        """Returns the members that were settled before, because a score relative to the group
+        depends on them.
+        """
         reused = [each for each in group.members if each.lease.settled and each.history.reused]
         return [each.view for each in reused] + [
             TrajectoryView(

@@ -1,6 +1,6 @@
-"""RunResult: what `holdfast.run` returns: how the run ended, and all that it gave.
+"""RunResult: what `holdfast.run` returns: how the run ended, with its trajectories and samples.
 
-What it gave is read from the journal when it is first looked at, and kept.
+The data is read from the journal at its first use, and then kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +31,11 @@ _SCALARS = (str, bool, int, float)
 
 
 class RunResult(tuple[Ending, RunReport]):
-    """How a run ended, and what it gave. `ending, report = await holdfast.run(…)` works, too.
+    """How a run ended, with its data. `ending, report = await holdfast.run(…)` works, too.
 
     `samples`, `trajectories` and `rewards` read the journal when they are first used, which takes a
-    while in a large run; inside a running loop, `await result.load()` reads them without blocking
-    it. A journal that keeps nothing (`memory:`) lives as long as the result does.
+    while in a large run. Inside a running loop, `await result.load()` reads the trajectories
+    without blocking the loop. A journal in memory (`memory:`) lives as long as the result.
     """
 
     def __new__(cls, ending: Ending, report: RunReport, journal: Journal) -> "RunResult":
@@ -50,7 +50,9 @@ class RunResult(tuple[Ending, RunReport]):
 
     @property
     def stopped(self) -> str:
-        """Why it stopped early; "" when everything is settled. The same call goes on."""
+        """Why the run stopped early; "" if everything is settled. The same call continues the
+        run.
+        """
         return self.ending.stopped
 
     @property
@@ -60,13 +62,15 @@ class RunResult(tuple[Ending, RunReport]):
 
     @cached_property
     def trajectories(self) -> list[TrajectoryView]:
-        """All of them, by task and sample."""
+        """All trajectories of the run, by task and sample."""
         return run_blocking(self._load_trajectories)
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """The samples of settled, kept groups, to train on. Raises `NotTrainable` if their logprobs
-        belong to another distribution than the sampled one."""
+        """The samples of settled and kept groups, to train on.
+
+        Raises `NotTrainable` if their logprobs belong to another distribution than the sampled one.
+        """
         return run_blocking(self._load_samples)
 
     @property
@@ -76,25 +80,27 @@ class RunResult(tuple[Ending, RunReport]):
 
     @property
     def table(self) -> list[dict[str, object]]:
-        """One row per trajectory, with its metrics in columns of their own (`metrics.NAME`)."""
+        """One row for each trajectory. Each metric has its own column (`metrics.NAME`)."""
         scored = [view.history.scored for view in self.trajectories]
         metrics = {name for score in scored if score is not None for name in score.metrics}
         return [_row(view, sorted(metrics)) for view in self.trajectories]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The table as a DataFrame. Needs pandas."""
+        """Returns the table as a DataFrame. Needs pandas."""
         with needed_by("to_pandas", extra="pandas"):
             import pandas
         return pandas.DataFrame(self.table)
 
     def to_dataset(self) -> "datasets.Dataset":
-        """The table as a data set of Hugging Face's `datasets`, messages nested. Needs datasets."""
+        """Returns the table as a data set of Hugging Face's `datasets`, with nested messages.
+        Needs datasets.
+        """
         with needed_by("to_dataset", extra="datasets"):
             import datasets
         return datasets.Dataset.from_list(_uniform(self.table))
 
     async def load(self) -> "RunResult":
-        """Reads `trajectories` without blocking the loop; the result itself."""
+        """Reads `trajectories` without blocking the loop. Returns the result itself."""
         if "trajectories" not in self.__dict__:
             self.__dict__["trajectories"] = await self._load_trajectories()
         return self
@@ -112,7 +118,9 @@ class RunResult(tuple[Ending, RunReport]):
 
 
 def _to_read_again(journal: Any) -> Callable[[], AbstractAsyncContextManager[Journal]]:
-    """Opens the journal once more: by then it may be closed, or belong to another loop."""
+    """Returns a function that opens the journal again, because the original may be closed or
+    belong to another loop by then.
+    """
     path, address = getattr(journal, "path", None), getattr(journal, "address", None)
     if isinstance(path, str | Path):
         return partial(opened_journal, Path(path).absolute(), read_only=True)
@@ -144,7 +152,9 @@ def _row(view: TrajectoryView, metrics: Sequence[str]) -> dict[str, object]:
 
 
 def _uniform(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
-    """Each column of one type: what is open becomes JSON text, messages have all members."""
+    """Gives each column one type: values of unknown shape become JSON text, and messages have
+    all fields.
+    """
     kinds = {type(row["ground_truth"]) for row in rows if row["ground_truth"] is not None}
     is_plain = len(kinds) <= 1 and kinds <= set(_SCALARS)
     return [

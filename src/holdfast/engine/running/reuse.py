@@ -1,12 +1,13 @@
-"""Trajectories that another run of the series has sampled already.
+"""Reuses trajectories that another run of the series has sampled already.
 
-A trajectory is what it would be in this run if the code, the model, the sampling, the seed, its
-sample number, and all that the rollout can read of its task are the same. Where there is a scorer,
-`ground_truth` is the scorer's, and the rollout is not meant to read it.
+A trajectory can be reused if the code, the model, the sampling, the seed, the sample number, and
+everything that the rollout can read of its task are the same. If the run has a scorer,
+`ground_truth` may differ, because only the scorer is meant to read it.
 
-The worker that holds a new trajectory copies the records of the old one, in one append. So a kill
-leaves it copied or not begun, and the old run may be deleted or go on. The score is copied too if
-its scorer and all of its task are the same; for a scorer of groups, if the whole group is.
+The worker that holds the new trajectory copies the old records in one append. After a kill, the
+trajectory is either copied or not begun, and the old run may be deleted or continued. The score is
+copied if the scorer and the whole task are the same. For a group scorer, this must hold for the
+whole group.
 """
 
 from collections import Counter
@@ -25,22 +26,24 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class OlderTrajectory(Struct, frozen=True):
-    """Where the records of a trajectory are."""
+    """Where the records of a trajectory in another run are."""
 
     run: str
     trajectory: int
     has_score: bool
-    """Whether its score holds for the new one, too."""
+    """Whether the old score is also valid for the new trajectory."""
     has_failed: bool
-    """For good: it is an outcome only if its scoring has."""
+    """Whether the trajectory failed for good. It has an outcome only if just its scoring failed."""
 
 
 Sources = dict[int, OlderTrajectory]
-"""By the number of the trajectory that has not begun."""
+"""Where each new trajectory can be copied from, by its number."""
 
 
 async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = False) -> Sources:
-    """Of what has not begun. Where several runs have it, the newest."""
+    """Finds reusable trajectories for those that have not begun. If several runs have one,
+    takes the newest run.
+    """
     sources: Sources = {}
     if not run.spec.series or run.spec.fresh:
         return sources
@@ -56,7 +59,7 @@ async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = Fals
 
 
 async def count_reusable(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Counter[str]:
-    """How many trajectories a new run would reuse, by the runs that have them."""
+    """Counts how many trajectories a new run would reuse, by the run that has them."""
     counts: Counter[str] = Counter()
     keys = [TrajectoryKey("", task.id, n) for task, n in product(tasks, range(spec.samples))]
     left = [
@@ -93,7 +96,9 @@ async def _sources_in(
     *,
     whole: bool,
 ) -> Sources:
-    """`whole`: a score holds for a whole group only."""
+    """Finds the trajectories of another run that `rows` can reuse. With `whole`, a score is
+    reused only with its whole group.
+    """
     theirs = await _tasks(journal, other)
     alike = {name for name, task in tasks.items() if _reads_alike(task, theirs.get(name), run)}
     over = {
@@ -133,7 +138,7 @@ def _is_whole(over: dict[tuple[str, int], TrajectoryRow], task: str, run: Run, o
 
 
 def _reads_alike(task: Task, other: Task | None, run: Run) -> bool:
-    """Whether a rollout can see no difference."""
+    """Returns whether a rollout can see no difference between the tasks."""
     if other is None:
         return False
     if run.spec.scorer:
@@ -142,7 +147,9 @@ def _reads_alike(task: Task, other: Task | None, run: Run) -> bool:
 
 
 async def read_source(journal: Journal, source: OlderTrajectory, *, at: float) -> Sequence[Record]:
-    """Its records, as they are copied; () for what is no outcome, or cannot be read any more."""
+    """Returns the records to copy. Returns () if the trajectory has no outcome, or cannot be
+    read any more.
+    """
     try:
         records = await journal.history(source.trajectory)
     except JournalCorrupt:  # `journal check` says so of that run; here it is sampled anew.

@@ -1,4 +1,4 @@
-"""Running or resuming from Python what `holdfast run` does from a shell."""
+"""Runs or resumes from Python, like `holdfast run` from a shell."""
 
 import inspect
 import logging
@@ -75,27 +75,31 @@ async def run(
     system: str | None = None,
     on_progress: OnProgress = None,
 ) -> RunResult:
-    """Works until everything is settled, or the run is stopped; raises what is fatal to it. The
-    same call again goes on where it was, and returns at once what is finished.
+    """Works until every trajectory is settled or the run is stopped. Raises errors that end the
+    run. The same call again continues the run, and returns at once if the run is finished.
 
-    `tasks` is whatever `read_tasks` takes: a list of dicts, a path, `hf:NAME:SPLIT`, a function;
-    `limit` and `columns` are as there; `system` is a system message before those of each task.
-    `policy` is an engine's address, those of its replicas, a provider's model (`openai/gpt-4o`),
-    or a policy that is open; none: the embedded engine serves `model`, a folder, or its own small
-    one, while the call runs. With an address, `model` is the name of a model, and `api_key` (or
-    HOLDFAST_API_KEY) its key. `journal` is a path, `memory:`, or a journal that is open. What is
-    given open stays open.
+    `tasks` is anything that `read_tasks` takes: a list of dicts, a path, `hf:NAME:SPLIT`, a
+    function. `limit` and `columns` are as in `read_tasks`. `system` is a system message that is put
+    before each task's messages.
 
-    `name`: when not given, runs are called after the rollout and the tasks' file or function, with
-    a number (`solve-1`): the same call goes on with the newest that is the same, and any other call
-    begins the next, which samples only what is new. `new` begins another run (with a name: NAME-2),
-    and samples everything anew. `retry_failed` tries again those that failed for good. `sampling`,
-    `settings` and `group` may be dicts. `samples` per task: when not given, the `n` of a
-    `TrainingRolloutProcessor`, else 1.
-    `renderer`: when not given, that of the tokenizer which the engine says its model has.
+    `policy` is an engine's address, the addresses of its replicas, a provider's model
+    (`openai/gpt-4o`), or an open policy. Without `policy`, the embedded engine runs during the
+    call; it serves the folder `model`, or its own small model. With an address, `model` is the name
+    of a model, and `api_key` (or HOLDFAST_API_KEY) is the engine's key. `journal` is a path,
+    `memory:`, or an open journal. A policy or journal that the caller opened stays open.
 
-    `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True: a line on
-    standard error now and then. None: a line in a notebook, and nothing elsewhere.
+    Without `name`, a run is called after the rollout and the tasks' file or function, with a number
+    (`solve-1`). The same call then continues the newest run that is the same. Any other call begins
+    the next run, which samples only what is new. `new` begins another run (with a name: NAME-2),
+    and samples everything anew. `retry_failed` retries trajectories that failed for good.
+
+    `sampling`, `settings` and `group` may be dicts. `samples` is the number per task. By default,
+    it is the `n` of a `TrainingRolloutProcessor`, or else 1. `renderer` is by default the one for
+    the tokenizer that the engine names for its model.
+
+    `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True prints a
+    line on standard error now and then. None shows a line in a notebook, and does nothing
+    elsewhere.
     """
     check_journal(journal)
     check_on_progress(on_progress)
@@ -166,7 +170,7 @@ def _connection(
     api_key: str | None,
     patience: float,
 ) -> Callable[[], AbstractAsyncContextManager[Connection]]:
-    """How to connect to the policy; what is wrong with its arguments is raised here."""
+    """Returns a function that connects to the policy. Raises errors in the arguments at once."""
     if not is_policy(policy):
         address = address_of(policy, model=model, api_key=api_key)
         return partial(connected, structs.replace(address, patience=patience), renderer)
@@ -184,7 +188,7 @@ async def _stays_open(policy: Policy, renderer: Renderer | None) -> AsyncIterato
 async def _open(
     journal: Journal | Path | str, *, read_only: bool = False
 ) -> AsyncIterator[Journal]:
-    """One that is open stays open."""
+    """Yields an open journal. Closes it only if it was opened here."""
     if not isinstance(journal, str | Path):
         yield journal
         return
@@ -200,9 +204,12 @@ async def _recorded(
     accept_changes: bool,
     starts_engine: bool,
 ) -> RunResult | Connection | None:
-    """What can be had without asking the engine: the result of a run that needs no more work, or a
-    connection for a run that is only to be scored. Where the embedded engine would be started for
-    a run that is recorded differently, that is raised now."""
+    """Returns what is possible without asking the engine.
+
+    This is the result of a finished run, or a connection for a run that only needs scores, or None.
+    If the embedded engine would be started for a run that is recorded differently, raises
+    `RunChanged` now.
+    """
     if not _is_there(journal):
         return None
     async with _open(journal, read_only=True) as opened:
@@ -235,7 +242,7 @@ def _is_meant(
     model: "str | PurePath | None",
     renderer: Renderer | None,
 ) -> bool:
-    """Whether the arguments may name the recorded model and renderer."""
+    """Returns whether the arguments can stand for the recorded model and renderer."""
     if renderer is not None and renderer.name != recorded.renderer:
         return False
     if is_policy(policy):
@@ -275,7 +282,9 @@ async def _work(
 
 
 def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
-    """The result; that there is nothing in it is logged, too: nobody may look at the report."""
+    """Returns the result. Logs a warning if every trajectory failed, because the caller may not
+    read the report.
+    """
     if report.nothing_succeeded:
         _log.warning(
             "run %s: nothing succeeded: %s for good; the most frequent error: %s",
@@ -287,10 +296,10 @@ def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
 
 
 def run_sync(rollout: object, **arguments: Any) -> RunResult:
-    """`holdfast.run` for code that is not async: the same arguments, the same result.
+    """Runs `holdfast.run` for code that is not async, with the same arguments and the same result.
 
-    It also works inside a running loop, as in a notebook: there the run has a thread and a loop of
-    its own, and the caller waits. An interrupt stops the run; the same call goes on.
+    It also works inside a running loop, as in a notebook. The run then has its own thread and loop,
+    and the caller waits. An interrupt stops the run, and the same call continues it.
     """
     return run_blocking(lambda: run(rollout, **arguments))
 

@@ -1,11 +1,11 @@
 """The plan of a run, and the steps from it to the engine.
 
-The command line, `holdfast.run` and evaluations all go the same way:
+The command line, `holdfast.run` and evaluations all take these steps:
 
-    plan = plan_run(name, …)                         # checked; no engine is asked anything
+    plan = plan_run(name, …)                         # checked; no engine is asked yet
     plan = plan.bind(connection)                     # the model and its renderer are known
-    await plan.check_taken(connection)               # the engine takes such requests
-    plan = await plan.bind_scorer()                  # what it asks is there
+    await plan.check_taken(connection)               # the engine accepts such requests
+    plan = await plan.bind_scorer()                  # the scorer's own engine is there
     run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
     ending = await plan.engine(run, journal, connection).work()
     report = await build(journal, run)
@@ -33,7 +33,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.processors.training import samples_for
 
 Fingerprint = tuple[str, Code | None]
-"""A digest of user code, and what it covers."""
+"""A digest of user code, and a description of the code that it covers."""
 NO_CODE: Fingerprint = ("", None)
 NO_TOKENS = "this engine gives messages without token ids: good for evaluation, not for training"
 
@@ -42,15 +42,18 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """What a run samples, and how it works."""
 
     spec: RunSpec
-    """Its model and renderer are "" until `bind`."""
+    """The run's recorded spec. `model` and `renderer` are "" until `bind`."""
     tasks: Sequence[Task]
     processor: RolloutProcessor
     scorer: Scorer | None = None
     settings: Settings = field(default_factory=Settings)  # Not at once: it reads a price table.
 
     def bind(self, connection: Connection) -> "RunPlan":
-        """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for what
-        its renderer cannot write or its engine cannot be asked for."""
+        """Returns the plan for a connected policy.
+
+        Raises `Unsupported` if its renderer or its engine cannot do what the sampling asks for. The
+        error comes here, not in each trajectory.
+        """
         check_supported(connection, self.spec.sampling)
         check_price(self.settings, connection.policy.model)
         model, renderer = connection.policy.model, connection.renderer.name
@@ -59,18 +62,22 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         )
 
     async def check_taken(self, connection: Connection) -> None:
-        """Raises `Unsupported` for a sampling that the engine itself refuses: before the run is
-        recorded with it, and not in each trajectory."""
+        """Raises `Unsupported` if the engine refuses the sampling.
+
+        The error comes before the run is recorded with that sampling, not in each trajectory.
+        """
         from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without.
 
         if isinstance(connection.policy, EnginePolicy):
             await connection.policy.check_taken(self.spec.sampling)
 
     async def bind_scorer(self) -> "RunPlan":
-        """The plan with the models that its scorer asks, which only the engine of a judge may know.
+        """Returns the plan with the models that its scorer asks. Only the engine of a judge may
+        know its model.
 
-        Raises where the scorer says that it cannot score, as a judge does whose engine is down, or
-        has no price: before anything is sampled, and not for each trajectory."""
+        Raises if the scorer cannot score, for example if a judge's engine is down or has no price.
+        The error comes before anything is sampled, not for each trajectory.
+        """
         scorer, samples = self.scorer, self.spec.samples
         models = [] if scorer is None else await scorer.check(samples=samples, tasks=self.tasks)
         for model in models:
@@ -78,8 +85,9 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return structs.replace(self, spec=structs.replace(self.spec, judge=", ".join(models)))
 
     def check_rewarded(self) -> None:
-        """Raises `UsageError` where it is known before anything is sampled that no trajectory will
-        have a reward."""
+        """Raises `UsageError` if it is certain before sampling that no trajectory will have a
+        reward.
+        """
         if self.scorer is None and not self.processor.may_reward:
             raise UsageError(
                 f"nothing gives the trajectories of run {self.spec.name!r} a reward: give a scorer "
@@ -88,7 +96,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             )
 
     def report_caveats(self, connection: Connection) -> None:
-        """Notifies of what the engine cannot keep of the guarantees, before anything is sampled."""
+        """Reports, before anything is sampled, which guarantees the engine cannot keep."""
         from holdfast.policy.client.caveats import caveats  # Bad input is reported without them.
         from holdfast.policy.client.replicas import EnginePolicy
 
@@ -114,7 +122,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         lost_versions: Collection[str] = (),
         on_joined: Callable[[Worker], Awaitable[None]] | None = None,
     ) -> Engine:
-        """The engine that works on the opened run."""
+        """Returns the engine that works on the opened run."""
         return Engine(
             run=run,
             journal=journal,
@@ -134,7 +142,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 def check_supported(connection: Connection, sampling: Sampling) -> None:
-    """Raises `Unsupported` for a sampling that the policy cannot follow."""
+    """Raises `Unsupported` if the policy cannot follow the sampling."""
     from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
 
     renderer_at(connection.renderer, sampling)
@@ -156,7 +164,10 @@ def plan_run(
     group: GroupPolicy | None = None,
     settings: Settings | None = None,
 ) -> RunPlan:
-    """Raises `UsageError`. `samples` per task: None for the processor's own number, or 1."""
+    """Makes and checks the plan of a run. Raises `UsageError`.
+
+    `samples` is the number per task. None means the processor's own number, or 1.
+    """
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),

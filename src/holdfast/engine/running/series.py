@@ -1,7 +1,7 @@
-"""Runs that nobody named: `agent-1`, `agent-2`, ….
+"""Names runs that the user did not name: `agent-1`, `agent-2`, ….
 
-The same code, tasks and settings go on with the newest run that has them. Anything else begins the
-next run, which reuses what it would sample again (`reuse`).
+If code, tasks and settings are the same, the newest such run continues. Anything else begins the
+next run, which reuses trajectories that it would otherwise sample again (`reuse`).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,11 @@ async def name_in_series(
     is_meant: Callable[[RunSpec], bool],
     accept_changes: bool = False,
 ) -> str:
-    """The name of the run to go on with, or else the next one, as far as that is known before an
-    engine is asked: model and renderer are taken as recorded, of a run that `is_meant`."""
+    """Returns the name of the run to continue, or else the next free name.
+
+    No engine has been asked yet, so the model and renderer are taken as recorded if `is_meant`
+    accepts the run.
+    """
     for run in reversed(await journal.find_series(spec.series)):
         if accept_changes or (
             not spec.fresh and is_meant(run.spec) and is_same(run, with_engine_of(run, spec))
@@ -34,8 +37,11 @@ async def name_in_series(
 
 
 async def run_with_all(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Run | None:
-    """The newest run of the series whose model has sampled all that a new run would sample, so
-    that no engine is started or asked."""
+    """Returns the newest run of the series that can be reused, if it and older runs have all
+    trajectories that the new run needs. Otherwise returns None.
+
+    With such a run, no engine is started or asked.
+    """
     for run in reversed(await journal.find_series(spec.series)) if not spec.fresh else ():
         same = with_engine_of(run, spec)
         if same.may_reuse(run.spec):
@@ -55,7 +61,10 @@ async def _next_name(journal: Journal, series: str) -> str:
 async def open_in_series(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, code: str
 ) -> tuple[Run, str]:
-    """The run, and a line about it if it is not the first; `code` is how that calls the code."""
+    """Opens the run. Also returns a line about what changed, if the run is new but not the first.
+
+    `code` is the name for the user's code in that line.
+    """
     known = await journal.find_series(spec.series)
     for run in reversed(known) if not spec.fresh else ():
         if is_same(run, spec):
@@ -88,7 +97,7 @@ async def _why_another(
 async def _changes(
     journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
 ) -> list[str]:
-    """The changes, in a few words each. The code has one line, for rollout and scorer together."""
+    """Returns the changes in a few words each. Rollout and scorer share one line about the code."""
     spec = structs.replace(spec, name=before.spec.name)
     lines = []
     if (parts := before.spec.changed_code(spec)) is not None:

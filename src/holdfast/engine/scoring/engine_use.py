@@ -1,10 +1,9 @@
-"""EngineUse: what one call of a scorer has of engines, such as that of a judge.
+"""EngineUse: how one call of a scorer uses engines, for example the engine of a judge.
 
-Whatever asks an engine in it, however deep in the user's code, finds here how long an engine may be
-down, and has its outages counted here: a scorer's deadline is for its own work. An engine that
-cannot be used at all is kept here, too: code that hides it behind another error does not make it a
-failure of its own. So are the tokens that were used, and whether a judge could be read, whatever
-the code makes of the answers.
+Any code in that call, however deep, finds the current `EngineUse` here. It tells how long an engine
+may be down. It also counts outages, so that the scorer's deadline covers only its own work, and the
+tokens that were used. If an engine cannot be used, the error is kept here, even if user code hides
+it behind another error. It also keeps whether a judge's answer was unreadable.
 """
 
 from collections.abc import Iterator
@@ -17,21 +16,20 @@ from holdfast.records.usage import Usage, UsageByModel, add_usages
 
 
 class Outages(Protocol):
-    """An engine, and for how long it was down so far."""
+    """An engine that says for how long it was down so far."""
 
     @property
     def seconds_down(self) -> float: ...
 
 
 class EngineUse:
-    """The use of engines by one call of a scorer. The code that it calls sees it in every task and
-    thread."""
+    """The use of engines by one call of a scorer, visible in all tasks and threads of the call."""
 
     def __init__(self, patience: float):
         self.patience = patience
-        """Seconds that an outage may last."""
+        """How many seconds an outage may last."""
         self.unusable: EndpointDown | PolicyRefused | None = None
-        """Why an engine cannot be used at all, if so."""
+        """Why an engine cannot be used, or None."""
         self.used: UsageByModel = {}
         """The tokens of all answers."""
         self.unread = False
@@ -48,7 +46,7 @@ class EngineUse:
 
     @property
     def seconds(self) -> float:
-        """In which an engine was down since it was first asked."""
+        """The seconds in which an engine was down since it was first asked."""
         return sum(engine.seconds_down - before for engine, before in self._before.items())
 
 
@@ -56,7 +54,7 @@ _current: ContextVar[EngineUse | None] = ContextVar("holdfast_engine_waits", def
 
 
 def engine_use() -> EngineUse | None:
-    """The engine use of the scorer that runs this code; None outside of a scorer."""
+    """Returns the engine use of the scorer that runs this code, or None outside of a scorer."""
     return _current.get()
 
 

@@ -1,9 +1,9 @@
-"""Late scoring: what needs more than one task, or more than one run, to be judged.
+"""Late scoring: scores that need more than one task, or more than one run.
 
-Rollouts finish and stay open (`Engine(settles=False)`); when all of them are over, one scorer sees
-all trajectories at once, or those of each task across several runs. What belongs together is
-recorded together, or not at all: a process that dies before that only scores again. Trajectories
-that failed for good are no outcomes, and are not shown.
+Rollouts finish and stay open (`Engine(settles=False)`). When all of them are over, one scorer sees
+all trajectories at once, or the trajectories of each task across several runs. Scores that belong
+together are recorded together or not at all, so a process that dies earlier only has to score
+again. The scorer does not see trajectories that failed for good, because they have no outcome.
 """
 
 import asyncio
@@ -47,16 +47,19 @@ async def score_late(
     settings: Settings,
     stop: Stop,
 ) -> None:
-    """Returns when every outcome of the runs is durably scored or has failed for good, or when
-    `stop` says that a stop was requested. `whole`: all trajectories of all runs are judged at once;
-    otherwise those of one task, over all runs."""
+    """Scores every outcome of the runs.
+
+    Returns when every outcome is durably scored or has failed for good, or when a stop is
+    requested. With `whole`, all trajectories of all runs are scored at once; otherwise, one call
+    scores the trajectories of one task in all runs.
+    """
     assert scorer.is_group, "it is given several trajectories"
     async with _joined(journal, runs, settings, stop) as workers:
         order = {run.spec.name: index for index, run in enumerate(runs)}
         places = await _places(journal, runs)
 
         def place(key: TrajectoryKey) -> tuple[int, ...]:
-            """In the order of the data set, then of the runs, then of the samples."""
+            """Orders trajectories by task, then by run, then by sample."""
             return places[key.task], order[key.run], key.sample
 
         lots = await _lots(journal, runs, workers, whole=whole)
@@ -84,7 +87,7 @@ async def _places(journal: Journal, runs: Sequence[Run]) -> dict[str, int]:
 async def _joined(
     journal: Journal, runs: Sequence[Run], settings: Settings, stop: Stop
 ) -> AsyncIterator[list[Worker]]:
-    """A worker of each run, kept alive while a scorer takes its time."""
+    """Joins each run as a worker, and keeps the workers alive while a scorer takes its time."""
     workers: list[Worker] = []
     seconds = settings.lease_seconds
     beat = _beat(journal, workers, seconds, stop)
@@ -112,7 +115,7 @@ async def _beat(journal: Journal, workers: Sequence[Worker], seconds: float, sto
 async def _lots(
     journal: Journal, runs: Sequence[Run], workers: Sequence[Worker], *, whole: bool
 ) -> list[_Lot]:
-    """Every lot in which something is open, in the order of the data set."""
+    """Returns every lot with open trajectories, in the order of the data set."""
     lots: dict[str, _Lot] = {}
     for run, worker in zip(runs, workers, strict=True):
         while claims := await journal.claim(worker, groups=CLAIM):
@@ -130,7 +133,7 @@ async def _lots(
 async def _score_all(
     journal: Journal, scoring: Scoring, lots: Sequence[_Lot], settings: Settings
 ) -> None:
-    """No more lots in memory than are scored at once."""
+    """Scores the lots. Only the lots that are scored at the moment are in memory."""
     waiting = iter(lots)
     at_once = min(len(lots), settings.scoring.concurrency)
     async with asyncio.TaskGroup() as group:

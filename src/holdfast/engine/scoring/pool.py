@@ -1,9 +1,9 @@
-"""Scorers as a pool of their own: processes that score while rollouts go on elsewhere.
+"""Runs scorers in a pool of processes, while rollouts go on elsewhere.
 
-A process that dies costs no rollout, and blames nobody at once: what it was scoring is scored by
-another one, and only what `MAX_DEATHS` of them died of in turn is a failure of its scoring. One
-that runs into its deadline is not used again. Whatever happens, `aclose` leaves no process; the
-next score starts one.
+If a process dies, no rollout is lost, and its scores are computed again by another process. Only
+after `MAX_DEATHS` processes died over the same score does its scoring fail. A process that exceeds
+a deadline is not used again. `aclose` always ends all processes, and the next score starts a new
+one.
 """
 
 import asyncio
@@ -49,28 +49,28 @@ from holdfast.rollout.processes.user_process import STREAM_LIMIT, UserProcess
 from holdfast.rollout.threads.contain import finishes_in_time
 
 MAX_DEATHS = 5
-"""Processes that one score may cost before it is a failure."""
+"""How many processes one score may cost before its scoring fails."""
 START_SECONDS = 300.0
-"""That the import of a scorer may take, and that scores wait for a process to be there."""
+"""How long the import of a scorer may take, and how long a score waits for a process."""
 RETRY_SECONDS = 1.0
-"""After which a process that could not be reached is tried again."""
+"""Seconds before a process that could not be reached is tried again."""
 EXIT_SECONDS = 0.2
-"""Seconds in which a process that closed its connection may end by itself."""
+"""How long a process that closed its connection may take to end by itself."""
 SLACK_SECONDS = 5.0
-"""Beyond a score's deadline, for its process to say so itself."""
+"""Extra seconds after a score's deadline, in which its process can report the timeout itself."""
 _log = logging.getLogger("holdfast")
 _answers: msgspec.msgpack.Decoder[ScorerAnswer] = msgspec.msgpack.Decoder(ScorerAnswer)
 
 
 class _ConnectionLost(Exception):
-    """The process is gone."""
+    """The connection to the process is lost."""
 
 
 class ScorerSeat(Protocol):
-    """A place where one process of a scorer runs or is started."""
+    """A place where one scorer process runs or is started."""
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Opens a connection to the process. Raises OSError if there is none now."""
+        """Opens a connection to the process. Raises OSError if no process can be reached now."""
         ...
 
     async def end(self) -> str:
@@ -96,7 +96,7 @@ class LocalSeat:
 
     @contextlib.contextmanager
     def _output(self) -> Iterator[int | None]:
-        """The file for the process's output, if there is a folder for such files."""
+        """Yields the file for the process's output, or None without a folder for such files."""
         if self._logs is None:
             yield None
             return
@@ -111,7 +111,7 @@ class LocalSeat:
 
 
 class ScorerAt(Struct, frozen=True):
-    """A process that listens somewhere, and that others start."""
+    """A process that listens at an address, and that other code starts and ends."""
 
     host: str
     port: int
@@ -131,8 +131,9 @@ class ScorerAt(Struct, frozen=True):
 
 
 class _Notices:
-    """Prints lines for people from all processes of a pool, each once: if one process has just
-    printed a line, the others do not repeat it."""
+    """Prints messages from all processes of a pool. A line that another process has just
+    printed is not repeated.
+    """
 
     def __init__(self) -> None:
         self._last: dict[object, str] = {}
@@ -147,7 +148,7 @@ class _Notices:
 
 
 class _Slot:
-    """One process of the pool, with what it is scoring."""
+    """One process of the pool, with its running calls."""
 
     def __init__(self, seat: ScorerSeat, home: ScorerHome, notices: _Notices):
         self.seat = seat
@@ -160,11 +161,15 @@ class _Slot:
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[ScorerAnswer]] = {}
         self._extended: dict[int, float] = {}
-        """By how much the deadlines of these calls were extended."""
+        """The seconds by which the deadlines of running calls were extended, by call number."""
         self._is_spent = False
 
     async def ask(self, request: ScoreRequest) -> ScoreResult | ScoreFailed:
-        """`_ConnectionLost` when the process is gone; OSError when there is none now."""
+        """Sends a request and returns the answer.
+
+        Raises `_ConnectionLost` if the process dies meanwhile, and OSError if no process can be
+        reached.
+        """
         async with self._opening:
             if self._writer is None:
                 await self._open()
@@ -189,7 +194,9 @@ class _Slot:
     async def _in_time(
         self, future: "asyncio.Future[ScorerAnswer]", number: int, seconds: float
     ) -> None:
-        """Raises if there is no answer in time. The process itself may extend the time."""
+        """Raises `ScorerTimeout` and ends the process if it does not answer in time. The
+        process itself may extend the time.
+        """
         clock = asyncio.get_running_loop().time
         end = clock() + seconds + SLACK_SECONDS
         if not await finishes_in_time(
@@ -199,7 +206,7 @@ class _Slot:
             raise ScorerTimeout(f"its process did not answer within {seconds:g} s and was ended")
 
     async def _retire(self, answer: ScoreResult | ScoreFailed) -> None:
-        """Stops using a process in which a call hangs."""
+        """Stops using a process in which a call timed out, once its other calls are answered."""
         self._is_spent = self._is_spent or (isinstance(answer, ScoreFailed) and answer.timed_out)
         if self._is_spent and not self._waiting:
             await self.close()
@@ -274,7 +281,7 @@ class ScorerPool(Scorer):
         seats: Sequence[ScorerSeat],
         at_once: int = 1,
     ):
-        """`at_once`: scores in one process at the same time."""
+        """`at_once` is the number of scores that one process computes at the same time."""
         super().__init__(function)
         self._home = home
         self._at_once = at_once
@@ -288,7 +295,7 @@ class ScorerPool(Scorer):
         return [slot.seat for slot in self._slots]
 
     async def replace(self, seats: Sequence[ScorerSeat]) -> None:
-        """Uses other processes from now on. What the removed ones were scoring is scored again."""
+        """Replaces the processes. What the removed processes were scoring is scored again."""
         kept = [slot for slot in self._slots if slot.seat in seats]
         gone = [slot for slot in self._slots if slot.seat not in seats]
         known = [slot.seat for slot in kept]
@@ -337,7 +344,7 @@ class ScorerPool(Scorer):
         raise ScorerDied(f"{deaths} processes of scorer {self.name} died over it; the last: {why}")
 
     async def _take(self, deadline: float, why: str) -> _Slot:
-        """A process with room, the least busy one."""
+        """Waits for a process with room, and returns the least busy one."""
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()

@@ -1,7 +1,7 @@
-"""The process of a scorer: loads it once, then scores what it is sent, several at once.
+"""The process of a scorer: loads the scorer once, then scores what it is sent, several at once.
 
-Started with a connection that it inherits, or listening for some with a token. It ends with the
-process that started it, and knows neither the journal nor what becomes of a score.
+The process inherits a connection from its parent and ends with it, or it listens for connections
+that send a token. It has no access to the journal, and does not know what becomes of a score.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from holdfast.rollout.processors.processor import fingerprinted
 TOKEN_SECONDS = 10.0
 """Seconds in which a network client must send the token."""
 _log = logging.getLogger("holdfast")
-"""For people: an engine is down, or back."""
+"""The logger for messages to people, for example that an engine is down or back."""
 
 
 def main(connection: int, driver: int) -> None:
@@ -64,10 +64,11 @@ async def _serve_socket(sock: socket.socket) -> None:
 
 
 async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
-    """Serves every connection whose first frame is the token, and comes in time.
+    """Serves every connection that sends the token as its first frame within `TOKEN_SECONDS`.
 
-    Ends this process where the folder that it was started in is gone, as Ray's are with their node:
-    it can load nothing, which is no fault of the scorer, and whoever started it starts another.
+    Ends this process if its working folder is gone, as the folders of Ray are after their node
+    ends. The process then cannot load anything. This is not the scorer's fault, and whoever started
+    the process starts another one.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +100,7 @@ def _has_folder() -> bool:
 
 
 class _NoticeHandler(logging.Handler):
-    """Sends log lines for people to the run, and prints them here, too."""
+    """Sends warnings to the run, and also prints them in this process."""
 
     def __init__(self, send: Callable[[bytes], None]):
         super().__init__(logging.WARNING)
@@ -114,7 +115,7 @@ class _NoticeHandler(logging.Handler):
 
 
 class Serving:
-    """One connection."""
+    """Serves one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader = reader
@@ -122,7 +123,7 @@ class Serving:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Returns when the connection is closed; what still runs then is cancelled."""
+        """Returns when the connection is closed, and cancels the calls that still run."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             home = msgspec.msgpack.decode(
                 await receive(self._reader, most=MAX_FRAME), type=ScorerHome
@@ -183,8 +184,10 @@ class Serving:
 
 
 def load_scorer(home: ScorerHome) -> Scorer:
-    """Loads the scorer. Raises if it is missing, or differs from the scorer that the run began
-    with."""
+    """Loads the scorer.
+
+    Raises if the scorer is missing, or differs from the scorer that the run began with.
+    """
     folder = os.path.dirname(os.path.abspath(home.home.file))
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,8 +1,9 @@
-"""What `--retry-failed` tries again: what failed for good, and verdicts that could not be read.
+"""Finds what `--retry-failed` tries again: trajectories that failed for good, and unreadable
+verdicts.
 
-A judge whose answers cannot be read gives no score. That is a failure of the judge's and not its
-word: it is noted beside the score, so that the judge can be asked once more. A judge that says that
-it cannot judge (null), or a scorer that returns None, has answered.
+A judge whose answers cannot be read gives no score. This is a failure of the judge, so it is noted
+beside the score, and the judge can be asked again. A judge that says that it cannot judge (null)
+has answered, and so has a scorer that returns None.
 """
 
 from holdfast.journal.journal import Journal
@@ -11,7 +12,7 @@ from holdfast.records.samples.summary import Summary
 
 
 async def unread_verdicts(journal: Journal, run: Run) -> list[int]:
-    """The settled trajectories that have no score for that reason."""
+    """Returns the settled trajectories that have no score because a verdict could not be read."""
     return [
         row.id
         async for row, summary in journal.summaries(run)
@@ -20,8 +21,11 @@ async def unread_verdicts(journal: Journal, run: Run) -> list[int]:
 
 
 async def open_for_retry(journal: Journal, run: Run) -> tuple[int, int]:
-    """How many failed for good, and have new budgets now; and how many wait for a verdict again.
-    Groups that a consumer has stay as they are."""
+    """Opens failed trajectories and unreadable verdicts for another try.
+
+    Returns how many failed trajectories have new budgets now, and how many wait for a verdict
+    again. Groups that a consumer has stay as they are.
+    """
     unread = await unread_verdicts(journal, run)
     failed = await journal.reopen(run, reason="new budgets, by the user's wish")
     return failed, await journal.rescore(run, unread) if unread else 0

@@ -1,8 +1,8 @@
-"""Reward functions that were written for verl or TRL, as scorers.
+"""Turns reward functions that were written for verl or TRL into scorers.
 
-A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), `trl:FILE.py:NAME`, and
-`trl-text:FILE.py:NAME` for a data set whose prompts are texts. Here, the name of such a function
-has its framework before it: `verl:compute_score`.
+A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), `trl:FILE.py:NAME`, or
+`trl-text:FILE.py:NAME` for a data set whose prompts are texts. In this module, the name of such a
+function begins with its framework: `verl:compute_score`.
 """
 
 import inspect
@@ -22,20 +22,24 @@ COMPUTE_SCORE = "compute_score"
 
 
 def split_framework(reference: str) -> tuple[str, str]:
-    """`verl:rewards.py` as `verl` and `rewards.py`; "" where no framework is named."""
+    """Splits `verl:rewards.py` into `verl` and `rewards.py`. The framework is "" if the
+    reference names none.
+    """
     head, colon, rest = reference.partition(":")
     return (head, rest) if colon and head in (VERL, TRL, TRL_TEXT) else ("", reference)
 
 
 def scorer_named(module: ModuleType, name: str) -> Any:
-    """What the module has by that name; with a framework before it, its function as a scorer."""
+    """Returns the attribute of the module with that name. If the name begins with a framework,
+    wraps the function as a scorer.
+    """
     framework, plain = split_framework(name)
     function = getattr(module, plain)
     return RewardFunction(function, framework) if framework else function
 
 
 class RewardFunction:
-    """A scorer that calls a function as its framework does, for one trajectory at a time."""
+    """A scorer that calls a reward function as its framework does, for one trajectory at a time."""
 
     IS_ITS_IDENTITY = True
 
@@ -57,7 +61,7 @@ class RewardFunction:
         return result if self.identity == VERL else listed(result, 1, self.__name__)[0]
 
     def check_task(self, task: Task) -> None:
-        """Raises `UsageError` for a task without the columns that the function wants."""
+        """Raises `UsageError` if a task lacks columns that the function needs."""
         try:
             signature = inspect.signature(self.function)
         except ValueError:
@@ -76,7 +80,7 @@ class RewardFunction:
         return self._columns(trajectory.task) | self._sampled(trajectory.reply, replies, last)
 
     def _columns(self, task: Task) -> dict[str, object]:
-        """What the function is given of the task."""
+        """Returns the arguments that come from the task."""
         if self.identity == VERL:
             return {
                 "data_source": task.metadata.get("data_source", ""),
@@ -98,7 +102,7 @@ class RewardFunction:
 
 
 def _first_reply(messages: list[Message], task: Task) -> int:
-    """Where the completion begins: messages before it are the prompt."""
+    """Returns the index of the first reply. The messages before it are the prompt."""
     for number, message in enumerate(messages):
         if number >= len(task.messages) and message.role is Role.ASSISTANT:
             return number

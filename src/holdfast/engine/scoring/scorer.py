@@ -38,43 +38,52 @@ from holdfast.rollout.tools.tool import result_text
 SINGLE = "one argument, the finished trajectory (its task is trajectory.task)"
 GROUP = "one argument, the list of a task's finished trajectories"
 MOST_HANGING = 48
-"""Threads that one scorer may leave behind: fewer than make the next call impossible."""
+"""How many hanging threads one scorer may leave behind. With more, the next call could get no
+thread.
+"""
 MAX_SHOWN = 200
-"""Characters of what was returned, in an error message."""
+"""The most characters of a returned value in an error message."""
 CHECK = "check_before_run"
-"""The method of a scorer that can tell whether it will be able to score, and by which model."""
+"""The name of a scorer's method that checks before a run whether it can score, and returns its
+model.
+"""
 CHECK_TASK = "check_task"
-"""The method of a scorer that can tell whether it can score a task."""
+"""The name of a scorer's method that checks whether it can score a task."""
 GROUP_MARK = "__holdfast_group_scorer__"
-"""The attribute of a scorer that takes a whole group."""
+"""The attribute that marks a scorer of whole groups."""
 
 
 class Score(Struct, frozen=True, metaclass=NamedFields):
-    """A reward, with numbers and words that explain it. A `reward` of None means that there is no
-    valid score: the trajectory is in no mean."""
+    """A reward, with numbers and words that explain it.
+
+    A `reward` of None means that there is no valid score. The trajectory is then left out of every
+    mean.
+    """
 
     reward: float | None
     metrics: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
     details: Mapping[str, object] = {}
-    """Anything else to keep with the score: JSON."""
+    """Anything else to keep with the score. It must be JSON."""
 
 
 Scored = Score | float | int | Mapping[str, object] | None
-"""A number, a bool, a dict with its `score`, a `Score`, or None: there is no valid score."""
+"""What a scorer may return: a number, a bool, a dict with its `score`, a `Score`, or None for
+no valid score.
+"""
 ACCEPTED = "a number, a bool, a dict with a 'score', a Score, or None (no valid score)"
 Read = Callable[[TrajectoryView], Awaitable[Sequence[Record]]]
-"""The records of a trajectory, for a scorer in another process."""
+"""Reads the records of a trajectory, for a scorer in another process."""
 PointScorer = Callable[[TrajectoryView], "Scored | Awaitable[Scored]"]
 GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable[Sequence[Scored]]"]
 
 
 class NotAScore(UsageError, TypeError):
-    """A scorer returned something that is no score."""
+    """A scorer returned a value that is no score."""
 
 
 class ScorerFailed(Exception):
-    """A scorer in another process failed, which is classified there."""
+    """A scorer in another process failed. The failure was classified in that process."""
 
     def __init__(self, failure: Failure):
         super().__init__(failure.line)
@@ -94,14 +103,14 @@ def is_group_scorer(function: object) -> bool:
 
 
 class Scorer:
-    """A scorer of either kind, sync or async, under one interface.
+    """One interface for all scorers: for one trajectory or a group, sync or async.
 
-    A synchronous scorer runs in its own thread, so it cannot block the loop. A hanging one is left
-    behind and does not delay the end of the process.
+    A synchronous scorer runs in its own thread, so it cannot block the loop. A call that hangs is
+    left behind, and does not delay the end of the process.
     """
 
     def __init__(self, function: "PointScorer | GroupScorer", *, called: str = ""):
-        """`called`: how errors name it, where "scorer" and the function's name are not enough."""
+        """`called` is the name in error messages; by default "scorer" and the function's name."""
         self.is_group = is_group_scorer(function)
         check_scorer(function, is_group=self.is_group)
         self.name = function_name(function)
@@ -114,9 +123,12 @@ class Scorer:
         self._users = 0
 
     async def check(self, *, samples: int, tasks: Sequence[Task] = ()) -> list[str]:
-        """Checks the scorer before anything is sampled, if it can check itself (such as a judge, or
-        a judge that it names) or the tasks. Raises what is wrong, and returns the models that it
-        asks. `samples`: the samples of each task."""
+        """Checks the scorer before anything is sampled, and returns the models that it asks.
+
+        Only some scorers can check themselves or the tasks, for example a judge or a function that
+        names a judge. Raises the errors of these checks. `samples` is the number of samples per
+        task.
+        """
         if check_task := getattr(self._function, CHECK_TASK, None):
             for task in tasks:
                 check_task(task)
@@ -136,12 +148,12 @@ class Scorer:
         read: Read | None = None,
         on_extended: Callable[[float], None] = lambda seconds: None,
     ) -> list[Score]:
-        """A score for each view; a pointwise scorer is given exactly one.
+        """Returns a score for each view. A scorer of single trajectories is given exactly one view.
 
-        Raises `ScorerTimeout` where it does not answer within so many seconds, without those in
-        which an engine was down that it asks (`on_extended` is called when they are added), and
-        `EndpointDown` or `PolicyRefused` where that engine cannot be used at all, be it down for
-        longer than `patience`: neither is a failure of what is scored.
+        Raises `ScorerTimeout` if the scorer does not answer within `seconds`. The time in which an
+        engine that it asks was down is not counted; `on_extended` is called when such time is
+        added. Raises `EndpointDown` or `PolicyRefused` if that engine cannot be used, or is down
+        for longer than `patience`. These errors are not failures of the scored trajectories.
         """
         await self._open()
         with track_engine_use(patience) as use:
@@ -158,9 +170,11 @@ class Scorer:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """What the scorer starts in this block ends with the last of the blocks that are open at
-        the same time: the evaluations of a training share its scorer. The scorer can be used again
-        afterwards."""
+        """Closes what the scorer has opened when the last open block ends.
+
+        Several blocks may be open at once, because the evaluations of a training share its scorer.
+        The scorer can be used again afterwards.
+        """
         self._users += 1
         try:
             yield
@@ -170,13 +184,15 @@ class Scorer:
                 await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends what it has started; it may be used again."""
+        """Closes what the scorer has opened. The scorer may be used again."""
         if self._is_open:
             self._is_open = False
             await self._function.__aexit__(None, None, None)  # type: ignore[attr-defined]
 
     async def _open(self) -> None:
-        """A scorer that keeps something open, such as a judge, does so until `aclose`."""
+        """Enters the scorer if it is an async context manager, such as a judge. It stays open
+        until `aclose`.
+        """
         if not self._is_open and hasattr(type(self._function), "__aenter__"):
             self._is_open = True
             await self._function.__aenter__()  # type: ignore[attr-defined]
@@ -205,8 +221,9 @@ class Scorer:
     async def _awaited(
         self, make: Callable[[], Awaitable[object]], deadline: "_Deadline"
     ) -> object:
-        """Awaits the call in its own task, so that a call which swallows its cancellation cannot
-        delay the run."""
+        """Awaits the call in its own task, so that a call that swallows its cancellation cannot
+        delay the run.
+        """
 
         async def work() -> object:
             return await contain(make())
@@ -226,8 +243,9 @@ class Scorer:
 
 
 def _with_unread(scores: list[Score]) -> list[Score]:
-    """Adds verdicts that could not be read, because a function that asks a judge may turn them into
-    a None of its own."""
+    """Marks missing scores as unread verdicts. A function that asks a judge may have turned an
+    unreadable verdict into None.
+    """
     return [
         structs.replace(score, details={UNREAD_JUDGE: True, **score.details})
         if score.reward is None and JUDGE not in score.details
@@ -237,8 +255,11 @@ def _with_unread(scores: list[Score]) -> list[Score]:
 
 
 def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
-    """The scores with the tokens that they do not tell of: a function that asks a judge may make a
-    number of its score. Of a group, each has its share."""
+    """Adds the used tokens that the scores do not mention.
+
+    This happens if a function asks a judge and returns only a number. The scores of a group share
+    the tokens.
+    """
     usage_by_model: UsageByModel = {}
     for score in scores:
         usage_by_model = add_usages(usage_by_model, judge_usage(score.details))
@@ -260,7 +281,9 @@ def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
 
 
 class _Deadline:
-    """Of one call: it moves with every second in which an engine is down that the call asks."""
+    """The deadline of one call. It moves by every second in which an engine that the call asks
+    is down.
+    """
 
     def __init__(self, seconds: float | None, use: EngineUse, on_extended: Callable[[float], None]):
         self.seconds = math.inf if seconds is None else seconds
@@ -295,7 +318,9 @@ class _InThread:
 
 
 def listed(scores: object, count: int, called: str) -> Sequence[object]:
-    """What a scorer of several trajectories returned: one score for each, in their order."""
+    """Checks and returns the scores for several trajectories: one score for each, in their
+    order.
+    """
     if not isinstance(scores, Sequence) or isinstance(scores, str | bytes):
         raise NotAScore(
             f"{called} returned {shown(scores)}; return a list of {count}, one score for each of "
@@ -310,7 +335,7 @@ def listed(scores: object, count: int, called: str) -> Sequence[object]:
 
 
 def shown(value: object) -> str:
-    """For an error message; user code, and numbers of too many digits, fail to say theirs."""
+    """Returns the value's `repr` for an error message, even if `repr` fails."""
     try:
         return repr(value)[:MAX_SHOWN]
     except Exception as error:
@@ -318,8 +343,10 @@ def shown(value: object) -> str:
 
 
 def checked(returned: object, called: str) -> Score:
-    """Checked here, where an error is the scorer's: what is recorded must be readable. `called` is
-    how the scorer is named in it."""
+    """Checks a scorer's return value, so that only a readable score is recorded.
+
+    Raises `NotAScore`, whose message names the scorer as `called`.
+    """
     score = as_score(returned, called)
     reward = read_reward(score.reward, called)
     if reward is not None and not math.isfinite(reward):
@@ -335,7 +362,7 @@ def checked(returned: object, called: str) -> Score:
 
 
 def as_score(score: object, called: str) -> Score:
-    """A scorer's return value as a `Score`."""
+    """Converts a scorer's return value to a `Score`."""
     if isinstance(score, Score):
         return score
     if isinstance(score, Mapping):
@@ -349,7 +376,7 @@ def as_score(score: object, called: str) -> Score:
 
 
 def read_reward(value: object, called: str, *, accepted: str = ACCEPTED) -> float | None:
-    """A number, or None. Text is refused, even if it spells a number."""
+    """Returns the number, or None for None. Refuses text, even if it spells a number."""
     reward = as_number(value)
     if reward is None and value is not None:
         raise NotAScore(
@@ -362,7 +389,10 @@ _NAMED = ("score", "reward", "is_score_valid", "metrics", "reason", "reasons", "
 
 
 def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
-    """`score` (or `reward`), `metrics`, `reason` or `reasons`; what else there is are details."""
+    """Makes a `Score` from a dict with `score` (or `reward`), `metrics`, and `reason` or `reasons`.
+
+    All other entries become details.
+    """
     check_named(mapping, called)
     reward = mapping["score"] if "score" in mapping else mapping["reward"]
     given = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
@@ -382,7 +412,7 @@ def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
 
 
 def check_named(scores: Mapping[Any, Any], called: str, *, accepted: str = ACCEPTED) -> None:
-    """A dict has a `score`, or, as another name of it, a `reward`."""
+    """Raises `NotAScore` unless the dict has either a `score` or a `reward`."""
     if "score" in scores and "reward" in scores:
         raise NotAScore(f"{called} returned a dict with a 'score' and a 'reward'; return one")
     if "score" not in scores and "reward" not in scores:
@@ -393,7 +423,7 @@ def check_named(scores: Mapping[Any, Any], called: str, *, accepted: str = ACCEP
 
 
 def read_metric(metric: object, value: object, called: str) -> float:
-    """The number of a metric, or of a dict with its `score`."""
+    """Returns the number of a metric, which may be a dict with a `score`."""
     number = as_number(value.get("score") if isinstance(value, Mapping) else value)
     if number is None:
         raise NotAScore(
@@ -410,7 +440,9 @@ def _check_dict(part: str, value: object, called: str) -> None:
 def _split_metrics(
     metrics: Mapping[Any, Any], called: str
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """A metric is a number, or a dict with its `score` and `reason`."""
+    """Splits metrics into numbers and reasons. A metric is a number, or a dict with `score` and
+    `reason`.
+    """
     numbers: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for metric, value in metrics.items():
@@ -433,7 +465,9 @@ def _metric(metric: str, value: object, called: str) -> float:
 
 
 def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
-    """The details as they will be read again, or the scorer's error."""
+    """Returns the details as they will be read back. Raises `NotAScore` if they cannot be
+    recorded.
+    """
     try:
         encoded = msgspec.msgpack.encode(details)
         score = msgspec.msgpack.decode(encoded)
@@ -450,8 +484,9 @@ def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
 
 
 def check_scorer(function: object, *, is_group: bool) -> None:
-    """Raises `UsageError` for what cannot be called with what a scorer is given, or would return
-    no score."""
+    """Raises `UsageError` if the value cannot be called as a scorer, or would not return a
+    score.
+    """
     wants = GROUP if is_group else SINGLE
     if inspect.iscoroutine(function):
         function.close()

@@ -1,8 +1,8 @@
-"""Scoring: its own durable phase, which overlaps with rollouts.
+"""Scoring: a separate durable phase, which overlaps with rollouts.
 
-A scorer that raises or hangs fails its own trajectory (or group) only, is retried by its own
-policy, and never causes a new rollout. A trajectory that is finished but not scored when the
-process dies is only scored when the run goes on.
+If a scorer raises or hangs, only its own trajectory (or group) fails. The call is retried by the
+scorer's own policy, and never causes a new rollout. If the process dies after a trajectory finished
+but before it was scored, the trajectory is only scored when the run continues.
 """
 
 import asyncio
@@ -44,11 +44,13 @@ class Member(Struct):
     task: Task
     history: History
     failures: int = 0
-    """How often its scoring has failed since it finished."""
+    """How often its scoring has failed since the trajectory finished."""
 
     @property
     def is_unscored(self) -> bool:
-        """Whether it is to be scored: an outcome that was not reused with its score."""
+        """Whether the member needs a score: it has an outcome, and was not reused with its
+        score.
+        """
         return self.history.status.is_outcome and not self.lease.settled
 
     @property
@@ -57,8 +59,10 @@ class Member(Struct):
 
 
 def tries_spent(records: Iterable[Record]) -> int:
-    """How often scoring has failed since the trajectory finished, or was scored: what failed before
-    it was opened again, or under another scorer, is not held against it."""
+    """Returns how often scoring has failed since the trajectory last finished or was scored.
+
+    Failures before a reopening, or under another scorer, do not count.
+    """
     spent = 0
     for record in records:
         if isinstance(record, ScoringFailed):
@@ -69,7 +73,7 @@ def tries_spent(records: Iterable[Record]) -> int:
 
 
 Place = Callable[[TrajectoryKey], tuple[int, ...]]
-"""The position of a trajectory among those that are scored together."""
+"""Returns the position of a trajectory among those that are scored together."""
 
 
 def by_sample(key: TrajectoryKey) -> tuple[int, ...]:
@@ -91,8 +95,11 @@ class Scoring:
         patience: float = PATIENCE.default,
         is_spent: Callable[[], bool] = lambda: False,
     ):
-        """`patience`: how long an engine that the scorer asks may be down. `is_spent`: whether a
-        limit on what is spent is reached: then a scorer that costs something begins nothing new."""
+        """`patience` is how long an engine that the scorer asks may be down.
+
+        `is_spent` says whether a spending limit is reached. Then a scorer that costs tokens begins
+        no new call.
+        """
         self.scorer = scorer
         self._place = place
         self._on_record = on_record
@@ -103,15 +110,16 @@ class Scoring:
         self._slots = asyncio.Semaphore(policy.concurrency)
         self._is_spent = is_spent
         self._costs = False
-        """A score of this scorer has cost something."""
+        """Whether a score of this scorer has used tokens so far."""
 
     async def settle(
         self, members: Sequence[Member], settled: Sequence[TrajectoryView] = ()
     ) -> bool:
-        """Returns when every member is scored, or has failed for good, durably; False where nothing
-        more may be spent on them.
+        """Scores the members. Returns True when every member is durably scored, or has durably
+        failed for good.
 
-        A group scorer also sees `settled`: members of the group that have their scores already.
+        Returns False if the spending limit prevents the scoring. A group scorer also sees
+        `settled`: members of the group that already have scores.
         """
         if not members:
             return True
@@ -158,7 +166,9 @@ class Scoring:
     async def _scored(
         self, members: Sequence[Member], scores: Sequence[Score]
     ) -> RecordTooLarge | None:
-        """None when the scores are durable; else why they cannot be."""
+        """Records the scores. Returns None when they are durable, or the error if a record is
+        too large.
+        """
         now = self._clock.now()
         self._costs = self._costs or any(judge_usage(score.details) for score in scores)
         records = [
@@ -199,7 +209,9 @@ class Scoring:
         status: Status | None,
         settled: bool | None,
     ) -> None:
-        """All members of a group get theirs in one transaction, or none does."""
+        """Appends the records of all members in one transaction, so that either all or none are
+        recorded.
+        """
         pairs = list(zip(members, records, strict=True))
         for member, record in pairs if settled else ():
             member.lease.summary = summarize(member.history.after([record]))

@@ -1,5 +1,7 @@
-"""The messages between a run and the processes of its scorers. A trajectory travels as the bytes of
-its records, in the journal's encoding."""
+"""The messages between a run and the processes of its scorers.
+
+A trajectory travels as the bytes of its records, in the journal's encoding.
+"""
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +25,9 @@ class ScorerHome(Struct, frozen=True, kw_only=True):
 
     home: FunctionHome
     name: str
-    """In its module; before that of a reward function of verl or TRL, its framework."""
+    """The function's name in its module. The name of a reward function of verl or TRL begins
+    with its framework.
+    """
     fingerprint: str = ""
     """The fingerprint of the scorer's code; "" on the same machine, where it cannot differ."""
 
@@ -54,7 +58,7 @@ class ScorerReady(Struct, frozen=True, tag=True):
 
 
 class ScorerRefused(Struct, frozen=True, tag=True):
-    """It cannot be loaded, or is another one."""
+    """The scorer cannot be loaded, or differs from the run's scorer."""
 
     message: str
     traceback: str = ""
@@ -72,18 +76,20 @@ class ScoreFailed(Struct, frozen=True, tag=True):
     failure: Failure
     timed_out: bool = False
     is_unusable: bool = False
-    """It asks an engine that cannot be used: nothing that is scored is to blame."""
+    """Whether the scorer asks an engine that cannot be used. The scored trajectory is then not
+    to blame.
+    """
 
 
 class ScoreExtended(Struct, frozen=True, tag=True):
-    """An engine was down that the scorer asks: so many seconds are added to its deadline."""
+    """An engine that the scorer asks was down. These seconds are added to the call's deadline."""
 
     number: int
     seconds: float
 
 
 class ScorerNotice(Struct, frozen=True, tag=True):
-    """A line for people: an engine that the scorer asks is down, or back."""
+    """A message for people: an engine that the scorer asks is down, or back."""
 
     line: str
 

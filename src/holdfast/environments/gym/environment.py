@@ -1,8 +1,8 @@
 """GymEnvironment: any gymnasium environment whose observations have a text form.
 
-The policy's reply is read as an action, the observation becomes text. It recovers by replay: most
-environments give the same episode for the same seed and actions. Nothing is created before `reset`,
-and everything that was created is closed.
+The policy's reply is read as an action, and the observation becomes text. The environment recovers
+by replay, because most environments give the same episode for the same seed and actions. No
+gymnasium environment is created before `reset` or `restore`, and every created one is closed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +43,11 @@ Actions = Mapping[str, object] | Read
 Render = Callable[[Env, object, Mapping[str, object]], str]
 
 _renders_text: dict[str, bool] = {}
-"""Whether the environment of an id has an `ansi` rendering; filled when one is created."""
+"""Whether the environment with this id has an `ansi` rendering. Filled when one is created."""
 
 
 class _State(msgspec.Struct, frozen=True):
-    """A snapshot."""
+    """A snapshot of an episode."""
 
     state: bytes
     steps: int
@@ -55,14 +55,16 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class GymEnvironment(Environment):
-    """`environment` is an id, or a function that creates a `gymnasium.Env` from `kwargs`.
+    """An environment from gymnasium.
+
+    `environment` is an id, or a function that creates a `gymnasium.Env` from `kwargs`.
 
     - `actions`: the names of the actions (`{"left": 0, …}`), or a function from the reply to the
       action that raises `ValueError` or `ToolSaysNo` if there is none. By default the policy writes
       the number or numbers of an action.
     - `render`: a function from (environment, observation, info) to the text for the policy. By
-      default the environment's own `ansi` rendering, or else the formatted observation; `names`
-      are for its parts.
+      default the environment's own `ansi` rendering, or else the formatted observation.
+    - `names`: names for the parts of a formatted observation.
     - `instructions`: how to act; added once, below the first observation. By default the list of
       actions.
     - `as_tool`: the name of a tool with which the policy acts, instead of by its replies.
@@ -169,7 +171,7 @@ class GymEnvironment(Environment):
             layer = layer.env
 
     def _open(self) -> tuple[Env, str]:
-        """A new environment, and a text that names its possible actions."""
+        """Creates a new environment. Returns it with a text that names its possible actions."""
         self.close()
         self._env = env = self._create()
         if self._action_names is not None:
@@ -300,7 +302,9 @@ def _check(environment: object, actions: object) -> None:
 
 
 def _tool_text(observation: Observation) -> str:
-    """The result of the tool, with the reward and the end, which a policy sees nowhere else."""
+    """Returns the result of the tool. It includes the reward and the end of the episode, which
+    a policy would not see otherwise.
+    """
     lines = [observation.text]
     if observation.reward:
         lines.append(f"Reward: {observation.reward:g}.")

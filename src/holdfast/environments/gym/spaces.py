@@ -1,8 +1,8 @@
-"""Spaces of gymnasium as text: reads actions from replies, formats observations, and makes numpy's
-values recordable.
+"""Spaces of gymnasium as text: reads actions, formats observations, and makes numpy's values
+recordable.
 
-Of terminal output, a colour may carry meaning (the agent's cell), so it becomes a bracket: `[S]`
-has a background, `(S)` is bold, `{S}` has another colour.
+A colour in terminal output may carry meaning (the agent's cell), so it becomes a bracket: `[S]` has
+a background, `(S)` is bold, `{S}` has another colour.
 """
 
 import re
@@ -19,9 +19,9 @@ from holdfast.records.errors import ToolSaysNo, UsageError
 MAX_NUMBERS = 256
 """A larger array is not formatted as text."""
 MAX_INFO_NUMBERS = 1024
-"""A larger array in the `info` of a step is not recorded,"""
+"""A larger array in the `info` of a step is not recorded."""
 MAX_INFO_BYTES = 64 * 1024
-"""nor is any larger value."""
+"""A larger value in the `info` of a step is not recorded."""
 _MAX_NAMES = 1000
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -29,7 +29,9 @@ Read = Callable[[str], object]
 
 
 def action_reader(space: "Space[Any]") -> tuple[Read, str]:
-    """A function from the reply to the action, and a text that names the possible actions."""
+    """Returns a function from the reply to the action, and a text that names the possible
+    actions.
+    """
     match space:
         case spaces.Discrete() if space.n <= _MAX_NAMES:
             values = {str(value): value for value in _values(space)}
@@ -49,7 +51,9 @@ def action_reader(space: "Space[Any]") -> tuple[Read, str]:
 
 
 def is_action(space: "Space[Any]", value: object) -> bool:
-    """Whether the space has this action. Lists, and other precisions, count as arrays."""
+    """Returns whether the space contains this action. Lists, and arrays of another precision,
+    count as arrays.
+    """
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             with np.errstate(all="ignore"):
@@ -109,7 +113,9 @@ def _text(space: spaces.Text) -> tuple[Read, str]:
 
 
 def format_observation(space: "Space[Any]", observation: object, names: Sequence[str] = ()) -> str:
-    """An observation as text. `names` are for its parts, if those have no names of their own."""
+    """Formats an observation as text. `names` are used for parts that have no names of their
+    own.
+    """
     match space:
         case spaces.Dict() if isinstance(observation, dict):
             texts = {key: format_observation(space[key], observation[key]) for key in space.spaces}
@@ -168,7 +174,9 @@ def _reject(value: object) -> object:
 
 
 def to_builtins(value: object, otherwise: Callable[[object], object] = _reject) -> object:
-    """The value as numbers, strings, lists and dicts; `otherwise` converts any other object."""
+    """Converts the value to numbers, strings, lists and dicts. `otherwise` converts any other
+    object.
+    """
     match value:
         case np.generic() | np.ndarray():
             return value.tolist()
@@ -181,7 +189,7 @@ def to_builtins(value: object, otherwise: Callable[[object], object] = _reject) 
 
 
 def recordable(info: Mapping[str, object]) -> dict[str, object]:
-    """The part of an `info` that can be recorded, without large arrays and objects."""
+    """Returns the part of an `info` that can be recorded, without large arrays and objects."""
     kept: dict[str, object] = {}
     for key, value in info.items():
         if isinstance(value, np.ndarray) and value.size > MAX_INFO_NUMBERS:
@@ -203,7 +211,7 @@ _OFF = {22: "bold", 27: "back", 39: "fore", 49: "back"}
 
 
 def without_ansi(text: str) -> str:
-    """The text without escape codes, its styled parts in brackets."""
+    """Returns the text without escape codes, with its styled parts in brackets."""
     pieces = _STYLE.split(text)
     parts, style = [_CONTROL.sub("", pieces[0])], set[str]()
     for codes, piece in zip(pieces[1::2], pieces[2::2], strict=True):

@@ -1,14 +1,14 @@
 """Environments behind HTTP: in another process, on another machine, in another language.
 
-`HttpEnvironment(url)` is enough for an environment without tools that recovers by replay. For its
-tools and the recovery level that the server declares, ask the server once:
+`HttpEnvironment(url)` is enough for an environment without tools that recovers by replay. To get
+the tools and the recovery level that the server declares, ask the server once:
 
     endpoint = await EnvironmentEndpoint.describe(url)
     episode = await t.env(endpoint.environment(task={"level": 3}))
 
-No action runs twice: each carries its index, and the server repeats a response that was lost. So a
-request may be repeated (`HttpConnection`): a few times after transport errors, and while the server
-has no room. All of it within the caller's timeout.
+No action runs twice: each request carries the index of its action, and the server repeats a
+response that was lost. This lets `HttpConnection` repeat a request a few times after transport
+errors, and as long as the server has no room. All tries together stay within the caller's timeout.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Retry(Exception):
-    """This try failed; another may succeed."""
+    """This try failed, but another try may succeed."""
 
     def __init__(self, message: str, *, wait: float | None = None):
         super().__init__(message)
@@ -69,7 +69,7 @@ class _Retry(Exception):
 
 
 class HttpConnection:
-    """Opened by its first request. After `close`, the next request opens it again."""
+    """A connection to a server. A request opens it if it is closed."""
 
     def __init__(self, url: str, *, token: str | None = None):
         self.url = _address(url)
@@ -81,7 +81,10 @@ class HttpConnection:
     async def request(
         self, method: str, path: str, body: object = None, *, within: float, tries: int = TRIES
     ) -> bytes:
-        """The response's body. Raises `EnvironmentBroken`, or `UsageError` if no retry can help."""
+        """Sends a request and returns the response's body.
+
+        Raises `EnvironmentBroken`, or `UsageError` if no retry can help.
+        """
         data = None if body is None else _encode(body)
         last: list[_Retry] = []
         try:
@@ -177,7 +180,7 @@ def _address(url: str) -> str:
 
 
 def _route(path: str) -> str:
-    """A path without the session's name, so that equal failures have equal messages."""
+    """Returns the path without the session's name, so that equal failures have equal messages."""
     parts = path.split("/")
     return "/".join([*parts[:2], "…", *parts[3:]]) if len(parts) > 2 else path
 
@@ -195,7 +198,9 @@ DESCRIBE_SECONDS = 30.0
 BROKEN_CLOSE_SECONDS = 10.0
 """Seconds for closing a broken session. The server closes idle sessions by itself."""
 _TIMEOUT_SHARE = 0.98
-"""So that our error, which knows the reason, comes before that of the caller's timeout."""
+"""The share of the caller's timeout that requests get. This way, Holdfast's error, which knows
+the reason, comes before the caller's timeout.
+"""
 _MAX_QUOTED = 300
 Body = TypeVar("Body")
 
@@ -203,9 +208,9 @@ Body = TypeVar("Body")
 class HttpEnvironment(Environment):
     """One session of a server, opened by `reset` or `restore` and ended by `close`.
 
-    `task` is JSON from which the server creates the environment. `timeout` is for each call with
-    its retries. `recovery` is needed where the server declares another level than "replay": on a
-    resume the server is not asked.
+    `task` is JSON from which the server creates the environment. `timeout` limits each call with
+    its retries. `recovery` must be given if the server declares another level than "replay",
+    because the server is not asked on a resume.
     """
 
     def __init__(
@@ -228,7 +233,9 @@ class HttpEnvironment(Environment):
         self._session = ""
         self._index = 0
         self._is_usable = False
-        """False while a request has no response: the state of the session is then unknown."""
+        """False while a request has no response, because the state of the session is then
+        unknown.
+        """
         self._lock = asyncio.Lock()
 
     @property
@@ -237,7 +244,7 @@ class HttpEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """Without the address, which may change when the server restarts."""
+        """The identity without the address, which may change when the server restarts."""
         identity = self._description.identity if self._description else ""
         return f"{identity}\0{bytes(self._task).decode()}"
 
@@ -288,7 +295,9 @@ class HttpEnvironment(Environment):
             return reply
 
     async def _end(self) -> None:
-        """Ends the session, if there is one that the server still knows."""
+        """Ends the session. Does nothing if there is no session, or if the server no longer
+        knows it.
+        """
         if not self._session:
             return
         path, was_usable = f"/sessions/{self._session}", self._is_usable
@@ -372,7 +381,7 @@ class HttpEnvironment(Environment):
 
 
 class EnvironmentEndpoint:
-    """The description of a server; creates the environment of each trajectory."""
+    """The description of a server. It creates the environment of each trajectory."""
 
     def __init__(self, url: str, description: Description, *, token: str | None = None):
         self.url = url
@@ -407,7 +416,7 @@ class EnvironmentEndpoint:
         recovery: Recovery | str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> HttpEnvironment:
-        """A new environment, for one trajectory. Opens nothing."""
+        """Creates the environment of one trajectory. Opens no connection yet."""
         return HttpEnvironment(
             self.url,
             task=task,

@@ -1,7 +1,7 @@
-"""The bodies of requests and responses between an environment server and its client: JSON.
+"""The JSON bodies of requests and responses between an environment server and its client.
 
 docs/http-environments.md describes them for servers in other languages. Both sides ignore unknown
-members, so that either may be newer.
+members, so that either side may be newer.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ PROTOCOL = 1
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The default limit of a request."""
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-"""64 MiB of text may take several times that as JSON."""
+"""The limit of a response. 64 MiB of text may take several times as much as JSON."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -58,11 +58,12 @@ class Description(Struct, frozen=True):
 
 
 class BeginRequest(Struct, frozen=True, omit_defaults=True):
-    """`POST /sessions`: begins from the snapshot `restore`, or else with `seed`."""
+    """`POST /sessions`: begins an episode from the snapshot `restore`, or else with `seed`."""
 
     session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
-    """Random, and chosen by the client, so that it can end a session even if the response to this
-    request was lost. A repeated request gets the same response."""
+    """A random name that the client chooses. The client can then end a session even if the
+    response to this request was lost. A repeated request gets the same response.
+    """
     seed: int = 0
     task: object = None
     restore: bytes | None = None
@@ -97,7 +98,7 @@ class ObservationBody(Struct, frozen=True):
 class BeginReply(Struct, frozen=True, omit_defaults=True):
     session: str
     observation: ObservationBody | None = None
-    """None after a restore."""
+    """The first observation; None after a restore."""
     recovery: Recovery | None = None
 
 
@@ -151,7 +152,9 @@ def _describe_tool(tool: Tool) -> ToolDescription:
 
 
 def as_body(seen: Seen) -> ObservationBody:
-    """The observation that an environment returned; raises if it is none."""
+    """Returns the body for the observation that an environment returned. Raises if the value is
+    no observation.
+    """
     observation = check_observation(seen)
     return ObservationBody(
         observation.text,
@@ -163,7 +166,9 @@ def as_body(seen: Seen) -> ObservationBody:
 
 
 def check_token(token: str | None) -> str | None:
-    """Returns the token, which is redacted from every text from now on. Raises `UsageError`."""
+    """Checks and returns the token. From now on, it is redacted from every text. Raises
+    `UsageError`.
+    """
     if token is None:
         return None
     if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:

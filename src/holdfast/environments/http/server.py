@@ -1,8 +1,8 @@
 """EnvironmentServer: serves any environment over HTTP, with one session per trajectory.
 
-docs/http-environments.md describes the protocol. Everything has a limit: sessions, their idle time,
-bodies, and the time of each call. The server listens on 127.0.0.1, with a token that it makes by
-itself; for any other address it has to be given one.
+docs/http-environments.md describes the protocol. There are limits on the sessions, their idle time,
+the size of bodies, and the time of each call. By default, the server listens on 127.0.0.1 and makes
+its own token. For an address that other machines can reach, the caller must give a token.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ class EnvironmentRequestRejected(Exception):
 class EnvironmentServer:
     """Serves within its context: `async with EnvironmentServer(make) as server: server.url`.
 
-    `make(task)` is called once per session, and once with `example` to describe the environment:
-    its name, recovery level and tools must be the same for every task.
+    `make(task)` is called once for each session. It is also called once with `example`, to describe
+    the environment. The name, recovery level and tools must be the same for every task.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EnvironmentServer:
         idle: float = IDLE_SECONDS,
         max_body: int = MAX_BODY_BYTES,
     ):
-        """`idle`: seconds without a request after which a session is closed."""
+        """`idle` is the number of seconds without a request after which a session is closed."""
         if token is None and not is_loopback(host):
             raise UsageError(
                 f"{host} can be reached from other machines: give EnvironmentServer a token, or "
@@ -97,7 +97,7 @@ class EnvironmentServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Returns when the server accepts requests."""
+        """Starts the server. Returns when it accepts requests."""
         runner = web.AppRunner(
             self._application(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
         )
@@ -117,7 +117,7 @@ class EnvironmentServer:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Closes every session; waits at most a few seconds for calls that hang."""
+        """Closes every session. Waits at most a few seconds for calls that hang."""
         if self._runner is None or self._sweeper is None:
             return
         for site in list(self._runner.sites):
@@ -184,7 +184,7 @@ class EnvironmentServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Checks who asks, and gives every error the same shape."""
+        """Checks that the client is allowed to ask, and gives all errors the same shape."""
         try:
             check_request(request, names=() if self._given_token is None else None)
             self._authorize(request)

@@ -1,12 +1,12 @@
 """One session of an environment server: one environment and the actions of one client.
 
 - One call at a time runs in the environment, each within its deadline.
-- Each action runs once. A repeated request with the same index gets the same reply, also while the
+- Each action runs once. A repeated request with the same index gets the same reply, even while the
   action still runs.
 - An error breaks the session: every later action gets the same error.
-- The environment is closed exactly once, after the call that is running.
+- The environment is closed exactly once, after the running call has ended.
 
-Knows nothing of HTTP but the status of a reply.
+The only part of HTTP that a session knows is the status of a reply.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def error_reply(
 
 
 class NoBlobs:
-    """A served environment is not on the journal's machine, so it cannot store blobs."""
+    """Refuses to store blobs, because a served environment is not on the journal's machine."""
 
     async def put_blob(self, body: bytes) -> bytes:
         raise UsageError(_NO_BLOBS)
@@ -77,10 +77,10 @@ _NO_BLOBS = (
 
 
 class HostedSession:
-    """Created in a running event loop. `begin` comes first, `close` last."""
+    """One session. Create it in a running event loop, call `begin` first and `close` last."""
 
     def __init__(self, environment: Environment, *, name: str, max_state: int):
-        """`max_state`: the largest snapshot, in bytes."""
+        """`max_state` is the largest snapshot, in bytes."""
         if getattr(environment, "blobs", None) is not None:
             raise UsageError(
                 f"{environment.name} is in use already: make a new instance for each session"
@@ -95,7 +95,7 @@ class HostedSession:
         self._last_used = self._loop.time()
         self._action_count = 0
         self._last_digest = b""
-        """Of the last action's request."""
+        """The digest of the last action's request."""
         self._tasks: dict[str, asyncio.Task[HostedReply]] = {}
         """The last task of each kind: begin, action, snapshot."""
         self._call: asyncio.Task[object] | None = None
@@ -117,20 +117,22 @@ class HostedSession:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call runs that cannot be stopped."""
+        """Whether a call is running that cannot be stopped."""
         return self._is_in_thread and self._call is not None and not self._call.done()
 
     def idle_seconds(self) -> float:
         return 0.0 if self.is_busy else self._loop.time() - self._last_used
 
     def close(self) -> "asyncio.Task[None]":
-        """Starts closing, once. The task ends when the environment and its thread are gone."""
+        """Starts closing the session, once. The returned task ends when the environment and its
+        thread are gone.
+        """
         if self._close_task is None:
             self._close_task = asyncio.create_task(self._close())
         return self._close_task
 
     def cancel(self) -> "list[asyncio.Task[Any]]":
-        """Cancels and returns all running tasks; for the end of the server."""
+        """Cancels and returns all running tasks. Called when the server stops."""
         tasks = (*self._tasks.values(), self._call, self._close_task)
         running = [task for task in tasks if task is not None and not task.done()]
         for task in running:
@@ -140,7 +142,7 @@ class HostedSession:
     # --- for the client
 
     async def begin(self, request: BeginRequest) -> HostedReply:
-        """Begins the episode, or repeats the reply if it has begun."""
+        """Begins the episode. If it has begun already, repeats the reply."""
         if "begin" not in self._tasks:
             self._start("begin", lambda: self._begin(request))
         return await self._reply_of("begin")
@@ -160,7 +162,9 @@ class HostedSession:
         return await self._reply_of("snapshot")
 
     async def end(self) -> HostedReply:
-        """Closes the session. Does not wait for a call that cannot be stopped (202)."""
+        """Closes the session. If a running call cannot be stopped, returns 202 without waiting
+        for it.
+        """
         self.close()
         if self.hangs:
             return HostedReply(202, b"{}")
@@ -265,14 +269,14 @@ class HostedSession:
         return HostedReply(200, state, BYTES)
 
     async def _must(self, what: str, method: Callable[[], object]) -> Any:
-        """Like `_run`, for methods that may not raise `ToolSaysNo`."""
+        """Runs a method like `_run`, but treats `ToolSaysNo` as an error."""
         try:
             return await self._run(what, method)
         except ToolSaysNo as no:
             raise EnvironmentBroken(f"{what} said no: {no}") from no
 
     async def _run(self, what: str, method: Callable[[], object], limit: float = 0.0) -> Any:
-        """What `method` returns. Raises `EnvironmentBroken` after `limit` seconds."""
+        """Returns the result of `method`. Raises `EnvironmentBroken` after `limit` seconds."""
         if self.is_closing and what != CLOSE:
             raise EnvironmentBroken(f"the session was closed before {what}")
         limit = limit or self._environment.timeout
@@ -308,7 +312,7 @@ class HostedSession:
         self._thread.stop()
 
     async def _end_call(self) -> None:
-        """Cancels the running call, or waits for one that cannot be stopped."""
+        """Cancels the running call. If the call cannot be stopped, waits for it."""
         if (call := self._call) is None or call.done():
             return
         if self._is_in_thread:

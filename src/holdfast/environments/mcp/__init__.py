@@ -1,4 +1,6 @@
-"""MCP servers as environments: `McpServer` describes a server, `environment()` is for a trajectory.
+"""MCP servers as environments.
+
+`McpServer` describes a server. Its `environment()` is the server in one trajectory.
 
 - `server`: `McpServer`, made once and used by many trajectories, and the server in one of them.
 - `session`: one connection, from its handshake to its end, for one trajectory or for many.
@@ -7,8 +9,8 @@
 - `listing`: the server's tools and their contracts, and the result of a call as text.
 - `sdk_v1`: version 1 of the `mcp` package.
 
-Needs the extra: `pip install '.[mcp]'`, in the clone. The `mcp` package is imported when the first
-session is opened.
+MCP servers need the extra: `pip install '.[mcp]'`, in the clone. The `mcp` package is imported when
+the first session is opened.
 """
 
 from holdfast.environments.mcp.listing import McpTool

@@ -1,8 +1,8 @@
 """How an MCP server is reached: by a command that is started, or by a URL.
 
-Values of headers, tokens and environment variables, and credentials in a URL or behind a flag, are
-never part of a message, a log or a record. The last lines that a server wrote outside the protocol
-are kept for error messages, limited in size, and without secrets.
+Secrets never appear in a message, a log or a record. Secrets are the values of headers, tokens and
+environment variables, and credentials in a URL or behind a flag. For error messages, the last lines
+that a server wrote outside the protocol are kept, limited in size and without secrets.
 """
 
 import re
@@ -50,7 +50,7 @@ class ServerLog:
         self._partial = b""
 
     def feed(self, data: bytes) -> None:
-        """Adds the complete lines of a stream."""
+        """Adds the complete lines of a stream. Keeps an incomplete last line for the next call."""
         *lines, partial = (self._partial + data).split(b"\n")
         for line in lines[-MAX_LINES:]:
             self.add(line.decode("utf-8", "replace"))
@@ -69,7 +69,7 @@ class ServerLog:
         return redact(text)
 
     def append_to(self, message: str) -> str:
-        """`message`, how the server ended, and its last lines."""
+        """Returns `message`, followed by how the server ended and by its last lines."""
         if self._partial:
             self.feed(b"\n")
         message = "; ".join(filter(None, (self._redact(message), self.ending)))
@@ -86,7 +86,7 @@ _READ_MARGIN_SECONDS = 30.0
 
 
 class Stdio(Struct, frozen=True):
-    """A server that is a command; the session is its process."""
+    """A server that is started as a command. Its session is the process."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Stdio(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The command without its folder, and its arguments."""
+        """The command without its folder, with its arguments."""
         return redact(shlex.join((PurePath(self.command).name, *_masked(self.args))))
 
     @property
@@ -121,7 +121,7 @@ class Stdio(Struct, frozen=True):
 
 
 class Http(Struct, frozen=True):
-    """A server at a URL, by streamable HTTP; the server keeps the session."""
+    """A server at a URL, by streamable HTTP. The server keeps the session."""
 
     url: str
     headers: dict[str, str] = {}
@@ -146,7 +146,7 @@ class Http(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Without the host: a server may move."""
+        """The path of the URL, without the host, because a server may move."""
         return urlsplit(self.url).path
 
     @property
@@ -199,7 +199,7 @@ async def _http(
 
 
 def _masked(args: Sequence[str]) -> Iterator[str]:
-    """`--api-key abc` becomes `--api-key [redacted]`."""
+    """Masks values of secret flags: `--api-key abc` becomes `--api-key [redacted]`."""
     after_secret = False
     for arg in args:
         is_flag = arg.startswith("-")

@@ -1,4 +1,6 @@
-"""The tools of an MCP server: listed, chosen, named, with their contracts; and a result as text."""
+"""The tools of an MCP server: lists, chooses and names them, sets their contracts, and makes
+results text.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,10 +27,11 @@ class McpTool(Struct, frozen=True):
     """One tool, with its server's schema."""
 
     name: str
-    """For the model: the prefix and the server's name, in letters, digits, `_` and `-`, as chat
-    templates need it."""
+    """The name that the model sees: the prefix and the server's name, in letters, digits, `_`
+    and `-`, because chat templates need it.
+    """
     remote: str
-    """The server's name."""
+    """The name that the server uses."""
     description: str
     parameters: Mapping[str, object]
     """The JSON schema of its arguments."""
@@ -92,7 +95,7 @@ def _check_distinct(tools: Sequence[McpTool]) -> None:
 
 
 def parse_contracts(option: Contracts) -> Contract | dict[str, Contract] | None:
-    """Checks the `contract` option; raises `UsageError`."""
+    """Checks the `contract` option. Raises `UsageError`."""
     if option is None:
         return None
     try:
@@ -104,7 +107,7 @@ def parse_contracts(option: Contracts) -> Contract | dict[str, Contract] | None:
 
 
 async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
-    """All tools, from all pages."""
+    """Returns all tools from all pages."""
     tools: dict[str, mcp_types.Tool] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -120,8 +123,11 @@ async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
 
 
 def text_of(result: "CallToolResult") -> str:
-    """The texts, line by line, with a placeholder for each block that is no text. Without any text,
-    also the structured content, as JSON."""
+    """Returns the texts of a result, line by line, with a placeholder for each block that is no
+    text.
+
+    If there is no text, the structured content is added as JSON.
+    """
     texts = [_text(block) for block in result.content]
     lines = [
         _placeholder(block) if text is None else text

@@ -1,8 +1,9 @@
 """The process of a stdio server, and the messages on its standard input and output.
 
-- It ends with its session: by end of input, then SIGTERM, then SIGKILL, to its own process group.
-- It ends with the driver, even if that is killed: its input ends, and the kernel kills it where
-  `setpriv` can arrange that.
+- The process ends with its session: by end of input, then SIGTERM, then SIGKILL, to its own process
+  group.
+- The process ends with the driver, even if the driver is killed: its input ends, and the kernel
+  kills it if `setpriv` can arrange that.
 - Its other output goes to a `ServerLog` and never to the terminal.
 """
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 STOP_SECONDS = 2.0
-"""After the end of input, and after each signal."""
+"""Seconds to wait after the end of input, and after each signal."""
 _EXIT_STATUS_SECONDS = 0.5
 _POLL_SECONDS = 0.01
 _CHUNK_BYTES = 64 * 1024
@@ -54,7 +55,9 @@ class Command(Struct, frozen=True):
 
 
 class ServerProcess:
-    """One child and its process group. `stop` is bounded; `kill` needs no event loop."""
+    """One child and its process group. `stop` ends within a bounded time. `kill` needs no event
+    loop.
+    """
 
     def __init__(self, transport: asyncio.SubprocessTransport, pipes: SubprocessStreamProtocol):
         assert pipes.stdin is not None
@@ -90,7 +93,9 @@ class ServerProcess:
         return f"it was ended by {signal.Signals(-code).name}"
 
     async def has_ended(self, within: float) -> bool:
-        """Waits for the process, but not for its pipes, which its children may hold open."""
+        """Waits up to `within` seconds for the process, but not for its pipes, which its
+        children may hold open.
+        """
         deadline = asyncio.get_running_loop().time() + within
         while self._transport.get_returncode() is None:
             if asyncio.get_running_loop().time() >= deadline:
@@ -125,7 +130,9 @@ class ServerProcess:
 async def run_server(
     command: Command, log: ServerLog, lost: Callable[[], None]
 ) -> "AsyncIterator[Streams]":
-    """Runs a server; yields its streams of messages. Calls `lost` when the connection is gone."""
+    """Runs a server and yields its streams of messages. Calls `lost` when the connection is
+    gone.
+    """
     process = await ServerProcess.start(command)
     send_in, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, receive_out = anyio.create_memory_object_stream[SessionMessage](0)
@@ -186,7 +193,9 @@ async def _write_stdin(
 
 
 def parse_message(line: bytes) -> "mcp_types.JSONRPCMessage | None":
-    """The message in a line, or None. Invalid characters, as in results, are replaced."""
+    """Returns the message in a line, or None. Replaces invalid characters, which results may
+    contain.
+    """
     try:
         return _validate(line)
     except ValueError:
@@ -226,7 +235,7 @@ async def with_client_info(
 
 
 class _ClientInfoStream:
-    """A stream that changes the `initialize` request."""
+    """A stream that adds `info` to the client's name in the `initialize` request."""
 
     def __init__(self, stream: "WriteStream[SessionMessage]", info: Mapping[str, object]):
         self._stream = stream

@@ -1,7 +1,7 @@
-"""Version 1 of the `mcp` package with the interface of version 2, which the other modules use.
+"""Gives version 1 of the `mcp` package the interface of version 2, which the other modules use.
 
-Some libraries need version 1, and both cannot be installed together; the protocol is the same.
-Version 1 always begins with a handshake.
+Some libraries need version 1, and both versions cannot be installed together. The protocol is the
+same. Version 1 always begins with a handshake.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600
-"""Its client's code for a session that the server no longer knows."""
+"""The code with which version 1's client reports a session that the server no longer knows."""
 _INVALID_REQUEST = -32600
 
 
 def is_installed() -> bool:
-    """Whether this is version 1: version 2 has its types in another package."""
+    """Returns whether version 1 is installed. Version 2 has its types in another package."""
     return find_spec("mcp_types") is None
 
 
@@ -100,7 +100,7 @@ class V1Client:
 
 
 def parse_message(line: bytes) -> Any:
-    """The JSON-RPC message in a line; raises ValueError."""
+    """Returns the JSON-RPC message in a line. Raises ValueError."""
     return import_module("mcp.types").JSONRPCMessage.model_validate_json(line)
 
 
@@ -113,12 +113,16 @@ async def http(
     log: "ServerLog",
     lost: Callable[[], None],
 ) -> AsyncIterator[Any]:
-    """The transport to a URL. `timeout`: seconds to connect, and to read."""
+    """Yields the streams of a connection to a URL. `timeout` holds the seconds to connect and
+    to read.
+    """
     httpx: Any = import_module("httpx")
     client = import_module("mcp.client.streamable_http")
 
     class ReportingTransport(httpx.AsyncHTTPTransport):  # type: ignore[misc]
-        """Reports that the server is gone: the client only logs it, and lets the caller wait."""
+        """Reports that the server is gone, because the client only logs it and lets the caller
+        wait.
+        """
 
         async def handle_async_request(self, request: Any) -> Any:
             try:

@@ -1,7 +1,7 @@
-"""McpServer: describes one MCP server for many trajectories, and is the environment of each.
+"""McpServer: describes one MCP server for many trajectories, and creates the environment of each.
 
-Creating one starts nothing. Each environment has its own session, or all share one; the list of
-tools is requested once.
+Creating an `McpServer` starts nothing. Each environment has its own session, or all share one
+session. The list of tools is requested once.
 """
 
 import asyncio
@@ -29,9 +29,10 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class McpEnvironment(Environment):
-    """Created by `McpServer.environment()`. Its tools are the server's.
+    """An MCP server in one trajectory, created by `McpServer.environment()`. Its tools are the
+    server's.
 
-    The first observation is empty; the server's instructions are in `info["instructions"]`.
+    The first observation is empty. The server's instructions are in `info["instructions"]`.
     """
 
     def __init__(self, server: "McpServer"):
@@ -45,7 +46,7 @@ class McpEnvironment(Environment):
 
     @property
     def name(self) -> str:
-        """Without the server's address, which may change during a trajectory."""
+        """A name without the server's address, which may change during a trajectory."""
         prefix = self._server.prefix
         return f"McpServer({prefix})" if prefix else "McpServer"
 
@@ -54,7 +55,7 @@ class McpEnvironment(Environment):
         return self._server.identity
 
     async def prepare(self) -> None:
-        """Lists the server's tools, once; `tools` needs them."""
+        """Lists the server's tools, which `tools` needs. The server is asked once."""
         await self._server.tools()
 
     @property
@@ -130,18 +131,19 @@ class McpOptions(TypedDict, total=False):
     timeout: float
     """Seconds for the beginning of a session, and for each call."""
     tools: Sequence[str] | None
-    """The tools for the model, by the server's names; None: all of them."""
+    """The tools for the model, by the server's names. None means all tools."""
     prefix: str
     """Put before each tool's name, so that the tools of two servers differ."""
     contract: Contracts
-    """What to do with interrupted calls, instead of the server's hints: one contract for all
-    tools, or a mapping from the server's names."""
+    """What to do with interrupted calls, instead of the server's hints. Either one contract for
+    all tools, or a mapping from the server's tool names.
+    """
 
 
 class McpServer:
-    """Created by `stdio` or `http`. A trajectory uses `environment()`.
+    """An MCP server, created by `stdio` or `http`. A trajectory uses `environment()`.
 
-    A shared session is open while any environment is, or from `open` to `aclose` (or within
+    A shared session stays open while any environment is open, or from `open` to `aclose` (or within
     `async with server:`).
     """
 
@@ -184,10 +186,11 @@ class McpServer:
         cwd: str | PathLike[str] | None = None,
         **options: Unpack[McpOptions],
     ) -> "McpServer":
-        """A server that is started as a process and speaks on its standard input and output.
+        """Describes a server that is started as a process and uses its standard input and output.
 
-        Its variables are `env` and the few that every program needs (PATH, HOME, …), not all of
-        this process's; and HOLDFAST_SEED, the trajectory's seed, if the session is not shared.
+        The process gets the variables in `env` and the few that every program needs (PATH, HOME,
+        …), not all variables of this process. If the session is not shared, it also gets
+        HOLDFAST_SEED, the trajectory's seed.
         """
         _check_known(options, "env", "cwd")
         _check_strings(command, *args)
@@ -203,7 +206,7 @@ class McpServer:
         token: str | None = None,
         **options: Unpack[McpOptions],
     ) -> "McpServer":
-        """A server behind streamable HTTP. `token` is sent as a bearer token."""
+        """Describes a server behind streamable HTTP. `token` is sent as a bearer token."""
         _check_known(options, "headers", "token")
         bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
         return cls(Http(url, {**(headers or {}), **bearer}), **options)
@@ -223,7 +226,9 @@ class McpServer:
     # --- for a rollout
 
     async def tools(self) -> tuple[McpTool, ...]:
-        """The server's tools, requested once. Raises if the server cannot be used."""
+        """Returns the server's tools, which are requested once. Raises if the server cannot be
+        used.
+        """
         if self._tools is None:
             single = self._listing.setdefault(asyncio.get_running_loop(), Single())
             await single.run(self._list)
@@ -239,18 +244,22 @@ class McpServer:
         return self._tools
 
     def environment(self) -> McpEnvironment:
-        """The server in one trajectory: `episode = await t.env(server.environment())`."""
+        """Returns the server's environment for one trajectory: `episode = await
+        t.env(server.environment())`.
+        """
         return McpEnvironment(self)
 
     async def open(self) -> None:
-        """Lists the tools. A shared session then stays open until `aclose`."""
+        """Lists the tools. If the session is shared, also opens it; it then stays open until
+        `aclose`.
+        """
         if self.shared and not self._is_kept:
             await self.shared_session().hold()
             self._is_kept = True
         await self.tools()
 
     async def aclose(self) -> None:
-        """Does nothing if it is not open."""
+        """Closes the shared session that `open` opened. Does nothing if there is none."""
         if self._is_kept:
             self._is_kept = False
             await self.shared_session().release()
@@ -265,7 +274,9 @@ class McpServer:
     # --- for its environments
 
     async def begin(self, seed: int | None = None) -> McpSession:
-        """A new session; raises `EnvironmentBroken` if a tool of the first listing is gone."""
+        """Begins a new session. Raises `EnvironmentBroken` if a tool of the first listing is
+        gone.
+        """
         session = await McpSession.open(
             self._connection,
             timeout=self.timeout,
@@ -280,7 +291,7 @@ class McpServer:
         return session
 
     def shared_session(self) -> SharedSession:
-        """The shared session in this event loop."""
+        """Returns the shared session of this event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._sharing:
             self._sharing[loop] = SharedSession(self.begin)

@@ -1,11 +1,13 @@
 """McpSession: one connection to an MCP server, owned by one task from its beginning to its end.
 
-The client of the `mcp` package must be entered and left in the same task; calls may come from any.
+The client of the `mcp` package must be entered and left in the same task. Calls may come from any
+task.
+
 - When `open` raises or `close` returns, no task, process or pipe is left, even if the caller was
   cancelled.
 - A session that lost its server raises at once, with the server's last output, and accepts no more
   calls. It is never repaired, only replaced.
-- A call that the server rejects raises `ToolSaysNo`; any other failure, `EnvironmentBroken`.
+- A call that the server rejects raises `ToolSaysNo`. Any other failure raises `EnvironmentBroken`.
 """
 
 import asyncio
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 CLOSE_SECONDS = 10.0
-"""Seconds for a session to end by itself: more than `process.ServerProcess.stop` takes."""
+"""How long a session may take to end by itself. This is longer than
+`process.ServerProcess.stop` takes.
+"""
 _FORCED_CLOSE_SECONDS = 5.0
 _REASON_SECONDS = 2.0
 _UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")
@@ -39,7 +43,7 @@ _UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no b
 
 
 class McpSession:
-    """Begun by `open`, ended by `close`."""
+    """One session with an MCP server, begun by `open` and ended by `close`."""
 
     def __init__(
         self,
@@ -50,8 +54,11 @@ class McpSession:
         seed: int | None = None,
         introduction: Mapping[str, object] | None = None,
     ):
-        """Without `handshake`, a session without a handshake is tried first. `introduction` is
-        added to the client's name in the handshake."""
+        """Begins the session in its own task.
+
+        Without `handshake`, a session without a handshake is tried first. `introduction` is added
+        to the client's name in the handshake.
+        """
         self.tools: tuple[mcp_types.Tool, ...] = ()
         """The server's tools at the beginning of the session."""
         self.instructions = ""
@@ -76,8 +83,11 @@ class McpSession:
 
     @classmethod
     async def open(cls, connection: Connection, **options: Any) -> "McpSession":
-        """A session that is ready for calls, with its tools listed, with the options of a new one;
-        raises `EnvironmentBroken`."""
+        """Opens a session that is ready for calls, with its tools listed.
+
+        `options` are the arguments of the constructor. Raises `EnvironmentBroken`, or `UsageError`
+        if the server cannot be started.
+        """
         await asyncio.to_thread(_import_mcp)  # It takes seconds, which would block the loop.
         session = cls(connection, **options)
         try:
@@ -100,7 +110,7 @@ class McpSession:
         return self._client is not None and not self._closing.is_set() and not self._owner.done()
 
     async def call(self, name: str, arguments: dict[str, object]) -> str:
-        """The result of the tool as text."""
+        """Calls the tool and returns its result as text."""
         if self._client is None or not self.is_alive:
             raise await self._lost(f"is gone, and {name} was not called")
         _check_encodable(arguments)
@@ -198,7 +208,7 @@ class McpSession:
         return self._broken(f"did not answer {name} within {self._timeout:g} s")
 
     async def _lost(self, what: str) -> EnvironmentBroken:
-        """Waits a moment for the owning task, which knows the reason."""
+        """Waits a moment for the owning task, which knows the reason, and returns the error."""
         await asyncio.wait({self._owner}, timeout=_REASON_SECONDS)
         return self._broken(what + self._reason())
 
@@ -230,7 +240,7 @@ def _import_mcp() -> None:
 
 
 def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":
-    """Whether it is an error response of the server or the connection."""
+    """Returns whether the error is an error response of the server or the connection."""
     if sdk_v1.is_installed():
         return isinstance(error, sdk_v1.V1Error)
     from mcp.shared.exceptions import MCPError
@@ -239,7 +249,7 @@ def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":
 
 
 def _wrong_package(error: ImportError) -> UsageError:
-    """The installed `mcp` package is neither version 1 nor 2."""
+    """Returns the error for an `mcp` package that is neither version 1 nor 2."""
     from importlib.metadata import version
 
     return UsageError(
@@ -249,7 +259,7 @@ def _wrong_package(error: ImportError) -> UsageError:
 
 
 def _is_rejection(error: "MCPError") -> bool:
-    """Whether the server rejected this call, and nothing else is wrong."""
+    """Returns whether the server rejected this call, with nothing else wrong."""
     # The client makes "Not Found" of any HTTP 404, which says nothing about the call.
     unknown = error.code == METHOD_NOT_FOUND and error.message != "Not Found"
     return error.code == INVALID_PARAMS or unknown or bool(_UNSUPPORTED.search(error.message))
@@ -281,7 +291,9 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Single:
-    """Runs work once for concurrent callers: if it fails, it fails for all that wait."""
+    """Runs work once for concurrent callers. If the work fails, it fails for all waiting
+    callers.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -304,11 +316,11 @@ class Single:
 
 
 class SharedSession:
-    """Open while at least one environment holds it.
+    """A session that is open while at least one environment holds it.
 
-    The next call replaces a lost session, once for all that wait. If a session is lost before it
-    answered any call, the next one begins after a growing pause, so that a broken server is not
-    started in a loop.
+    The next call replaces a lost session, once for all waiting callers. If a session is lost before
+    it answered any call, the next one begins after a growing pause, so that a broken server is not
+    started in a tight loop.
     """
 
     def __init__(self, open_session: Callable[[], Awaitable[McpSession]]):

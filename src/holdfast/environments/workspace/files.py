@@ -1,8 +1,8 @@
-"""The file tools: reads and writes within a folder only.
+"""The file tools: they read and write only within a folder.
 
 A path is resolved name by name, with its links, and must not lead out of the folder. Then it is
 opened name by name without following links, so that a link created in between is refused, too. An
-error of the model raises `ToolSaysNo`.
+error that the model caused raises `ToolSaysNo`.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ MAX_LISTED = 1000
 MACHINE_ERRORS = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS}
 )
-"""Not caused by the model."""
+"""Errors that the model did not cause."""
 
 
 class Files:
-    """The files of one workspace. `owner`: their user and group, if not this process's."""
+    """The files of one workspace. `owner` is their user and group, if not this process's."""
 
     def __init__(self, root: str, *, owner: tuple[int, int] | None = None):
         self.root = root
@@ -46,7 +46,9 @@ class Files:
                 return file.read(MAX_READ_BYTES)
 
     def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
-        """Creates missing folders. Without `mode`, an existing file keeps its mode."""
+        """Writes a file and creates missing folders. Without `mode`, an existing file keeps its
+        mode.
+        """
         with (
             self._tool_errors(path),
             self._folder_of(path, make=True) as (folder, name),
@@ -73,7 +75,9 @@ class Files:
         return created
 
     def check_room(self, path: str, size: int, *, tree: FileTree, limit: WorkspaceLimit) -> None:
-        """Raises `ToolSaysNo` if a file of this size would not fit. `tree`: the present content."""
+        """Raises `ToolSaysNo` if a file of this size would not fit. `tree` is the present
+        content.
+        """
         with self._tool_errors(path):
             names = self._resolve(path)
         before = tree.entries.get(os.fsencode("/".join(names)))
@@ -86,7 +90,7 @@ class Files:
             raise ToolSaysNo(f"the workspace may hold {limit}: {path} does not fit any more")
 
     def list_tree(self, path: str, tree: FileTree) -> str:
-        """The paths in a folder, one per line; folders end with a slash."""
+        """Returns the paths in a folder, one per line. Folders end with a slash."""
         with self._tool_errors(path):
             names = self._resolve(path)
         top = os.fsencode("/".join(names))
@@ -105,7 +109,7 @@ class Files:
     # --- confinement
 
     def _resolve(self, path: str) -> list[str]:
-        """The names from the root to the target of `path`, none of them a link."""
+        """Returns the names from the root to the target of `path`. None of them is a link."""
         if "\0" in path:
             raise ToolSaysNo("a path has no NUL in it")
         todo = list(reversed(self._names(path, path)))
@@ -131,7 +135,7 @@ class Files:
         return done
 
     def _names(self, path: str, original: str) -> list[str]:
-        """The names in a path; an absolute one must begin with the workspace."""
+        """Splits a path into names. An absolute path must begin with the workspace's path."""
         if path.startswith("/"):
             for root in (WORKSPACE, self.root):
                 if path == root or path.startswith(root + "/"):
@@ -151,7 +155,7 @@ class Files:
 
     @contextlib.contextmanager
     def _folder_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The open folder that `path` is in, and its last name."""
+        """Yields the open folder that contains `path`, and the last name of the path."""
         names = self._resolve(path)
         if not names:
             raise ToolSaysNo(f"{path or '.'} is a folder")

@@ -1,8 +1,8 @@
-"""Folders of workspaces: one per process, and in it one per workspace.
+"""Folders of workspaces: each process has one folder, which contains the folders of its workspaces.
 
-Each process holds a lock while it lives. The next process removes the folders of killed ones, with
-everything that still runs in them. It touches nothing else in the root, which may be a folder of
-the user's.
+Each process holds a lock while it lives. The next process removes the folders of killed processes,
+and kills everything that still runs in them. It touches nothing else in the root, which may be a
+folder of the user's.
 """
 
 import atexit
@@ -29,7 +29,7 @@ IN_USE = b"in use"
 """The content of the lock of a claimed folder; empty while a process only removes the folder."""
 TRIES, PAUSE_SECONDS = 500, 0.02
 _is_room_lock = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
-"""Other programs may have .lock files there, too."""
+"""Matches the names of these locks. Other programs may have .lock files in the folder, too."""
 _log = logging.getLogger("holdfast.environments")
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}
@@ -51,25 +51,31 @@ class Room:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """At exit; a killed process leaves it to the next one."""
+        """Removes the folder at exit. The folder of a killed process is removed by the next
+        process.
+        """
         if self.is_ours and self._held is not None:
             _empty_if_possible(self.path, self._held)
 
     @property
     def is_ours(self) -> bool:
-        """False after a fork: two processes would use the same numbers."""
+        """False after a fork, because two processes would use the same numbers."""
         return self._process == os.getpid() and os.path.isdir(self.path)
 
     def place(self) -> str:
-        """A new folder. All names have the same length, and so have outputs that hold them."""
+        """Creates a folder. All names have the same length, so that outputs with these paths
+        have equal lengths, too.
+        """
         path = os.path.join(self.path, f"{next(self._numbers):06d}")
         os.mkdir(path, 0o700)
         return path
 
 
 class FolderClaim:
-    """A folder with a fixed path and one holder at a time. Files of an earlier holder are removed
-    first, and its processes are killed if they can be found."""
+    """A folder with a fixed path and one holder at a time.
+
+    Files of an earlier holder are removed first, and its processes are killed if they can be found.
+    """
 
     def __init__(self, root: str, names: Iterable[str]):
         self._root = root
@@ -79,11 +85,11 @@ class FolderClaim:
 
     @property
     def name(self) -> str:
-        """The name that was free."""
+        """The free name that was taken."""
         return os.path.basename(self._path)
 
     def take(self) -> str:
-        """An empty folder at the first free name. Blocks."""
+        """Creates an empty folder at the first free name. Blocks."""
         root = private_folder(self._root)
         for name in self._names:
             path = os.path.join(root, name)
@@ -96,14 +102,19 @@ class FolderClaim:
         raise EnvironmentBroken(f"no folder can be had in {root}: set TMPDIR to another folder")
 
     def give_up(self) -> None:
-        """Kills what runs in it and removes it. Does nothing if it was not taken."""
+        """Kills the processes in the folder and removes it. Does nothing if the folder was not
+        taken.
+        """
         if self._held is not None:
             held, self._held = self._held, None
             _empty_if_possible(self._path, held, sandboxed=False)
 
 
 def _hold_unless_in_use(lock: str) -> int | None:
-    """Waits for a process that only removes the folder, but not for one that uses it."""
+    """Returns the lock of the folder, or None if another process uses the folder.
+
+    Waits for a process that only removes the folder.
+    """
     for _ in range(TRIES):
         if (held := _hold(lock)) is not None:
             return held
@@ -115,7 +126,9 @@ def _hold_unless_in_use(lock: str) -> int | None:
 
 
 def _empty(path: str, held: int) -> bool:
-    """Whether the folder could be removed; if not, the lock is released."""
+    """Removes the folder, but keeps its lock. If the folder cannot be removed, releases the
+    lock and returns False.
+    """
     try:
         _kill_all_in(path, sandboxed=False)
         remove(path)
@@ -127,7 +140,7 @@ def _empty(path: str, held: int) -> bool:
 
 
 def new_place(root: str | None) -> str:
-    """A new, empty folder. Blocks."""
+    """Creates a new, empty folder. Blocks."""
     root = root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
     root = str(private_folder(root))
     with _lock:
@@ -138,14 +151,15 @@ def new_place(root: str | None) -> str:
 
 
 def make(path: str) -> None:
-    """Creates files with the usual mode, independent of the driver's umask: modes are part of a
-    snapshot."""
+    """Creates a folder with the usual mode, whatever the driver's umask is, because modes are
+    part of a snapshot.
+    """
     os.makedirs(path)
     os.chmod(path, 0o755)  # noqa: S103 - its parent is closed to other users
 
 
 def remove(path: str) -> None:
-    """Removes a folder or file: also read-only ones, a million files, and any depth."""
+    """Removes a folder or file, even if it is read-only, very deep, or has a million files."""
     if os.path.islink(path) or not os.path.isdir(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -171,8 +185,11 @@ def _remove_abandoned(root: str) -> None:
 
 
 def _empty_if_possible(path: str, held: int, *, sandboxed: bool = True) -> None:
-    """Removes the folder and its lock. What cannot be removed (a container may have left files of
-    another user) stays for the next process."""
+    """Removes the folder and its lock.
+
+    If a file cannot be removed, for example a file of another user that a container left, it stays
+    for the next process.
+    """
     try:
         _kill_all_in(path, sandboxed=sandboxed)
         remove(path)
@@ -194,7 +211,9 @@ FILES = "files"
 
 
 def _hold(path: str) -> int | None:
-    """The lock's file descriptor; None if another process has it, or removed it just now."""
+    """Returns the lock's file descriptor. Returns None if another process holds the lock, or
+    has just removed it.
+    """
     held = open_private(path)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,11 +10,13 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 ADDRESS_SPACE = 4
-"""Times the memory limit: reserved memory costs nothing, but shared memory must be bounded."""
+"""The limit of the address space, as a multiple of the memory limit. Reserved memory costs
+nothing, but shared memory must be bounded.
+"""
 
 
 class WorkspaceLimit(Struct, frozen=True):
-    """The size of a workspace between two commands, and so of every snapshot."""
+    """The largest allowed size of a workspace after a command, and therefore of every snapshot."""
 
     bytes: int = 512 * MIB
     files: int = 20_000
@@ -29,8 +31,11 @@ class WorkspaceLimit(Struct, frozen=True):
 
 
 class ResourceLimits(Struct, frozen=True):
-    """Limits of one command; None means no limit. All but `processes` and `temporary` hold for each
-    process; to limit the sum, run Holdfast in a container or a cgroup."""
+    """Limits of one command; None means no limit.
+
+    Except for `processes` and `temporary`, each process of the command has these limits for itself.
+    To limit their sum, run Holdfast in a container or a cgroup.
+    """
 
     memory: int | None = 4 * GIB
     """Bytes of private memory."""
@@ -52,7 +57,9 @@ class ResourceLimits(Struct, frozen=True):
             raise UsageError(f"limits: niceness={self.niceness} is not between 0 and 19")
 
     def as_arguments(self, *, count_processes: bool) -> list[str]:
-        """For prlimit(1), which sets them after the fork; in a process with threads we cannot."""
+        """Returns the arguments for prlimit(1), which sets the limits after the fork. A process
+        with threads cannot do that itself.
+        """
         limits = [
             ("data", resource.RLIMIT_DATA, self.memory),
             ("as", resource.RLIMIT_AS, self.memory and self.memory * ADDRESS_SPACE),

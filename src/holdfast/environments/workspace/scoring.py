@@ -1,8 +1,8 @@
 """Scores the files of a workspace by running a command in a folder that the policy cannot reach.
 
-The folder holds files of the workspace and then the scorer's own; it is removed afterwards, and the
-workspace does not change. Files that configure the tests (`TEST_CONFIGURATION`) are not copied from
-the workspace.
+First files of the workspace are put into the folder, then the scorer's own. The folder is removed
+afterwards, and the workspace does not change. Files that configure the tests (`TEST_CONFIGURATION`)
+are not copied from the workspace.
 """
 
 import os
@@ -44,7 +44,7 @@ class WorkspaceScoring(Struct, frozen=True):
 
     @property
     def action(self) -> str:
-        """For `step`. The policy cannot guess it without knowing the files."""
+        """The action for `step`. The policy cannot guess it without knowing the files."""
         kept = ("*",) if self.keep is None else ("", *self.keep)
         return PREFIX + digest_of(self.files, self.command, str(self.timeout), *kept)
 
@@ -93,8 +93,11 @@ def make(
 
 
 def check_not_scoring(action: str) -> None:
-    """Raises for the scoring of another workspace: run as a command, it would look like a failure
-    of the policy. An invented one is no error, or the policy could avoid its reward with it."""
+    """Raises `UsageError` if the action is the scoring of another workspace.
+
+    Run as a command, such an action would look like a failure of the policy. An invented scoring
+    raises no error, because the policy could otherwise avoid its reward with it.
+    """
     if action in _known:
         raise UsageError(
             "this scoring was made by another workspace: call `scoring` on the instance that is "
@@ -103,7 +106,7 @@ def check_not_scoring(action: str) -> None:
 
 
 def prepare(scoring: WorkspaceScoring, workspace: str, files: Files) -> None:
-    """Fills the empty folder of `files`."""
+    """Fills the empty folder of `files` with the workspace's files and the scorer's files."""
     kept = None if scoring.keep is None else {os.fsencode(path) for path in scoring.keep}
     copy(workspace, files.root, include=lambda path: _is_copied(path, kept))
     for path in scoring.files:
@@ -137,7 +140,7 @@ def _clear(root: str, path: str) -> None:
 
 
 def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the command besides those of all commands (`env`)."""
+    """Returns variables for the command in addition to `env`, which all commands have."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
     # Our own plugin is registered with the interpreter, but cannot be imported in the sandbox.
@@ -149,7 +152,9 @@ def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) ->
 def observe(
     scoring: WorkspaceScoring, ended: CommandEnded, files: Files, *, text: str
 ) -> Observation:
-    """For pytest, its counts decide, since tests can make it exit early with 0."""
+    """Returns the result of a scoring. For pytest, its counts decide, because tests can make it
+    exit early with 0.
+    """
     info: dict[str, object] = {
         "exit_code": ended.exit_code, "stopped": ended.stopped, "output": text
     }  # fmt: skip
@@ -164,7 +169,7 @@ def observe(
 
 
 def _counts(files: Files) -> Counts | None:
-    """From pytest's report, if there is one."""
+    """Reads the counts from pytest's report. Returns None if there is no report."""
     try:
         match = _SUITE.search(files.read(REPORT))
     except ToolSaysNo:

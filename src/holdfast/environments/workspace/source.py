@@ -14,7 +14,7 @@ PART_BYTES = 1 << 20
 
 
 class Source:
-    """Checked when it is created, written at every reset."""
+    """The first files of a workspace, checked at creation and written at every reset."""
 
     def __init__(self, source: Mapping[str, str | bytes] | str | Path):
         self.folder: str | None = None
@@ -28,13 +28,15 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Of all contents. A folder is read once per process, and must not change meanwhile."""
+        """The digest of all contents. A folder is read once per process, and must not change
+        meanwhile.
+        """
         if self.folder is not None:
             return _folder_digest(self.folder)
         return digest_of(self.files)
 
     def write(self, root: str, files: Files) -> None:
-        """Into the empty folder `root`."""
+        """Writes the files into the empty folder `root`."""
         if self.folder is not None:
             copy(self.folder, root)
         write_all(self.files, files)
@@ -49,7 +51,7 @@ def write_all(contents: Mapping[str, bytes], files: Files) -> None:
 
 
 def copy(source: str, target: str, *, include: Callable[[bytes], bool] = lambda _: True) -> None:
-    """Copies files, folders and links with their modes, without times."""
+    """Copies files, folders and links with their modes, but without their times."""
     tree = scan(source, most=MAX_ENTRIES)
     chosen = [path for path in sorted(tree.entries) if include(path)]
     for path in chosen:

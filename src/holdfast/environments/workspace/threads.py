@@ -1,5 +1,8 @@
-"""Runs blocking work of a workspace off the event loop. A cancelled caller waits for the end of the
-work, so that nothing writes into a folder that is being removed."""
+"""Runs blocking work of a workspace off the event loop.
+
+A cancelled caller waits for the end of the work, so that nothing writes into a folder that is being
+removed.
+"""
 
 import asyncio
 import threading
@@ -15,10 +18,10 @@ CANCEL_SECONDS = 60.0
 async def in_thread(
     function: Callable[[], Result], *, interrupt: Callable[[], None] | None = None
 ) -> Result:
-    """Runs `function` in a new thread; calls `interrupt` when the caller is cancelled.
+    """Runs `function` in a new thread. Calls `interrupt` if the caller is cancelled.
 
-    In a new thread, since a process that dies with its parent dies with the *thread* that started
-    it.
+    The thread is new because a process that dies with its parent dies with the *thread* that
+    started it.
     """
     loop = asyncio.get_running_loop()
     mailbox = mailbox_of(loop)

@@ -1,9 +1,9 @@
 """Workspace: a folder per trajectory, with a shell and file tools, for coding tasks.
 
 Commands run with limits of time, output and resources, without the driver's environment variables,
-and within bubblewrap where it works. Only files outlive a command, so that a snapshot of the files
-is the whole state. Whatever a command does is a result for the policy; only an error on our side
-breaks the environment.
+and within bubblewrap if it works. Only files outlive a command, so a snapshot of the files is the
+whole state. Whatever a command does is a result for the policy. Only an error of Holdfast or the
+machine breaks the environment.
 """
 
 import os
@@ -57,17 +57,17 @@ NO_FILES: Mapping[str, str | bytes] = {}
 LIMITS = ResourceLimits()
 WORKSPACE_LIMIT = WorkspaceLimit()
 OVERHEAD_SECONDS = 300.0
-"""For a call besides its command: preparing, snapshots, cleaning up."""
+"""How long a call may take in addition to its command, for preparing, snapshots and cleaning up."""
 MAX_COMMAND_BYTES = 100_000
-"""The system accepts no longer argument."""
+"""The system accepts no longer argument for a program."""
 
 
 class Workspace(Environment):
-    """`files` maps paths to text or bytes (files that begin with `#!` are executable), or is a
-    folder to copy.
+    """A folder with a shell and file tools.
 
-    Give its tools to the policy, or call `step` with shell commands. `scoring` makes an action for
-    `step` that runs hidden tests.
+    `files` maps paths to text or bytes (files that begin with `#!` are executable), or is a folder
+    to copy. Give the workspace's tools to the policy, or call `step` with shell commands. `scoring`
+    makes an action for `step` that runs hidden tests.
     """
 
     recovery = Recovery.SNAPSHOT
@@ -107,7 +107,7 @@ class Workspace(Environment):
         self._parent = ""
         """The folder that holds the workspace and its temporary files."""
         self._snapshots: Snapshots | None = None
-        """Of this episode, once there are any."""
+        """The snapshots of this episode, once there are any."""
         self._tree: FileTree | None = None
         """The present content of the workspace, if known."""
         self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OVERHEAD_SECONDS)
@@ -126,12 +126,12 @@ class Workspace(Environment):
 
     @property
     def isolation(self) -> str:
-        """`bwrap` or `none`; known after the reset."""
+        """`bwrap` or `none`. It is known after the reset."""
         return str(self._sandbox.isolation)
 
     @property
     def path(self) -> str:
-        """The folder on this machine; a new one after each reset."""
+        """The workspace's folder on this machine. Each reset creates a new folder."""
         if not self._parent:
             raise UsageError("the workspace is not open")
         return os.path.join(self._parent, folders.FILES)
@@ -174,9 +174,11 @@ class Workspace(Environment):
         keep: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> str:
-        """An action for `step`: runs `command` in a new folder with the workspace's files (only the
-        paths in `keep`, if given) and `files`. The reward is 1.0 if the command exits with 0 and,
-        for pytest, tests passed and none failed; `info` has the numbers.
+        """Makes an action for `step` that scores the workspace.
+
+        The action runs `command` in a new folder with the workspace's files (only the paths in
+        `keep`, if given) and `files`. The reward is 1.0 if the command exits with 0 and, for
+        pytest, if tests passed and none failed. `info` has the numbers.
         """
         paths = None if keep is None else tuple(keep)
         made = scoring.make(command, files or {}, keep=paths, timeout=timeout)
@@ -188,19 +190,21 @@ class Workspace(Environment):
     def launch(
         self, argv: Sequence[str], *, env: Mapping[str, str], read_only: Sequence[str] = ()
     ) -> Launch:
-        """A program with the workspace as its home and working folder, with the workspace's
-        variables, `env` and the network, that can read `read_only`. The caller starts and ends it,
-        and calls `touched` before the files are used again."""
+        """Prepares a program that runs in the workspace, its home and working folder.
+
+        The program has the workspace's variables, `env` and the network, and can read `read_only`.
+        The caller starts and ends it, and calls `touched` before the files are used again.
+        """
         job = self._job(f"exec {shlex.join(argv)}", self.path, env)
         readable = (*job.read_only, *mounts.check_paths(tuple(read_only)))
         return self._sandbox.launch(structs.replace(job, network=True, read_only=readable))
 
     def touched(self) -> None:
-        """Another program may have changed the files."""
+        """Tells the workspace that another program may have changed the files."""
         self._tree = None
 
     async def check_room(self) -> bool:
-        """Whether the files are within the limit."""
+        """Returns whether the files are within the limit."""
         tree = self._tree = await in_thread(self._current_tree)
         return tree.fits(self._limit)
 
@@ -282,7 +286,9 @@ class Workspace(Environment):
     async def _execute(
         self, command: str, timeout: float | None = None
     ) -> tuple[CommandEnded, str]:
-        """Runs it and trims the folder to its limit. The note names files that were removed."""
+        """Runs a command and trims the folder to its limit. The returned note names files that
+        were removed.
+        """
         seconds = self._seconds(timeout)
         job = self._job(command, self.path)
 
@@ -354,8 +360,12 @@ class Workspace(Environment):
         return timeout
 
     def _check_folder(self) -> None:
-        """Checks the folder. Without a sandbox, a command can remove it, which counts as emptying
-        it. Or a command can replace it; then no file in the new one may be removed to make room."""
+        """Checks that the folder is still the same.
+
+        Without a sandbox, a command can remove the folder, which counts as emptying it. A command
+        can also replace the folder, which raises `EnvironmentBroken`, so that no file in the other
+        folder is removed to make room.
+        """
         try:
             status = os.lstat(self.path)
         except FileNotFoundError:
@@ -366,7 +376,7 @@ class Workspace(Environment):
             raise EnvironmentBroken("a command put another folder in place of the workspace")
 
     def _empty_temporary(self) -> None:
-        """Only files in the workspace outlive a command."""
+        """Empties the temporary folder, because only files in the workspace outlive a command."""
         if not os.path.isdir(self._temporary) or os.listdir(self._temporary):
             folders.remove(self._temporary)
             folders.make(self._temporary)
@@ -422,7 +432,9 @@ def _bounds(seconds: float, output: int) -> Bounds:
 
 
 def _variables(env: Mapping[str, str], interpreter: bool) -> dict[str, str]:
-    """All variables of a command: none of the driver's, which may hold keys and tokens."""
+    """Returns all variables of a command. The driver's are left out, because they may hold keys
+    and tokens.
+    """
     paths = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
     if interpreter:
         paths.insert(0, os.path.join(sys.prefix, "bin"))

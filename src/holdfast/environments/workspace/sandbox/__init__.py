@@ -1,8 +1,8 @@
-"""Running a command: with limits, within bubblewrap where that works, and to its very end.
+"""Runs a command to its end, with limits, and within bubblewrap if it works.
 
 - `sandbox`: how a command is isolated: by bubblewrap, or not at all.
 - `mounts`: the files that a command in bubblewrap can see.
 - `seccomp`: a system-call filter that forbids user namespaces.
 - `command`: runs one command within its time, output and disk limits.
-- `processes`: other processes: hidden from a command; found and killed where a command left them.
+- `processes`: hides other processes from a command, and kills processes that a command left.
 """

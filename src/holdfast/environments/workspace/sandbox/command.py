@@ -1,8 +1,8 @@
 """Runs one command to its end, within limits of time, output and disk.
 
-`run` blocks, for its timeout and a moment at most; it belongs in a thread that lives as long as the
-command. When it returns, all processes of the command are dead, as far as its `Launch` can find
-them. Whatever the command does is a result, never an error.
+`run` blocks for at most its timeout and a moment. Call it in a thread that lives as long as the
+command. When it returns, all processes of the command that its `Launch` can find are dead. Whatever
+the command does is a result, never an error.
 """
 
 import os
@@ -26,7 +26,7 @@ NOTHING: Mapping[bytes, bytes] = {}
 
 
 class Output:
-    """Keeps at most `limit` bytes; `total` counts all."""
+    """Keeps at most `limit` bytes of an output. `total` counts all bytes."""
 
     def __init__(self, limit: int):
         self.total = 0
@@ -47,7 +47,7 @@ class Output:
             del self._tail[: -self._rest]
 
     def text(self, rename: Mapping[bytes, bytes] = NOTHING) -> str:
-        """For the model; `rename` replaces paths of this machine."""
+        """Returns the output as text for the model. `rename` replaces paths of this machine."""
         tail = bytes(self._tail[-self._rest :] if self._rest else b"")
         left_out = self.total - len(self._head) - len(tail)
         if not left_out:
@@ -64,7 +64,7 @@ def _renamed(text: bytes, rename: Mapping[bytes, bytes]) -> bytes:
 
 
 def _without_torn_end(text: bytes) -> bytes:
-    """Without the beginning of a character that was cut."""
+    """Returns the text without the beginning of a character that was cut off."""
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 == 0x80:
@@ -82,15 +82,17 @@ def _without_torn_start(text: bytes) -> bytes:
 
 
 MAX_PRINTED_BYTES = 64 * MIB
-"""A command that prints more is stopped."""
+"""A command that prints more bytes is stopped."""
 CHUNK_BYTES = 1 << 18
 WATCH_SECONDS = 1.0
-"""Between two calls of the watch, at least."""
+"""The shortest time between two calls of the watch."""
 WATCH_SHARE = 20
-"""The watch takes at most one part in this many of the time."""
+"""The watch takes at most 1/20 of the time."""
 INTERRUPTED = "interrupted"
 _BEFORE = 8_000
-"""Bytes that are read before the end of a file: half a secret would not be known for one."""
+"""How many bytes before the wanted end of a file are read, because half a secret would not be
+recognized.
+"""
 Result = TypeVar("Result")
 
 
@@ -100,7 +102,7 @@ class Bounds(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """How a command ended. `stopped` is the reason why it was killed, or empty."""
+    """How a command ended. `stopped` is the reason why it was killed, or ""."""
 
     exit_code: int
     output: Output
@@ -117,7 +119,7 @@ class Launch(Protocol):
         ...
 
     def trouble(self, ended: CommandEnded) -> str:
-        """Why the command never ran, or empty."""
+        """Returns why the command never ran, or ""."""
         ...
 
     def close(self) -> None: ...
@@ -141,7 +143,7 @@ def no_watch() -> str:
 
 
 async def run_in_thread(work: Callable[[CommandStop], Result]) -> Result:
-    """Does blocking work that runs a command; a cancellation stops the command."""
+    """Runs blocking work in a thread. If the caller is cancelled, stops the command of the work."""
     stop = CommandStop()
     try:
         return await in_thread(lambda: work(stop), interrupt=stop.set)
@@ -157,8 +159,11 @@ def run(
     watch: Callable[[], str] = no_watch,
     into: Path | None = None,
 ) -> CommandEnded:
-    """`watch` is called now and then; it stops the command by returning a reason. `into`: a file
-    for all of the output; then only its end is returned."""
+    """Runs a command and returns how it ended.
+
+    `watch` is called now and then; it stops the command by returning a reason. `into` is a file for
+    all of the output; then only the end of the output is returned.
+    """
     with ExitStack() as stack:
         stack.callback(launch.close)
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -194,7 +199,9 @@ def _follow(
     stop: CommandStop,
     watch: Callable[[], str],
 ) -> str:
-    """Reads until the command has ended. Returns the reason if it must be stopped, or empty."""
+    """Reads the output until the command has ended. Returns the reason if the command must be
+    stopped, or "".
+    """
     deadline = time.monotonic() + bounds.seconds
     next_watch = time.monotonic() + WATCH_SECONDS
     ending = os.pidfd_open(process.pid)
@@ -225,7 +232,7 @@ def _follow(
 
 
 def _read(reading: int, output: Output) -> int | None:
-    """The number of bytes read: 0 at the end, None if there are none now."""
+    """Returns the number of bytes read: 0 at the end, None if there are none now."""
     try:
         chunk = os.read(reading, CHUNK_BYTES)
     except BlockingIOError:
@@ -235,13 +242,13 @@ def _read(reading: int, output: Output) -> int | None:
 
 
 def _drain(reading: int, output: Output) -> None:
-    """Reads the rest of the pipe without waiting: an escaped process may hold it open."""
+    """Reads the rest of the pipe without waiting, because an escaped process may hold it open."""
     while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
         pass
 
 
 def end_of(path: Path, characters: int) -> str:
-    """The end of a file, without secrets. The file may be larger than the memory."""
+    """Returns the end of a file, without secrets. The file may be larger than the memory."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - characters - _BEFORE))
         text = file.read(characters + _BEFORE).decode("utf-8", "replace")
@@ -265,7 +272,7 @@ def spawn(
     env: Mapping[str, str],
     pass_fds: tuple[int, ...] = (),
 ) -> "subprocess.Popen[bytes]":
-    """Starts it in a new session, without our variables, open files or terminal."""
+    """Starts a program in a new session, without the driver's variables, open files or terminal."""
     return subprocess.Popen(  # noqa: S603 - it runs the policy's commands
         argv,
         stdin=subprocess.DEVNULL,

@@ -29,7 +29,9 @@ GROUPS = f"root:x:0:\nagent:x:{USER}:\nnogroup:x:65534:\n"
 def arguments(
     folder: str, *, network: bool, temporary: int, read_only: tuple[str, ...]
 ) -> list[str]:
-    """For bwrap, before `--remount-ro /`: then only `folder`, /tmp and /dev/shm are writable."""
+    """Returns the options for bwrap that come before `--remount-ro /`. Then only `folder`, /tmp
+    and /dev/shm are writable.
+    """
     return [
         *_system(),
         *_settings(network),
@@ -63,7 +65,9 @@ def _settings(network: bool) -> tuple[str, ...]:
 
 
 def _extra(path: str) -> list[str]:
-    """Of a link, both the link and its target: interpreters need both."""
+    """Mounts a path. For a link, mounts both the link and its target, because interpreters need
+    both.
+    """
     options: list[str] = []
     for target in dict.fromkeys((os.path.realpath(path), path)):
         options += [*_parents(target), "--ro-bind", path, target]
@@ -71,7 +75,9 @@ def _extra(path: str) -> list[str]:
 
 
 def _parents(path: str) -> Iterator[str]:
-    """Created explicitly, since bwrap makes them unreadable for other users."""
+    """Creates the parent folders explicitly, because bwrap would make them unreadable for other
+    users.
+    """
     parts = os.path.dirname(path).strip("/").split("/")
     for depth in range(1, len(parts) + 1 if parts != [""] else 1):
         parent = "/" + "/".join(parts[:depth])
@@ -79,7 +85,9 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths of the `read_only` option that are not mounted anyway; raises `UsageError`."""
+    """Returns the paths of the `read_only` option that are not mounted anyway. Raises
+    `UsageError`.
+    """
     for path in paths:
         if not os.path.isabs(path) or not os.path.exists(path):
             raise UsageError(f"read_only: {path!r} is not an absolute path of something that is")
@@ -89,7 +97,9 @@ def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def interpreter() -> tuple[str, ...]:
-    """This process's Python, so that `python` and `pytest` are those of the user."""
+    """Returns the folders of this process's Python, so that `python` and `pytest` in the
+    sandbox are the user's.
+    """
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix))
     return tuple(path for path in prefixes if not _is_system(path) and path not in TAKEN)
 

@@ -1,4 +1,4 @@
-"""Other processes: hidden from a command, and killed where a command left them behind.
+"""Other processes: hidden from a command, and killed if a command left them behind.
 
 Without a sandbox, processes that were left are found by what they inherited: a home or working
 folder in the workspace, or an agent's task file beside it. A process that changed both is not
@@ -7,9 +7,9 @@ was killed are found by their mounts.
 
 In /proc, a process can read the variables and the memory of all processes of its user, and with
 them the driver's keys. The kernel forbids that to a process with fewer capabilities, or in an inner
-user namespace. So root's programs start without these capabilities, and those of other users in a
-user namespace with the same user (`confinement`). That is no sandbox: files, network and signals
-are as before.
+user namespace. For this reason, `confinement` starts root's programs without these capabilities,
+and programs of other users in a user namespace with the same user. This is no sandbox: files,
+network and signals are as before.
 """
 
 import contextlib
@@ -28,11 +28,13 @@ from holdfast.records.errors import EnvironmentBroken
 TRIES, PAUSE_SECONDS = 100, 0.02
 WORKSPACE = b"/workspace"
 TASK = b"HOLDFAST_TASK="
-"""The variable with an agent's task file, which is in the folder of its attempt."""
+"""The variable that names an agent's task file, which lies in the folder of its attempt."""
 
 
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
-    """Repeats until none is left: processes may fork meanwhile."""
+    """Kills all processes of the folder. Repeats until none is left, because processes may fork
+    meanwhile.
+    """
     for _ in range(TRIES):
         candidate = find(folder, sandboxed=sandboxed)
         if not candidate:
@@ -88,12 +90,15 @@ def _has_mounted(process: str, folder: bytes) -> bool:
 PROBE_SECONDS = 10.0
 _log = logging.getLogger("holdfast.environments")
 _CAPABILITIES = (8, 16, 17, 19, 21, 38, 39, 40)
-"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF,
-CHECKPOINT_RESTORE. By number, since tools know fewer names than kernels do."""
+"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE. They
+are given by number, because tools know fewer names than kernels do.
+"""
 
 
 class Confinement(Struct, frozen=True):
-    """`words` is the prefix of a command; `trouble` is the reason why there is none."""
+    """`words` is the prefix of a confined command. `trouble` is the reason why there is no
+    confinement.
+    """
 
     words: tuple[str, ...] = ()
     trouble: str = ""
@@ -101,7 +106,9 @@ class Confinement(Struct, frozen=True):
 
 @functools.cache
 def confinement() -> Confinement:
-    """How programs are confined on this machine; tested once. The first call blocks a moment."""
+    """Returns how programs are confined on this machine. It is tested once; the first call
+    blocks for a moment.
+    """
     candidate = _tried(_as_root() if os.geteuid() == 0 else _as_user())
     if candidate.trouble:
         _log.warning(
@@ -131,7 +138,7 @@ def _as_user() -> Confinement:
 
 
 def _tried(candidate: Confinement) -> Confinement:
-    """The confinement if it works, or else one with `trouble`."""
+    """Returns the confinement if it works, or else a confinement with `trouble`."""
     if candidate.trouble:
         return candidate
     look = f"if cat /proc/{os.getpid()}/environ > /dev/null 2>&1; then exit 9; fi"

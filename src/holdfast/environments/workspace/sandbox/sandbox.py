@@ -1,7 +1,7 @@
 """How commands are isolated: within bubblewrap, or not at all.
 
-Bubblewrap gives a command its own mounts (the system read-only, the workspace writable, nothing of
-the driver's), its own processes, and no network. Many machines forbid what it needs, so it is
+Bubblewrap gives a command its own mounts (the system read-only, the workspace writable, none of the
+driver's), its own processes, and no network. Many machines forbid what bubblewrap needs, so it is
 tested once per process.
 """
 
@@ -42,20 +42,20 @@ TOOLS = ("nice", "setpriv", "prlimit")
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Bubblewrap if it works, otherwise none; `Workspace.isolation` says which."""
+    """Uses bubblewrap if it works, or else no isolation. `Workspace.isolation` says which."""
     BWRAP = "bwrap"
-    """Bubblewrap, or an error."""
+    """Uses bubblewrap, or raises an error."""
     NONE = "none"
 
 
 class SandboxJob(Struct, frozen=True):
-    """One command and what it may use."""
+    """One command, and the resources that it may use."""
 
     command: str
     folder: str
-    """Its home and its working folder."""
+    """The command's home and working folder."""
     temporary: str
-    """For temporary files, if there is no private /tmp."""
+    """The folder for temporary files, if there is no private /tmp."""
     env: Mapping[str, str]
     limits: ResourceLimits
     network: bool = False
@@ -65,10 +65,10 @@ class SandboxJob(Struct, frozen=True):
 class Sandbox(Struct, frozen=True):
     """How commands run on this machine.
 
-    Without isolation, they run as the user of Holdfast, with all rights; there is no process limit,
-    since it would count all processes of that user. Within bubblewrap, they run as nobody if
-    Holdfast runs as root: in any namespace, root could change the machine's settings and exceed the
-    process limit.
+    Without isolation, commands run as the user of Holdfast, with all rights. There is no process
+    limit, because it would count all processes of that user. Within bubblewrap, commands run as
+    nobody if Holdfast runs as root, because root could change the machine's settings in any
+    namespace and exceed the process limit.
     """
 
     isolation: Isolation
@@ -79,7 +79,7 @@ class Sandbox(Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The user and group of the files, if not this process's."""
+        """The user and group of the files, or None if they are this process's."""
         return (NOBODY, NOBODY) if self._is_bwrap and os.geteuid() == 0 else None
 
     def launch(self, job: SandboxJob) -> Launch:
@@ -88,17 +88,19 @@ class Sandbox(Struct, frozen=True):
         return _PlainLaunch(job)
 
     def home(self, folder: str) -> str:
-        """The path of `folder` for a command."""
+        """Returns the path by which a command sees `folder`."""
         return mounts.WORKSPACE if self._is_bwrap else folder
 
     def kill_all_in(self, folder: str) -> None:
-        """Kills everything that runs in `folder`; in bubblewrap, nothing outlives its command."""
+        """Kills everything that runs in `folder`. In bubblewrap, no process outlives its
+        command.
+        """
         if not self._is_bwrap:
             kill_all(folder)
 
 
 def choose(option: Isolation) -> Sandbox:
-    """The first call blocks for a moment."""
+    """Chooses the sandbox for the option. The first call blocks for a moment."""
     _check_tools()
     if option is Isolation.NONE:
         return Sandbox(Isolation.NONE)
@@ -121,7 +123,7 @@ def _warn_once(trouble: str) -> None:
 
 @functools.cache
 def why_no_bwrap() -> str:
-    """The reason why bubblewrap does not work, or empty."""
+    """Returns the reason why bubblewrap does not work, or ""."""
     if shutil.which("bwrap") is None:
         return "there is no `bwrap` (Debian: apt install bubblewrap)"
     with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as folder:
@@ -242,8 +244,11 @@ class _BubblewrapLaunch:
                 os.close(fd)
 
     def _as_nobody(self, passed_fds: list[int]) -> list[str]:
-        """A second bubblewrap that runs as nobody and makes the user namespace. The kernel counts
-        processes per namespace, so that each command has its own limit."""
+        """Returns the command of a second bubblewrap, which runs as nobody and makes the user
+        namespace.
+
+        The kernel counts processes per namespace, so each command has its own limit.
+        """
         self._inner_status, status = self._pipe()
         passed_fds.append(status)
         return [
@@ -254,7 +259,7 @@ class _BubblewrapLaunch:
         ]
 
     def _user(self, passed_fds: list[int]) -> list[str]:
-        """A user namespace in which no other can be made."""
+        """Returns the options for a user namespace in which no other user namespace can be made."""
         options = ["--unshare-user", "--cap-drop", "ALL"]
         options += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
         if _can_disable_userns():
@@ -266,9 +271,12 @@ class _BubblewrapLaunch:
         return [*options, "--seccomp", str(seccomp)]
 
     def end(self) -> None:
-        """Kills the first process of the pid namespace, with which the kernel kills all others; it
-        has ended when they have. Usually it dies with bwrap, but not if bwrap was killed before it
-        could arrange that."""
+        """Kills the first process of the pid namespace and waits for its end.
+
+        The kernel then kills all other processes of the namespace before the first one ends.
+        Usually the first process dies with bwrap, but not if bwrap was killed before it could
+        arrange that.
+        """
         self._report = _read_available(self._status)
         if (match := _FIRST.search(self._report)) is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -311,7 +319,7 @@ class _BubblewrapLaunch:
 
 
 def _is_first_of_a_namespace(process: int) -> bool:
-    """False for another process that has the same pid by now."""
+    """Returns False if another process has the same pid by now."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             return any(line.startswith(b"NSpid:") and line.split()[2:] == [b"1"] for line in file)
@@ -332,7 +340,7 @@ _ROOT = [
 
 @functools.cache
 def _tool(name: str) -> str:
-    """The full path: commands may have another PATH."""
+    """Returns the full path of a tool, because commands may have another PATH."""
     path = shutil.which(name)
     if path is None:
         raise UsageError(f"a workspace needs `{name}` (util-linux, coreutils)")

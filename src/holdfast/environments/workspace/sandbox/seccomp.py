@@ -1,9 +1,10 @@
-"""A system-call filter that forbids new user namespaces, for a bubblewrap that cannot (before 0.8).
+"""A system-call filter that forbids new user namespaces, for bubblewrap before 0.8, which has no
+option for it.
 
 A process has all capabilities in its own user namespace: it could mount memory file systems beyond
 every limit, and use parts of the kernel that are closed to users. The filter is a classic BPF
-program for `bwrap --seccomp`: `clone` and `unshare` with CLONE_NEWUSER give EPERM, and `clone3`,
-whose flags a filter cannot read, gives ENOSYS (libraries then use `clone`).
+program for `bwrap --seccomp`. `clone` and `unshare` with CLONE_NEWUSER give EPERM. `clone3`, whose
+flags a filter cannot read, gives ENOSYS, so that libraries use `clone`.
 """
 
 import platform
@@ -15,16 +16,18 @@ from msgspec import Struct
 CLONE_NEWUSER = 0x10000000
 CLONE3 = 435
 X32 = 0x40000000
-"""From this number on, system calls belong to another set, on x86-64 only."""
+"""On x86-64, system calls with this number or a higher one belong to another set."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in a filter's input; of the argument, the lower half."""
+"""Offsets in a filter's input. For the argument, this is the offset of its lower half."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1
 _MISSING = 0x00050000 | 38
 
 
 class _Calls(Struct, frozen=True):
-    """The call numbers of one architecture. `flags` is the first argument of all."""
+    """The call numbers of one architecture. `flags` is the first argument of `clone` and
+    `unshare`.
+    """
 
     architecture: int
     clone: int
@@ -37,7 +40,9 @@ _MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
 
 
 def no_user_namespaces() -> bytes | None:
-    """The program for this machine, or None if its call numbers are not known here."""
+    """Returns the filter program for this machine, or None if its call numbers are not known
+    here.
+    """
     known = _MACHINES.get(platform.machine())
     return None if known is None else b"".join(_program(known))
 
@@ -52,7 +57,7 @@ def _program(known: tuple[_Calls, ...]) -> Iterator[bytes]:
 
 
 def _checks(calls: _Calls) -> Iterator[bytes]:
-    """For calls of this architecture; always returns."""
+    """Yields the checks for calls of one architecture. They always end with a return."""
     yield _instruction(_LOAD, _NUMBER)
     yield _instruction(_AT_LEAST, X32, then=5)
     yield _instruction(_EQUAL, CLONE3, then=4)
@@ -66,5 +71,7 @@ def _checks(calls: _Calls) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """`then`, `otherwise`: how many instructions to skip after a test."""
+    """Encodes an instruction. `then` and `otherwise` are the numbers of instructions to skip
+    after a test.
+    """
     return struct.pack("<HBBI", code, then, otherwise, value)

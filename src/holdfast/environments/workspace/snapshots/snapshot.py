@@ -1,11 +1,11 @@
 """Snapshots of a folder: each content is stored once, and only changed files are read.
 
 Small contents are packed into blobs in the order of their paths, so that equal folders give equal
-blobs. Large ones are stored in parts, so that a growing file stores only what is new. A file whose
-`lstat` has not changed is not read again.
+blobs. Large contents are stored in parts, so that a growing file stores only what is new. A file
+whose `lstat` has not changed is not read again.
 
-A snapshot refers to a complete listing, which is a blob, and holds the changes since; so that its
-size grows with the changes, not with the folder. It holds neither times nor owners.
+A snapshot refers to a complete listing, which is a blob, and holds the changes since that listing.
+This way, its size grows with the changes, not with the folder. It holds neither times nor owners.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ MAX_LISTING_BYTES = 1 << 30
 
 
 class ManifestPiece(Struct, frozen=True):
-    """Where a part of a file's content is."""
+    """Where a part of a file's content is stored."""
 
     blob: bytes
     offset: int
@@ -53,7 +53,7 @@ class _File(Struct, frozen=True, array_like=True):
     mode: int
     digest: bytes
     pieces: tuple[tuple[int, int, int], ...]
-    """(number of the blob, offset, length)"""
+    """Each piece is (number of the blob, offset, length)."""
 
 
 class Listing(Struct, frozen=True, array_like=True):
@@ -63,7 +63,7 @@ class Listing(Struct, frozen=True, array_like=True):
     files: tuple[_File, ...]
     links: tuple[tuple[bytes, bytes], ...]
     base: bytes = b""
-    """The blob of the listing that this one changes."""
+    """The blob of the listing that this listing changes; empty for a complete listing."""
     removed: tuple[bytes, ...] = ()
 
 
@@ -73,7 +73,7 @@ def encode_manifest(
     base: bytes = b"",
     removed: Iterable[bytes] = (),
 ) -> bytes:
-    """The same entries always give the same bytes."""
+    """Encodes a listing. The same entries always give the same bytes."""
     blobs: dict[bytes, int] = {}
     folders, files, links = [], [], []
     for path, entry in sorted(entries, key=lambda item: item[0]):
@@ -132,8 +132,9 @@ def _check_path(path: bytes) -> bytes:
 PART_BYTES = 4 * MIB
 SMALL_BYTES = MIB
 STABLE_NS = 1_000_000_000
-"""A file that changed less than this before it was read is read again next time: it may change
-within one tick of the file system's clock."""
+"""A file that changed less than this before it was read is read again next time, because it may
+change within one tick of the file system's clock.
+"""
 
 Packing = Generator[bytes, bytes, None]
 Storing = Generator[bytes, bytes, tuple[bytes, tuple[ManifestPiece, ...]]]
@@ -152,10 +153,10 @@ class Snapshots:
         self._blobs = blobs
         self._files: dict[bytes, _StoredFile] = {}
         self._contents: dict[bytes, tuple[ManifestPiece, ...]] = {}
-        """By the digest of a content or a part of one."""
+        """The pieces of each known content, by the digest of the content or of a part."""
         self._base = b""
         self._listed: dict[bytes, ManifestEntry] = {}
-        """The entries of the listing `base`."""
+        """The entries of the listing that `_base` names."""
         self._last: tuple[dict[bytes, ManifestEntry], bytes] | None = None
 
     async def take(self, root: str, tree: FileTree) -> bytes:
@@ -182,8 +183,10 @@ class Snapshots:
     # --- storing
 
     def _pack(self, root: str, tree: FileTree, entries: dict[bytes, ManifestEntry]) -> Packing:
-        """Yields blobs to store, receives their digests, and fills `entries`. Remembers the files
-        only when all are stored."""
+        """Yields blobs to store, receives their digests, and fills `entries`.
+
+        The files are remembered only when all blobs are stored.
+        """
         files: dict[bytes, _StoredFile] = {}
         pack = _Pack()
         for path in sorted(tree.entries):
@@ -209,7 +212,9 @@ class Snapshots:
         self._files = files
 
     def _store(self, where: bytes, stat: TreeEntry, pack: "_Pack") -> Storing:
-        """The digest and the pieces, which are empty while the content waits in the pack."""
+        """Returns the digest and the pieces of a file. The pieces are empty while the content
+        waits in the pack.
+        """
         if stat.size > SMALL_BYTES:
             return (yield from self._store_parts(where))
         content = b"".join(read_parts(where, PART_BYTES))
@@ -331,7 +336,7 @@ def _folder_or_link(root: str, path: bytes, stat: TreeEntry) -> ManifestEntry:
 
 
 def _by_blob(entries: dict[bytes, ManifestEntry]) -> dict[bytes, list[tuple[bytes, ManifestEntry]]]:
-    """The files in one piece, so that each blob is read once."""
+    """Groups the files that have one piece by blob, so that each blob is read once."""
     paths_by_blob: dict[bytes, list[tuple[bytes, ManifestEntry]]] = {}
     for path, entry in entries.items():
         if len(entry.pieces) == 1:
@@ -362,7 +367,9 @@ def _append(where: bytes, content: bytes) -> None:
 
 
 def _finish(base: bytes, entries: dict[bytes, ManifestEntry]) -> None:
-    """Creates links, through which nothing is written any more, and sets modes, innermost first."""
+    """Creates the links and sets the modes, innermost first. Nothing is written through the
+    links any more.
+    """
     for path in sorted(entries, reverse=True):
         entry = entries[path]
         where = os.path.join(base, path)

@@ -1,6 +1,7 @@
 """Lists the content of a workspace's folder, and keeps it within its limit.
 
-Paths are bytes, since names need not be text, and relative to the folder. No link is followed.
+Paths are relative to the folder. They are bytes, because names need not be text. No link is
+followed.
 """
 
 import contextlib
@@ -16,9 +17,11 @@ MAX_PATH_BYTES = 2048
 """A file with a longer path is not kept."""
 MAX_NAMED = 5
 MAX_ENTRIES = 1_000_000
-"""In a scan without a limit."""
+"""The most entries in a scan without another limit."""
 PERMISSIONS = 0o1777
-"""Without set-user-id and set-group-id: a snapshot must not give rights."""
+"""Mode bits that are kept. Set-user-id and set-group-id are left out, because a snapshot must
+not give rights.
+"""
 
 
 class TreeEntry(NamedTuple):
@@ -46,7 +49,7 @@ class FileTree:
     def __init__(self) -> None:
         self.entries: dict[bytes, TreeEntry] = {}
         self.special: list[bytes] = []
-        """Sockets, pipes, devices, and files with too long paths: not kept."""
+        """Paths that are not kept: sockets, pipes, devices, and files whose path is too long."""
         self.bytes = 0
         self.is_whole = True
         """False if the scan ended at its limit."""
@@ -105,7 +108,7 @@ def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
 
 @contextlib.contextmanager
 def permitted(path: bytes, mode: int) -> Iterator[None]:
-    """Adds permissions that the policy had removed."""
+    """Adds permissions that the policy had removed, for the duration of the block."""
     before = stat.S_IMODE(os.lstat(path).st_mode)
     os.chmod(path, before | mode)
     try:
@@ -115,7 +118,7 @@ def permitted(path: bytes, mode: int) -> Iterator[None]:
 
 
 def read_parts(path: bytes, size: int) -> Iterator[bytes]:
-    """The content of a file, whatever its mode is."""
+    """Yields the content of a file, whatever its mode is."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags)
@@ -128,7 +131,7 @@ def read_parts(path: bytes, size: int) -> Iterator[bytes]:
 
 
 def chown_all(root: str, owner: tuple[int, int] | None) -> None:
-    """Changes the owner of `root` and everything in it, unless it is None."""
+    """Changes the owner of `root` and everything in it. Does nothing if `owner` is None."""
     if owner is None:
         return
     os.chown(root, *owner)
@@ -137,8 +140,9 @@ def chown_all(root: str, owner: tuple[int, int] | None) -> None:
 
 
 def trim(root: str, before: FileTree, limit: WorkspaceLimit) -> tuple[FileTree, list[bytes]]:
-    """Removes files that were added or changed since `before`, the largest first, until the folder
-    is within its limit. Returns the rest, and the removed paths."""
+    """Removes files that were added or changed since `before`, the largest first, until the
+    folder is within its limit. Returns the remaining tree, and the removed paths.
+    """
     removed: list[bytes] = []
     os.chmod(root, 0o755)  # noqa: S103 - a command may have changed it
     while True:
@@ -167,7 +171,9 @@ def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLi
 
 
 def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
-    """New and changed paths, folders last, since removing one removes its content."""
+    """Returns the new and changed paths. Folders come last, because removing a folder removes
+    its content.
+    """
 
     def is_changed(path: bytes, entry: TreeEntry) -> bool:
         old = before.entries.get(path)
@@ -182,7 +188,7 @@ def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
 
 
 def format_removed(removed: list[bytes], limit: WorkspaceLimit) -> str:
-    """For the model."""
+    """Tells the model which files were removed."""
     if not removed:
         return ""
     names = [path.decode("utf-8", "replace")[:200] for path in removed[:MAX_NAMED]]
