@@ -1,8 +1,8 @@
 """`DataSource` and `generate_rollout`.
 
-The tasks of a rollout are a pure function of its id: there is no cursor that could run ahead of
-what was trained. A batch is reserved in the ledger under its id, also while slime prefetches the
-next one; `save` commits what the checkpoint holds, and `load` gives back the rest.
+The tasks of a rollout are a pure function of its id, so that no cursor can run ahead of the trained
+rollouts. The ledger reserves a batch under its id, even while slime prefetches the next batch.
+`save` commits the groups that the checkpoint holds, and `load` returns the rest.
 """
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -72,8 +72,9 @@ class DataSource:
         )
 
     def add_samples(self, samples: list[list[Any]]) -> None:
-        """Nothing is ever put back as a prompt, a placeholder least of all: what is unfinished goes
-        on from the journal."""
+        """Accepts only an empty list. Unfinished samples are never put back as prompts, because
+        they continue from the journal.
+        """
         if samples:
             raise UsageError(
                 "samples are not put back into holdfast.slime.DataSource: unfinished rollouts go "
@@ -81,8 +82,9 @@ class DataSource:
             )
 
     def save(self, rollout_id: int) -> None:
-        """slime's checkpoint of that rollout is on disk. Raises for a rollout that was never given,
-        because untrained groups would count as trained."""
+        """Commits, because slime's checkpoint of that rollout is on disk. Raises `UsageError` for a
+        rollout that was never given, because untrained groups would count as trained.
+        """
         check_whole("rollout_id", rollout_id, least=0)
         stream = self._training()
         last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
@@ -94,7 +96,7 @@ class DataSource:
         self._call(stream.commit(rollout_id + 1))
 
     def load(self, rollout_id: int | None = None) -> None:
-        """slime continues after the checkpoint of that rollout; later groups come again."""
+        """Rewinds to the checkpoint of that rollout. Groups of later rollouts come again."""
         done = -1 if rollout_id is None else rollout_id
         check_whole("rollout_id", done, least=-1)
         self._call(self._check_rollouts(done + 1))
@@ -105,8 +107,9 @@ class DataSource:
             self._check_begun(done)
 
     def _check_begun(self, done: int) -> None:
-        """Without checkpoints a training cannot continue, so the records belong to another
-        training."""
+        """Raises `UsageError` if training begins anew over the records of a training without
+        checkpoints. Such a training cannot continue, so that the records belong to another one.
+        """
         if done < 0 and self._config.checkpoints is None and self.ledger():
             self.close()
             raise UsageError(
@@ -150,7 +153,7 @@ class DataSource:
         return self._config
 
     def ledger(self) -> list[LedgerEntry]:
-        """What became of each group."""
+        """Returns the ledger's entry of each group."""
         return self._call(self._training().ledger())
 
     def close(self) -> None:
@@ -188,7 +191,9 @@ class DataSource:
             )
 
     def _training(self, done: int | None = None) -> RolloutStream:
-        """Without a `load`, training goes on after the last rollout that was committed."""
+        """Returns the stream of the training, opened at its first use. Without a `load`, training
+        continues after the last committed rollout.
+        """
         config = self._config
         return self._opened(config.run, self._sampling, samples=config.samples, done=done)
 
@@ -225,7 +230,7 @@ class DataSource:
     async def _connect(
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
-        """slime's own engines: their pauses and weights are slime's business."""
+        """Connects to slime's own engines. slime handles their pauses and weights."""
         address = EngineAddress(
             urls=self._config.urls, is_trained=True, remedy="name it in holdfast_policy"
         )
@@ -247,7 +252,9 @@ async def _close(streams: Sequence[RolloutStream]) -> None:
 def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 ) -> list[Any] | dict[str, dict[str, Any]]:
-    """For `--rollout-function-path`: groups of slime's samples, the same for the same id."""
+    """Returns groups of slime's samples, for `--rollout-function-path`. The same id returns the
+    same groups.
+    """
     if not isinstance(data_source, DataSource):
         raise UsageError(
             "holdfast.slime.generate_rollout takes its tasks from holdfast.slime.DataSource: name "
