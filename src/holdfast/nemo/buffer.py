@@ -68,8 +68,7 @@ class BufferFeed:
 
     def run(self, steps: int | None = None) -> None:
         """Feeds steps until the run is over, or until `steps` steps are fed. Waits while the buffer
-        is full.
-        """
+        is full."""
         for fed, (_, batch) in enumerate(self._delivery, 1):
             self.add(batch)
             if fed == steps:
@@ -93,8 +92,7 @@ class BufferFeed:
 
     def _held(self, target: int) -> list[str]:
         """Returns the tasks whose groups NeMo has restored for a step. The buffer is asked only the
-        first time.
-        """
+        first time."""
         if self._restored is None:
             state = self._call("state_dict") if self._call("size") else None
             self._restored = {} if state is None else _tasks_by_step(state, self._settings.max_age)
@@ -102,8 +100,7 @@ class BufferFeed:
 
     def _check_held(self, held: Sequence[str], tasks: Sequence[str], target: int) -> None:
         """Raises `NotTrainable` if NeMo would train other groups in this step than the ledger
-        names.
-        """
+        names."""
         for place, task in enumerate(held):
             if task not in tasks or task in held[:place]:
                 what = "twice" if task in tasks else "which is not of this step"
@@ -170,8 +167,8 @@ class BufferFeed:
 
 
 def _tasks_by_step(state: Mapping[str, Any], max_age: int) -> dict[int, list[str]]:
-    """Returns the tasks in NeMo's buffer by step, without groups that NeMo will evict as too old.
-    """
+    """Returns the tasks in NeMo's buffer by step, without groups that NeMo will evict as too
+    old."""
     entries = zip(
         state["trajectories"],
         state["trajectory_versions"],

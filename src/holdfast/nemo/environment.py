@@ -52,8 +52,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
     ):
         """`stop_strings` apply to each next turn. At most `max_live` environments stay open,
         because NeMo does not say when it gives up an episode. An environment that was closed too
-        early is made anew.
-        """
+        early is made anew."""
         if max_live < 1:
             raise UsageError(f"max_live is a number of environments from 1, not {max_live!r:.100}")
         self._make = make
@@ -70,8 +69,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         self, message_log_batch: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
     ) -> Any:
         """Takes one turn in each episode. Raises `EnvironmentBroken` if an environment broke for
-        good, because that is no reward.
-        """
+        good, because that is no reward."""
         turns = self._thread.call(self._step(message_log_batch, metadata))
         return EnvironmentReturn(
             observations=[
@@ -151,8 +149,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
 
     async def _act_once(self, row: Metadata, past: "_Past", action: str) -> Observation:
         """Acts once, in an environment in exactly the state of the metadata. During the action, the
-        environment is not among those that may be closed.
-        """
+        environment is not among those that may be closed."""
         episode = self._live.pop(past.episode, None)
         if episode is None or episode.done != len(past.actions):
             if episode is not None:

@@ -186,8 +186,7 @@ def check_arguments(args: Any) -> None:
 
 def _defaults() -> dict[str, object]:
     """Returns the defaults of slime's own arguments, from its parser. Megatron's and SGLang's are
-    not among them.
-    """
+    not among them."""
     from slime.utils.arguments import get_slime_extra_args_provider
 
     parser = get_slime_extra_args_provider()(ArgumentParser(add_help=False, allow_abbrev=False))
@@ -196,6 +195,6 @@ def _defaults() -> dict[str, object]:
 
 
 def evaluations_of(args: Any) -> Iterable[Any]:
-    """Returns slime's `EvalDatasetConfig`s, which combine all of its arguments about evaluations.
-    """
+    """Returns slime's `EvalDatasetConfig`s, which combine all of its arguments about
+    evaluations."""
     return getattr(args, "eval_datasets", None) or ()

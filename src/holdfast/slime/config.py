@@ -52,18 +52,15 @@ class SlimeConfig(Struct, frozen=True):
     """Whether Holdfast's `post_process_rewards` normalizes the rewards."""
     layers: int | None = None
     """The number of the model's layers if slime replays the routes of experts
-    (--use-rollout-routing-replay), otherwise None.
-    """
+    (--use-rollout-routing-replay), otherwise None."""
     checkpoints: str | None = None
     """The folder in which slime saves checkpoints. It identifies the training of a run, because
-    slime does not say which weights its engines have.
-    """
+    slime does not say which weights its engines have."""
 
 
 def config_of(args: Any) -> SlimeConfig:
     """Reads slime's arguments. Raises `UsageError` for arguments that would train wrongly, before
-    anything is sampled.
-    """
+    anything is sampled."""
     check_arguments(args)
     check_whole("--rollout-batch-size", args.rollout_batch_size, least=1)
     check_whole("--n-samples-per-prompt", args.n_samples_per_prompt, least=1)
@@ -143,8 +140,7 @@ def training_sampling(args: Any) -> Sampling:
 
 def evaluation_sampling(args: Any, dataset: Any) -> Sampling:
     """Returns the sampling for one data set. slime has filled in its defaults from
-    `--eval-temperature` and similar arguments, or from the arguments of training.
-    """
+    `--eval-temperature` and similar arguments, or from the arguments of training."""
     training = training_sampling(args)
     return Sampling(
         max_tokens=dataset.max_response_len or training.max_tokens,

@@ -20,8 +20,7 @@ _SCALED = ("grpo", "gspo", "cispo")
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """Returns the raw rewards and the rewards for training, for
-    `--custom-reward-post-process-path`.
-    """
+    `--custom-reward-post-process-path`."""
     wants = "post_process_rewards wants the Samples of slime, as a list"
     samples = listed(samples, wants, lambda item: hasattr(item, "get_reward_value"))
     raw = [_reward(args, sample) for sample in samples]

@@ -73,8 +73,7 @@ class DataSource:
 
     def add_samples(self, samples: list[list[Any]]) -> None:
         """Accepts only an empty list. Unfinished samples are never put back as prompts, because
-        they continue from the journal.
-        """
+        they continue from the journal."""
         if samples:
             raise UsageError(
                 "samples are not put back into holdfast.slime.DataSource: unfinished rollouts go "
@@ -83,8 +82,7 @@ class DataSource:
 
     def save(self, rollout_id: int) -> None:
         """Commits, because slime's checkpoint of that rollout is on disk. Raises `UsageError` for a
-        rollout that was never given, because untrained groups would count as trained.
-        """
+        rollout that was never given, because untrained groups would count as trained."""
         check_whole("rollout_id", rollout_id, least=0)
         stream = self._training()
         last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
@@ -108,8 +106,7 @@ class DataSource:
 
     def _check_begun(self, done: int) -> None:
         """Raises `UsageError` if training begins anew over the records of a training without
-        checkpoints. Such a training cannot continue, so that the records belong to another one.
-        """
+        checkpoints. Such a training cannot continue, so that the records belong to another one."""
         if done < 0 and self._config.checkpoints is None and self.ledger():
             self.close()
             raise UsageError(
@@ -192,8 +189,7 @@ class DataSource:
 
     def _training(self, done: int | None = None) -> RolloutStream:
         """Returns the stream of the training, opened at its first use. Without a `load`, training
-        continues after the last committed rollout.
-        """
+        continues after the last committed rollout."""
         config = self._config
         return self._opened(config.run, self._sampling, samples=config.samples, done=done)
 
@@ -253,8 +249,7 @@ def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 ) -> list[Any] | dict[str, dict[str, Any]]:
     """Returns groups of slime's samples, for `--rollout-function-path`. The same id returns the
-    same groups.
-    """
+    same groups."""
     if not isinstance(data_source, DataSource):
         raise UsageError(
             "holdfast.slime.generate_rollout takes its tasks from holdfast.slime.DataSource: name "

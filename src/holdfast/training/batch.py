@@ -61,8 +61,7 @@ class TrainedTrajectory(Struct, frozen=True):
     def returns(self, reward: float, discount: float) -> list[float]:
         """Returns the return of each trained turn, in the order of branches, for a trajectory that
         earned `reward`. The rewards of its environments count at their turns, and the rest of
-        `reward` counts at the last turn.
-        """
+        `reward` counts at the last turn."""
         earned: list[float] = []
         for sample in self.samples:
             starts = _turn_starts(sample)
@@ -106,8 +105,7 @@ async def load_group(
     journal: Journal, members: Sequence[TrajectoryRow], *, trained: bool = True
 ) -> TrainingGroup:
     """Loads a settled group for training: its valid members, with samples that passed
-    `check_trainable`. For an evaluation (`trained=False`), that check is skipped.
-    """
+    `check_trainable`. For an evaluation (`trained=False`), that check is skipped."""
     task = members[0].key.task
     # Of every member: a wrong status would leave one out. At once: one after the other, most of the
     # time goes into changes between threads.
@@ -160,8 +158,7 @@ def sequences_of(
     and have the shape of the groups; one penalty is the divergence from a reference. With a
     `discount`, each turn is credited with the rewards from that turn on, otherwise with the whole
     reward. `version` is the name of the weights that are trained. Raises `UsageError` for a branch
-    that is longer than `max_tokens`.
-    """
+    that is longer than `max_tokens`."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -265,8 +262,7 @@ def _advantages(
 
 def _turn_starts(sample: Sample) -> list[int]:
     """Returns where each trained turn of the sample begins. A sample without trained turns in its
-    record counts as one turn.
-    """
+    record counts as one turn."""
     if not any(sample.loss_mask):
         return []
     return [turn.start for turn in sample.turns if turn.trained] or [0]
@@ -304,8 +300,7 @@ def _sequence(
 
 def check_trainable(sample: Sample) -> None:
     """Raises `NotTrainable` if the ratio to the trainer's logprobs would be wrong: if the logprobs
-    are not those of the distribution that was sampled, or if that distribution was cut.
-    """
+    are not those of the distribution that was sampled, or if that distribution was cut."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

@@ -79,8 +79,7 @@ def main() -> NoReturn:
 
 def _end(code: int) -> NoReturn:
     """Ends the process without Python's teardown, in which torch's threads have aborted ranks that
-    were done. The process holds nothing that could be lost.
-    """
+    were done. The process holds nothing that could be lost."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

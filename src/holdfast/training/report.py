@@ -43,8 +43,7 @@ class ConsumerReport(Struct, frozen=True):
     """The name of the newest version."""
     staleness: dict[int, int] = field(default_factory=dict)
     """The number of trained trajectories for each staleness. Staleness counts versions between the
-    weights that sampled a trajectory and the weights that were trained.
-    """
+    weights that sampled a trajectory and the weights that were trained."""
     rewards: Curve = field(default_factory=list)
     """The mean reward of all groups sampled for a step, as in `metrics.jsonl`."""
     held_out: Curve = field(default_factory=list)
@@ -52,8 +51,7 @@ class ConsumerReport(Struct, frozen=True):
 
 class TrainingCollector:
     """Collects the training's numbers from the trajectories of a run, without keeping the
-    trajectories.
-    """
+    trajectories."""
 
     def __init__(
         self,

@@ -81,8 +81,7 @@ class OptimizerSettings(Struct, frozen=True):
 
 class Lora(Struct, frozen=True):
     """A low-rank adapter. `targets` are module names; without any, every linear layer but the head
-    is adapted.
-    """
+    is adapted."""
 
     rank: int = 16
     alpha: int = 32
@@ -119,8 +118,7 @@ class TrainerSettings(Struct, frozen=True):
     discount: float | None = None
     """With a discount, a turn is credited with its own and all later rewards, each times the
     discount for every turn in between. With None, a turn is credited with the whole reward of its
-    trajectory.
-    """
+    trajectory."""
 
     def __post_init__(self) -> None:
         if isinstance(self.objective, str):  # The name of a preset is as good as its value.
@@ -147,18 +145,15 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
     """Whether trajectories are trained whose model was told that a tool call was interrupted. By
-    default they are rolled out again. If that fails, they count in no loss and no baseline.
-    """
+    default they are rolled out again. If that fails, they count in no loss and no baseline."""
     max_draws: int = 3
     """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
-    the groups that it has.
-    """
+    the groups that it has."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 3
     eval_every: int = 10
     """Steps between evaluations on held-out tasks, if there are any. The untrained model is
-    evaluated too.
-    """
+    evaluated too."""
     eval_samples: int = 1
     eval_deadline: float | None = None
     """Seconds after which an evaluation is abandoned and training continues. With None, never."""
@@ -171,19 +166,16 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     lora: Lora | None = None
     reference: Path | None = None
     """A model folder for the KL term. With None, the reference is the untrained model: without its
-    adapter, if it has one.
-    """
+    adapter, if it has one."""
     gradient_checkpointing: bool = False
     loss: str = ""
     """The identity of a loss of your own; "" for the loss of the objective."""
     weight_sync: str = "auto"
     """How engines get new weights: the name of a strategy, or "auto" for the best one that the
-    engines offer.
-    """
+    engines offer."""
     weight_dir: Path | None = None
     """The folder from which engines read new weights, such as `/dev/shm/…`. With None, the folder
-    of the training.
-    """
+    of the training."""
     on_gap: OnGap = OnGap.STOP
     """The reaction when engine and trainer disagree about logprobs."""
     log_requests: bool = False
@@ -219,8 +211,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         """Makes settings from the name of a loss and options of any level: of the training
         (`groups`, `samples`, …), of a step (`steps`, `row_tokens`, …) and of the optimizer
         (`learning_rate`, `schedule`, …). Options that are structs (`lora`, `optimizer`, …) may be
-        given as dicts. `objective` may be the name of a loss, like `loss`.
-        """
+        given as dicts. `objective` may be the name of a loss, like `loss`."""
         of_optimizer, of_step = _names(OptimizerSettings), _names(TrainerSettings)
         check_names(
             options, sorted({*of_optimizer, *of_step, *_names(cls)}), "TrainingSettings has no"
@@ -241,16 +232,14 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     @property
     def group_policy(self) -> GroupPolicy:
         """Which groups are trained. An estimator with a baseline of the group needs two valid
-        members.
-        """
+        members."""
         needed = 2 if self.trainer.objective.estimator.needs_groups else 1
         return GroupPolicy(at_least=needed, keep_interrupted=self.keep_interrupted)
 
     @property
     def identity(self) -> dict[str, object]:
         """The settings that tell this training from another. How often the training saves,
-        evaluates or logs does not count.
-        """
+        evaluates or logs does not count."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
             *(
@@ -271,19 +260,16 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
 class TrainingRecord(Struct, frozen=True):
     """The record that a run keeps of its training. It is written when a process begins to train the
-    run, and again when that process has caught up.
-    """
+    run, and again when that process has caught up."""
 
     settings: dict[str, object]
     """The `identity` of the settings of the training."""
     folder: int = 1
     """The number of the folder in which the run is trained. If a folder without checkpoints takes
-    over a trained run, it gets the next number.
-    """
+    over a trained run, it gets the next number."""
     is_catching_up: bool = False
     """Whether steps are trained again from recorded rollouts. Until the engines have the version
-    that results, no new trajectories are sampled.
-    """
+    that results, no new trajectories are sampled."""
 
     @property
     def text(self) -> str:
@@ -300,8 +286,7 @@ def training_settings_from(
     value: TrainingSettings | Mapping[str, Any] | None,
 ) -> TrainingSettings:
     """Returns settings from a `TrainingSettings` or from a dict of options of
-    `TrainingSettings.of`.
-    """
+    `TrainingSettings.of`."""
     if isinstance(value, Mapping):
         return TrainingSettings.of(**value)
     if value is not None and not isinstance(value, TrainingSettings):
@@ -315,8 +300,7 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
 
 def _check_once(options: dict[str, object], whole: str, parts: tuple[str, ...]) -> None:
     """Raises `UsageError` if both a whole and one of its parts are given, because one of the two
-    would be ignored.
-    """
+    would be ignored."""
     if whole in options and (doubled := [name for name in options if name in parts]):
         raise UsageError(f"{doubled[0]} is part of {whole}, which is given too: give it in there")
 

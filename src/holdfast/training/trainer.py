@@ -109,8 +109,7 @@ class Trainer:
 
     def _share(self, calls: Sequence[Call], own: Callable[[], Result]) -> Result:
         """Sends each rank its call. This rank runs `own` in its place. Raises `RankDied` if another
-        rank died.
-        """
+        rank died."""
         if self.ranks.size == 1:
             return own()
         with self.ranks.together():
@@ -119,8 +118,7 @@ class Trainer:
 
     def weights(self) -> dict[str, Tensor]:
         """Gathers the whole trained weights in the precision in which they are kept. From then on,
-        the network that is published has them.
-        """
+        the network that is published has them."""
         return self._together(GatherWeights(), self.computation.weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -129,24 +127,21 @@ class Trainer:
 
     def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
         """Restores what `weights` and `optimizer_state` returned, on any number of ranks. Raises
-        `UsageError` if the tensors do not fit.
-        """
+        `UsageError` if the tensors do not fit."""
         self.optimizer.check(weights)
         steps = steps_of(state)
         self._together(RestoreState(steps), lambda: self.optimizer.restore(weights, state, steps))
 
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
         """Returns the logprob of the most likely next token after the beginnings of `ids` that have
-        these lengths.
-        """
+        these lengths."""
         probe = Probe(list(ids), list(lengths))
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 
     @checks_arguments()
     def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
         """Trains on `groups`, in one or more updates. Raises before anything has changed. `version`
-        is the name of the present weights; the gap counts only tokens that they sampled.
-        """
+        is the name of the present weights; the gap counts only tokens that they sampled."""
         began = time.monotonic()
         sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)

@@ -167,8 +167,7 @@ class RolloutWorker:
 
     def check_health(self, stale_after_s: float) -> None:
         """Raises the error that ended the rollouts, or an error if their event loop has been
-        blocked for `stale_after_s`.
-        """
+        blocked for `stale_after_s`."""
         session = self._training.session
         session.check()
         age = time.monotonic() - session.beat
@@ -200,8 +199,7 @@ class _Buffer:
 
 class _RowMetrics(dict[str, float]):
     """A sample's metrics with their row. TRL passes them on unchanged, so that the row is known
-    when the sample is trained.
-    """
+    when the sample is trained."""
 
     def __init__(self, row: TakenRow, values: Mapping[str, float]):
         super().__init__(values)

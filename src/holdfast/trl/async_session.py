@@ -42,8 +42,7 @@ class QueuedRow(Struct, frozen=True):
     row: TakenRow
     group: tuple[int, ...]
     """The numbers of the queued rows of its group. Rows that the restored checkpoint holds are not
-    queued.
-    """
+    queued."""
 
 
 class AsyncSession(TrlSession):
@@ -62,8 +61,7 @@ class AsyncSession(TrlSession):
         split: Mapping[str, Sequence[int]],
     ):
         """`step` is the step of the restored checkpoint. `trained` and `split` are its record of
-        groups (`TakenRows`).
-        """
+        groups (`TakenRows`)."""
         # Rows are sampled by weights that no later life has: a run belongs to one training.
         super().__init__(
             options,
@@ -97,8 +95,8 @@ class AsyncSession(TrlSession):
     # --- what TRL's thread calls
 
     def publish(self, tensors: Mapping[str, Any], *, step: int) -> None:
-        """Makes the weights after `step` durable under a name, and then sends them to the engines.
-        """
+        """Makes the weights after `step` durable under a name, and then sends them to the
+        engines."""
         self._thread.call(self._send(tensors, step))
 
     def start(self) -> None:
@@ -230,8 +228,8 @@ class AsyncSession(TrlSession):
 
     def _version_of(self, step: int) -> int:
         """Returns TRL's number for the weights after `step`. The number also holds for weights of
-        an earlier life, because TRL sends weights every `weight_sync_steps` and counts the sends.
-        """
+        an earlier life, because TRL sends weights every `weight_sync_steps` and counts the
+        sends."""
         version, live = self._live
         every: int = self._args.weight_sync_steps
         return version - (live // every - step // every)

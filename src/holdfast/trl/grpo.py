@@ -41,14 +41,12 @@ class OtherWeights(StrEnum):
     REFUSE = "refuse"
     ACCEPT = "accept"
     """For a trainer whose steps do not repeat bit for bit. After a kill, its retrained weights are
-    only close to those that sampled the step.
-    """
+    only close to those that sampled the step."""
 
 
 def reward(holdfast_reward: Sequence[float | None], **columns: object) -> list[float | None]:
     """Returns the reward of the rollouts' scorer. None stays None, and TRL leaves it out of the
-    baseline.
-    """
+    baseline."""
     return list(holdfast_reward)
 
 
@@ -107,8 +105,7 @@ def rollouts(
 
 class TrlRollouts:
     """The `rollout_func` that TRL calls with prompts and the trainer. The first call opens the
-    journal. The end of training closes everything.
-    """
+    journal. The end of training closes everything."""
 
     def __init__(
         self, options: TrlOptions, *, branches: Branches, other_weights: OtherWeights, rows: Any
@@ -161,8 +158,7 @@ class TrlRollouts:
 
     def commit(self, optimizer_steps: int) -> None:
         """Commits, because the trainer's checkpoint is on disk. Does nothing if nothing was rolled
-        out.
-        """
+        out."""
         if self._session is not None:
             self._session.commit(optimizer_steps)
 
@@ -190,8 +186,7 @@ def _check_trainer(trainer: Any) -> None:
 
 def check_reward_functions(functions: Sequence[object]) -> None:
     """Raises `UsageError` for any reward function other than `reward`. TRL would add the rewards
-    up, and a failed trajectory would enter the baseline with the reward of another function.
-    """
+    up, and a failed trajectory would enter the baseline with the reward of another function."""
     others = [function for function in functions if function is not reward]
     if others or not functions:
         names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
@@ -309,8 +304,8 @@ class _Session(TrlSession):
     async def _check_sampled(
         self, stream: RolloutStream, tasks: Sequence[Task], weights: ModelWeights, *, at: int
     ) -> None:
-        """Raises `UsageError` if other weights than the trainer's have sampled any of these tasks.
-        """
+        """Raises `UsageError` if other weights than the trainer's have sampled any of these
+        tasks."""
         names = await stream.sampled_by(tasks)
         if not names or self._other_weights is OtherWeights.ACCEPT:
             return
@@ -333,6 +328,5 @@ class _Session(TrlSession):
 
 def _is_own(version: WeightVersion, digest: str, *, at: int, now: int) -> bool:
     """Returns whether a version is the trainer's. In the middle of a generation (`at` is before
-    `now`), the weights that sampled it are gone, and the version is recognized by its step.
-    """
+    `now`), the weights that sampled it are gone, and the version is recognized by its step."""
     return version.digest == digest or (at < now and version.step == at)

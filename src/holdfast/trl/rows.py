@@ -21,8 +21,7 @@ def prompt_key(prompt: Any) -> bytes:
 
 class RowTasks:
     """A data set by its prompts. TRL gives a rollout function only the prompt, but a scorer needs
-    the other columns.
-    """
+    the other columns."""
 
     def __init__(self, rows: Any):
         self._rows: dict[bytes, Mapping[str, object]] = {}
@@ -55,8 +54,7 @@ class RowTasks:
 
 def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) -> list[Task]:
     """Returns a task for each group of `size` equal prompts in a row. Its name consists of the
-    step, its place in the step and its prompt, so that the same request has the same names.
-    """
+    step, its place in the step and its prompt, so that the same request has the same names."""
     if len(prompts) % size:
         raise UsageError(
             f"{len(prompts)} prompts cannot be divided into groups of {size} (num_generations): "
@@ -79,8 +77,7 @@ def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) 
 def sampling_of(args: Any, own: Sampling | None) -> Sampling:
     """Returns the sampling settings: `own`, or else those of the trainer's arguments. Raises
     `UsageError` if `own` has another temperature than the one at which the trainer computes
-    logprobs.
-    """
+    logprobs."""
     if own is None:
         own = Sampling(
             max_tokens=args.max_completion_length or Sampling().max_tokens,

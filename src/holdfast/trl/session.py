@@ -1,6 +1,5 @@
 """The parts that both of TRL's trainers need: a user's options, and one training with its run and
-engines.
-"""
+engines."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -68,8 +67,7 @@ class TrlOptions(Struct, frozen=True, kw_only=True):
 
 class TrlSession:
     """One training, from its first rollout to its end. Engines get their first version of the
-    weights when rollouts begin, and each later version at once.
-    """
+    weights when rollouts begin, and each later version at once."""
 
     def __init__(
         self,
@@ -122,8 +120,7 @@ class TrlSession:
 
     def _new_stream(self, name: str, samples: int) -> RolloutStream:
         """Plans the run that TRL's arguments ask for. Raises `UsageError` if no trajectory will
-        have a reward.
-        """
+        have a reward."""
         options = self._options
         plan = plan_stream(
             name,
@@ -157,8 +154,7 @@ class TrlSession:
 
     async def _publish(self, version: WeightFolder) -> None:
         """Gives the engines a version. On return, calls that begin later are sampled with it.
-        Removes older files.
-        """
+        Removes older files."""
         before = self._version
         if before is not None and version.digest == before.digest:
             return
@@ -174,8 +170,7 @@ class TrlSession:
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
         """Connects to the policy that samples with the newest version. An evaluation shares the
-        connection.
-        """
+        connection."""
         if self._served is not None:
             yield self._served.connection
             return

@@ -101,8 +101,7 @@ def _class_name(name: str) -> str:
 
 class _Rollouts:
     """The streams of one agent loop in this process: one for training, one for validation, and one
-    for the greedy samples that verl takes beside them (REMAX).
-    """
+    for the greedy samples that verl takes beside them (REMAX)."""
 
     def __init__(
         self,
@@ -149,8 +148,7 @@ class _Rollouts:
 
     def _fields(self, sample: Sample) -> dict[str, Any]:
         """Returns the fields of verl's output. Without a scorer, the reward may be missing, and
-        verl computes it.
-        """
+        verl computes it."""
         return agent_loop_fields(sample) if self._scorer is None else to_agent_loop_output(sample)
 
     async def _stream(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
@@ -199,8 +197,7 @@ class _Rollouts:
 
     def _task(self, kwargs: Mapping[str, Any]) -> Task:
         """Returns the task of a prompt. Its name consists of the step, the prompt, its place among
-        equal prompts and its session.
-        """
+        equal prompts and its session."""
         wants = "raw_prompt is a list of messages, each a dict with role and content"
         prompt: Any = kwargs.get("raw_prompt")
         dicts = listed(prompt, wants, lambda item: isinstance(item, Mapping))
@@ -258,8 +255,7 @@ class _IssuedPrompts:
 
 def _digest(messages: object, columns: Mapping[str, object]) -> str:
     """Returns a digest that names a prompt. Raises `UsageError` if the prompt cannot be written as
-    JSON.
-    """
+    JSON."""
     try:
         body = msgspec.json.encode([messages, columns], order="sorted")
     except (TypeError, ValueError) as error:
@@ -281,8 +277,7 @@ def _is_json(value: object) -> bool:
 
 def _whole(name: str, value: object) -> int:
     """Returns a whole number, which may come from numpy or torch. Raises `UsageError` for anything
-    else.
-    """
+    else."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
@@ -291,8 +286,8 @@ def _whole(name: str, value: object) -> int:
 
 def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOutput:
     """Cuts the response to verl's `response_length`, as verl's own agent loops do. A prompt that is
-    too long raises `NotTrainable`: cutting it would falsify the response that was sampled after it.
-    """
+    too long raises `NotTrainable`: cutting it would falsify the response that was sampled after
+    it."""
     longest = getattr(config, "prompt_length", None)
     if longest is not None and len(fields["prompt_ids"]) > longest:
         raise NotTrainable(
@@ -312,8 +307,7 @@ def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOut
 
 def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the columns that a scorer may read. The ground truth comes from `reward_model`, where
-    verl's data sets keep it.
-    """
+    verl's data sets keep it."""
     model = kwargs.get("reward_model")
     columns: dict[str, Any] = {}
     if isinstance(model, Mapping) and "ground_truth" in model:
@@ -334,8 +328,8 @@ def _plain(value: Any) -> Any:
 
 
 def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
-    """Returns the sampling that verl wants for one prompt, with the arguments of its chat template.
-    """
+    """Returns the sampling that verl wants for one prompt, with the arguments of its chat
+    template."""
     return Sampling(
         max_tokens=loop.rollout_config.response_length,
         temperature=float(params.get("temperature", 1.0)),
@@ -348,8 +342,7 @@ def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
 
 def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
     """Returns a suffix for the run of prompts that are not for training. verl does not say what a
-    prompt is for, so that its sampling settings decide.
-    """
+    prompt is for, so that its sampling settings decide."""
     config = loop.rollout_config
     wanted = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k")}
     if sampling == _sampling(wanted, loop):
@@ -363,15 +356,14 @@ def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
 
 def _training(config: Any) -> str:
     """Returns the identity of a training: the folder of its checkpoints, as written in the
-    configuration. verl does not say which weights its servers have.
-    """
+    configuration. verl does not say which weights its servers have."""
     return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
 
 
 def _folder(tokenizer: Any, config: Any) -> Path:
     """Returns a folder with the tokenizer, whose template renders the rollouts' messages. verl's
-    `custom_chat_template` is only in the tokenizer in memory, so that the tokenizer is then saved.
-    """
+    `custom_chat_template` is only in the tokenizer in memory, so that the tokenizer is then
+    saved."""
     model = (config.get("actor_rollout_ref") or {}).get("model") or {}
     named = Path(str(tokenizer.name_or_path))
     if named.is_dir() and not model.get("custom_chat_template"):

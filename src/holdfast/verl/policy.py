@@ -32,8 +32,7 @@ class ServerPolicy:
         self, client: Any, *, model: str, logprobs_mode: LogprobsMode, unique_ids: bool = False
     ):
         """`unique_ids` gives every request an id of its own. It is needed if verl passes ids on to
-        its engines (`full_determinism`), which refuse two requests with one id at once.
-        """
+        its engines (`full_determinism`), which refuse two requests with one id at once."""
         self.model = model
         self._client = client
         self._mode = logprobs_mode
@@ -92,8 +91,7 @@ def _completion(
 ) -> Completion:
     """Checks a reply like the answers of other engines: it needs token ids, and one finite logprob
     that is not positive for each. Raises `EngineUnavailable` for an aborted request, which is then
-    sent again.
-    """
+    sent again."""
     if output.stop_reason in ("aborted", "abort"):
         raise EngineUnavailable(f"verl aborted request {request.id}: it is sampled again")
     if output.token_ids is None or not len(output.token_ids):
@@ -135,8 +133,7 @@ def step_of(version: str) -> int | None:
 
 def _versions(fields: dict[str, Any], length: int) -> tuple[VersionSpan, ...]:
     """Returns one span for the whole reply. If the weights changed during the reply, verl does not
-    say at which token, and the span names the older weights.
-    """
+    say at which token, and the span names the older weights."""
     least, most = fields.get("min_global_steps"), fields.get("max_global_steps")
     if least is None:
         return (VersionSpan("", 0, length, VersionSource.UNKNOWN),)

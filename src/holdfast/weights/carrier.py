@@ -1,6 +1,5 @@
 """The carriers of weights into an engine, by where engine and trainer compute. Imports without
-torch, because processes without torch choose a carrier too.
-"""
+torch, because processes without torch choose a carrier too."""
 
 import socket
 from enum import StrEnum

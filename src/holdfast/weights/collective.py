@@ -93,8 +93,7 @@ class TorchGroup(BroadcastGroup):
         seconds: float = JOIN_SECONDS,
     ):
         """Joins the group. Returns when every member is there and a byte went through. Raises after
-        `seconds`.
-        """
+        `seconds`."""
         self.device = device
         timeout = timedelta(seconds=seconds)
         self._store = _open_store(at, rank, timeout, listener)
@@ -114,8 +113,7 @@ class TorchGroup(BroadcastGroup):
 
 class NamedGroup(BroadcastGroup):
     """The sender of a group whose receivers join under a name with `torch.distributed`'s own
-    helper, as SGLang's do. The helper decides under which keys the members find each other.
-    """
+    helper, as SGLang's do. The helper decides under which keys the members find each other."""
 
     def __init__(
         self,
@@ -146,8 +144,7 @@ class NamedGroup(BroadcastGroup):
 class VllmGroup(BroadcastGroup):
     """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so that
     vLLM must be installed beside the trainer. The communicator knows no deadlines: the process that
-    waits for it must kill it.
-    """
+    waits for it must kill it."""
 
     def __init__(
         self, at: Rendezvous, *, device: str, listener: socket.socket, seconds: float = JOIN_SECONDS

@@ -32,8 +32,7 @@ class MemoryRecords:
 
 class JournalRecords:
     """The records of a run. `consumer` is the consumer whose lease allows writing; it is None in a
-    process that only samples.
-    """
+    process that only samples."""
 
     def __init__(self, journal: Journal, run: Run, *, consumer: Consumer | None = None):
         self.changes = journal.changes

@@ -71,8 +71,7 @@ class UpdateTimes(Struct):
 
 class WeightSync:
     """Gives replicas new weights. Call `start` before the first version, then `publish` for each
-    version. All calls belong to one event loop.
-    """
+    version. All calls belong to one event loop."""
 
     def __init__(
         self,
@@ -84,8 +83,7 @@ class WeightSync:
         report: Callable[[str], None] = lambda line: None,
     ):
         """`strategies` are in the order of preference. `restart` starts a replica of ours anew.
-        `report` gets lines for people.
-        """
+        `report` gets lines for people."""
         self._policy = policy
         self._strategies = tuple(strategies)
         self._wanted = wanted
@@ -113,8 +111,7 @@ class WeightSync:
 
     async def start(self) -> None:
         """Finds out how each replica gets its weights. Raises `UsageError` if no way exists, and
-        `EndpointDown` if a replica goes away meanwhile, because its ways are then unknown.
-        """
+        `EndpointDown` if a replica goes away meanwhile, because its ways are then unknown."""
         up = [r for e, r in self._replicas.items() if e.introduce is None]
         try:
             choices = await asyncio.gather(*(self._choose(replica) for replica in up))
@@ -152,8 +149,7 @@ class WeightSync:
 
     async def publish_first(self, version: WeightFolder) -> None:
         """Publishes the first version. Unlike `publish`, raises `WeightsNotTaken` if any engine
-        that is up does not take it, so that a wrong setup is refused before anything is sampled.
-        """
+        that is up does not take it, so that a wrong setup is refused before anything is sampled."""
         self._is_first = True
         try:
             await self.publish(version)
@@ -177,8 +173,7 @@ class WeightSync:
     async def publish(self, version: WeightFolder) -> None:
         """Gives the version to the replicas. On return, every replica that gets calls has it, and
         calls that begin later are sampled with it. Raises `WeightsNotTaken` if no replica took it.
-        If cancelled, ends the update first.
-        """
+        If cancelled, ends the update first."""
         began = time.monotonic()
         for strategy in self._used():
             await strategy.prepare(version)
@@ -214,8 +209,7 @@ class WeightSync:
 
     async def _wait_until_taken(self, version: WeightFolder) -> None:
         """Waits until a replica has the version. The other replicas get no calls until they have
-        it.
-        """
+        it."""
         while not any(e.weights == version.name for e in self._policy.endpoints):
             left = [e.breaker for e in self._policy.endpoints if not e.breaker.is_abandoned]
             if not left:
@@ -230,8 +224,8 @@ class WeightSync:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _tidy(self) -> None:
-        """Tidies up after an update. A failure is reported and tried again after the next version.
-        """
+        """Tidies up after an update. A failure is reported and tried again after the next
+        version."""
         for replica, choice in self._choices.items():
             if replica.endpoint.breaker.is_passing:
                 try:
@@ -271,8 +265,7 @@ class WeightSync:
     ) -> bool:
         """Records that weights are on their way, and pauses the engine if the strategy needs that.
         Returns whether the weights can be sent. Until they are there, the engine samples under a
-        name that no version has.
-        """
+        name that no version has."""
         endpoint = replica.endpoint
         try:
             await endpoint.ask_incarnation()
@@ -360,8 +353,7 @@ class WeightSync:
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> None:
         """Compares fingerprints of the loaded weights, because no logprob distinguishes the version
-        from the one before. Reports once if the engine offers no fingerprint.
-        """
+        from the one before. Reports once if the engine offers no fingerprint."""
         if not (replica.workers and strategy.stands_still):
             if not self._is_blind:
                 self._report(
@@ -391,8 +383,7 @@ class WeightSync:
         why: str = "",
     ) -> None:
         """Records a state of a replica: the end of a transfer that is recorded, or else a new
-        entry.
-        """
+        entry."""
         endpoint = replica.endpoint
         while True:
             last = newest_by_replica(await self._records.read()).get(endpoint.url)
@@ -438,8 +429,7 @@ class WeightSync:
 
     async def _see_wants(self) -> None:
         """Watches the records for ever. If a replica's weights are wanted, its breaker trips, so
-        that its probe sends them.
-        """
+        that its probe sends them."""
         changes = self._records.changes
         while True:
             seen = changes.count
@@ -452,8 +442,7 @@ class WeightSync:
 
     async def _look_at(self, replica: Replica, _: Sequence[str]) -> str | None:
         """Brings a replica up to date, called by the probe of a replica that answers. Returns why
-        the replica cannot be used, or None.
-        """
+        the replica cannot be used, or None."""
         if self._version is None:
             return None  # It is about to be given the first one.
         version = self._version
@@ -496,8 +485,8 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Returns why the replica must be restarted first; None if it need not be or was already.
-        """
+        """Returns why the replica must be restarted first; None if it need not be or was
+        already."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         version = await replica.endpoint.version()
@@ -512,8 +501,7 @@ class WeightSync:
 
     async def _refuse(self, replica: Replica) -> str | None:
         """Returns why a replica did not take the version that was sent again, or None. After
-        several refusals, the replica is started anew or given up.
-        """
+        several refusals, the replica is started anew or given up."""
         if (why := self._suspects.get(replica)) is None:
             return None
         self._refusals[replica] = self._refusals.get(replica, 0) + 1

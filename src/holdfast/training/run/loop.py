@@ -126,7 +126,8 @@ def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str)
 
 
 def different_settings(recorded: object, settings: TrainingSettings) -> list[str]:
-    """Returns a line for each setting that differs, with both values. Ignores the number of steps."""
+    """Returns a line for each setting that differs, with both values. Ignores the number of
+    steps."""
     now = structs.replace(settings.trainer, steps=1)
     if isinstance(recorded, dict) and isinstance(recorded.get("trainer"), dict):
         recorded = {**recorded, "trainer": {**recorded["trainer"], "steps": 1}}
@@ -255,8 +256,7 @@ def _text(value: object) -> str:
 
 class TrainingLoop:
     """Trains until the last step, while the engine works on the run. `use` hands the engines over
-    once `wants_engines` is set.
-    """
+    once `wants_engines` is set."""
 
     def __init__(
         self,
@@ -273,8 +273,7 @@ class TrainingLoop:
         report: Callable[[str], None],
     ):
         """`trained_before` is the last step for which the run has a version. `held_out` is None
-        without evaluations.
-        """
+        without evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -362,8 +361,7 @@ class TrainingLoop:
 
     async def _batch_of(self, step: int) -> StepBatch | None:
         """Returns the batch of a step. Adds advice to the errors of the source: recorded
-        trajectories cannot change, and the code can change only until a step is trained.
-        """
+        trajectories cannot change, and the code can change only until a step is trained."""
         try:
             return await self._batches.of_step(step, self._roll_out)
         except NotTrainable as error:
@@ -412,8 +410,7 @@ class TrainingLoop:
 
     async def _evaluate_due(self, step: int) -> None:
         """Evaluates the weights after a step, if an evaluation is due. If the step is trained
-        again, only a recorded evaluation counts, because the engines may have a later version.
-        """
+        again, only a recorded evaluation counts, because the engines may have a later version."""
         if self._held_out is None or not self._is_due(step, self._settings.eval_every):
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
@@ -432,8 +429,7 @@ class TrainingLoop:
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Runs a function in a thread. Unlike `asyncio.to_thread`, a cancelled caller waits until the
-    thread has ended.
-    """
+    thread has ended."""
     return await to_its_end(asyncio.to_thread(function, *arguments))
 
 

@@ -96,8 +96,7 @@ class Assembly(Struct, frozen=True):
 
     open_batches: OpenBatches = Batches
     """Opens the source of batches. By default, batches come one after the other, and each is
-    sampled with the newest weights.
-    """
+    sampled with the newest weights."""
     rolls_out: bool = True
     """Whether this process rolls out. If False, another process works on the run."""
     mixes_versions: bool = False
@@ -149,7 +148,7 @@ async def train(
     columns: Mapping[str, str] | None = None,
 ) -> TrainingReport:
     """Trains `model`, a Hugging Face folder, and keeps everything in `out`. Without `model`, trains
-    the tiny model of the examples.
+    Holdfast's own tiny model.
 
     The same call again continues from the newest checkpoint. `tasks`, `eval_tasks` and `columns`
     are arguments of `holdfast.read_tasks`; `limit` takes only the first of `tasks`. `journal` is a
@@ -306,8 +305,7 @@ class _Training:
         self, state: TrainingState, run: Run, restored: Restored, consumer: Consumer
     ) -> int:
         """Rewinds the run and the ledger to the checkpoint. Returns the last step for which the run
-        has a version of the weights.
-        """
+        has a version of the weights."""
         journal, folder = self._journal, self._call.out
         newest = newest_of(await journal.versions(run))
         trained = newest.step if newest else 0
@@ -327,8 +325,7 @@ class _Training:
         self, state: TrainingState, consumer: Consumer, metrics: TrainingMetrics, trained: int
     ) -> str:
         """Trains until the last step. Returns why the training stopped early, or "" if it did not.
-        `trained` is the last step for which the run has a version of the weights.
-        """
+        `trained` is the last step for which the run has a version of the weights."""
         call, done = self._call, state.trainer.step_number
         await state.name_weights(self._journal, consumer)
         is_evaluated = not call.eval_tasks or "eval_reward" in metrics.lines().get(done, {})
@@ -403,8 +400,7 @@ class _Training:
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
         """Subscribes as the trainer of the run. A second trainer is refused from then on, even
-        while the engine of this one starts.
-        """
+        while the engine of this one starts."""
         consumer = await self._journal.subscribe(
             run, TRAINER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
@@ -447,8 +443,7 @@ class _Training:
 
     async def _end(self, work: "_Work") -> bool:
         """Ends the tasks of the training, and seals the run if all steps are trained. Returns
-        whether all are.
-        """
+        whether all are."""
         try:
             if is_over := _succeeded(work.training):
                 await self._journal.seal(work.run)
@@ -480,7 +475,8 @@ class _Training:
         return await rollouts.work()
 
     async def _until_sealed(self, run: Run) -> None:
-        """Waits until the process that works on the run has sealed it, or until this process stops."""
+        """Waits until the process that works on the run has sealed it, or until this process
+        stops."""
         changes = self._journal.changes
         while not self._stop.requested:
             seen = changes.count
@@ -530,8 +526,7 @@ async def join_ranks(
 
 async def until_death(ranks: RankGroup) -> None:
     """Raises `RankDied` when a rank has died, even between two steps, when no rank waits for
-    another.
-    """
+    another."""
     loop, died = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:
