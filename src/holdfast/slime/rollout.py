@@ -267,8 +267,9 @@ def generate_rollout(
 def slime_rows(
     groups: Sequence[StepGroup], config: SlimeConfig, *, rollout_id: int
 ) -> list[list[Any]]:
-    """Placeholders, unequal groups and branches only where the rewards are normalized by ours. What
-    nobody scored is as if it had failed."""
+    """Converts groups to slime's rows. A trajectory without a reward counts as failed.
+    Placeholders, unequal groups and branches raise `NotTrainable` unless Holdfast normalizes the
+    rewards."""
     if not any(sample.reward is not None for group in groups for sample in group.samples):
         raise NotTrainable(
             f"no trajectory of rollout {rollout_id} has a reward: name a scorer (holdfast_scorer), "
@@ -329,8 +330,8 @@ def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> l
 
 
 def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
-    """By task: the mean of its trajectories that have a reward, or of all of them. A placeholder
-    gets it, so that it moves no mean that slime logs."""
+    """Returns the mean reward of each task, or of all trajectories if the task has no reward. A
+    placeholder gets this mean, so that it moves no mean that slime logs."""
     members = [{s.sample: s.reward for s in g.samples if s.reward is not None} for g in groups]
     everyone = [reward for group in members for reward in group.values()]
     return {
@@ -340,14 +341,15 @@ def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
 
 
 def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
-    """The data set's columns. A placeholder has no prompt."""
+    """Returns the data set's columns for a row. A placeholder has no prompt."""
     prompt: Any = "" if is_placeholder(row) else msgspec.to_builtins(task.messages)
     label = None if task.ground_truth is None else str(task.ground_truth)
     return {"prompt": prompt, "label": label}
 
 
 def _evaluation(groups_by_name: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
-    """A failed member has no reward, and is in no mean."""
+    """Returns the results of an evaluation. A failed trajectory has no reward and counts in no
+    mean."""
     results = {}
     for name, groups in groups_by_name.items():
         samples = [s for group in groups for s in group.samples if s.reward is not None]

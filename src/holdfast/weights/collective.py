@@ -195,7 +195,8 @@ def _connect_gloo(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> 
 
 
 def _connect_nccl(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> Any:
-    """Waits raise at their deadline; by default torch would end the whole process."""
+    """Makes a NCCL group whose waits raise at their deadline. By default, torch would end the whole
+    process."""
     nccl: Any = distributed.ProcessGroupNCCL
     options: Any = nccl.Options()
     options._timeout = timeout  # noqa: SLF001
@@ -220,7 +221,8 @@ def _from_first(seconds: float) -> Any:
 def cut(
     metas: Sequence[TensorMeta], framing: Framing = Framing.BUCKETS, limit: int = BUCKET_BYTES
 ) -> Iterator[list[TensorMeta]]:
-    """Tensors in order, message by message. One that is larger than the limit is a message."""
+    """Yields the tensors message by message, in order. A tensor that is larger than the limit is a
+    message of its own."""
     bucket: list[TensorMeta] = []
     size = 0
     for meta in metas:
@@ -242,7 +244,7 @@ def receive(
     framing: Framing = Framing.BUCKETS,
     limit: int = BUCKET_BYTES,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, as views of the message that they came in."""
+    """Receives the tensors. Each is a view of the message that brought it."""
     for bucket in cut(metas, framing, limit):
         size = sum(meta.size for meta in bucket)
         buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
@@ -262,6 +264,6 @@ def split(buffer: Tensor, bucket: Sequence[TensorMeta]) -> Iterator[tuple[str, T
 
 
 def join(bucket: Sequence[Tensor]) -> Tensor:
-    """Tensors as one buffer of bytes."""
+    """Concatenates tensors into one buffer of bytes."""
     parts = [tensor.detach().contiguous().cpu().flatten().view(torch.uint8) for tensor in bucket]
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -398,7 +398,9 @@ class WeightSync:
                 return
 
     async def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
-        """It gets no calls. Those that it was at go on elsewhere, or when it is back."""
+        """Records that a replica failed. It gets no calls until it has the version. If its weights
+        may not be whole, its requests are interrupted, and continue elsewhere or when it is
+        back."""
         endpoint = replica.endpoint
         self._suspects[replica] = why
         assert self._version is not None, "a version was sent"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InProcessStrategy(WeightStrategy):
-    """`engines`: those of this process, by the address that they serve."""
+    """Updates the engines of this process. `engines` has them by the address that they serve."""
 
     name = "process"
 
