@@ -353,7 +353,8 @@ class WeightSync:
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> None:
         """Compares fingerprints of the loaded weights, because no logprob distinguishes the version
-        from the one before. Reports once if the engine offers no fingerprint."""
+        from the one before. Raises `WeightsNotTaken` if they differ. Reports once if the engine
+        offers no fingerprint."""
         if not (replica.workers and strategy.stands_still):
             if not self._is_blind:
                 self._report(

@@ -4,11 +4,11 @@
         --worker-extension-cls holdfast.weights.vllm_worker.WeightWorker \\
         --weight-transfer-config '{"backend": "holdfast"}'
 
-The extension reports the device of a worker, and reloads tied embeddings, which vLLM on a CPU leaves
-unchanged. The backend receives weights over TCP, from GPU to GPU, or from memory that it shares with
-the trainer. It first receives all of them into the machine's memory, because a GPU has no room for
-two models, and loads them only then. A sender that dies half-way has therefore changed nothing. This
-module imports torch, vLLM and what `collective` needs. Holdfast itself never runs it.
+The extension reports the device of a worker, and reloads tied embeddings, which vLLM on a CPU
+leaves unchanged. The backend receives weights over TCP, from GPU to GPU, or from memory that it
+shares with the trainer. It first receives all of them into the machine's memory, because a GPU has
+no room for two models, and loads them only then. A sender that dies half-way has therefore changed
+nothing. This module imports torch, vLLM and what `collective` needs. Holdfast itself never runs it.
 """
 
 from collections.abc import Iterable

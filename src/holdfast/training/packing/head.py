@@ -1,8 +1,8 @@
 """The head: logprobs and entropies of chosen tokens, without ever holding all logits.
 
-16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here a few thousand
-rows of them exist at a time, once on the way forward and once on the way back. On a GPU the
-products are the vendor's, and what comes between them is one pass each (`kernels`).
+16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here only a few
+thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a GPU
+the vendor's library computes the products, and the work between them is one pass each (`kernels`).
 """
 
 from functools import cache
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 CHUNK_LOGITS = 2**24
-"""Logits that exist at a time: 64 MiB in float32."""
+"""The most logits that exist at a time on a CPU: 64 MiB in float32."""
 GPU_SHARE = 32
-"""On a GPU they may have this part of its memory: larger chunks are faster, up to 4 GiB of them."""
+"""On a GPU, the logits may use 1 / `GPU_SHARE` of its memory, up to 4 GiB, because larger chunks
+are faster."""
 _GPU_ROWS = 128
-"""Chunks on a GPU have a multiple of it: its matrix units work on such tiles."""
+"""The rows of a chunk on a GPU are a multiple of this, the tile size of its matrix units."""
 
 
 def token_logprobs(
@@ -128,8 +129,8 @@ def _scale(logits: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """On a GPU in float32, which costs it little; rounded to bfloat16, a logit of 20 is off by up
-    to 0.06."""
+    """Computes logits, in float32 on a GPU, where that costs little. In bfloat16, a logit of 20
+    would be off by up to 0.06."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
     return hidden @ weight.T
@@ -159,8 +160,8 @@ def _gpu_chunk_logits(device: torch.device) -> int:
 
 
 def why_unfused(device: torch.device) -> str:
-    """Why the head makes many passes over its logits on this device; empty where it does not, or
-    where nothing else is to be had."""
+    """Returns why the head makes many passes over its logits on this device. Returns "" if it does
+    not, or if the device has no faster way."""
     return _fused()[1] if device.type == "cuda" else ""
 
 
@@ -170,7 +171,8 @@ def _kernels(device: torch.device) -> Any:
 
 @cache
 def _fused() -> tuple[Any, str]:
-    """The kernels, if they are to be had here, and else why not; tried out on a few numbers."""
+    """Returns the kernels and "", or None and why they do not work here. Tries them on a few
+    numbers."""
     try:
         from holdfast.training.packing import kernels
 
@@ -182,7 +184,7 @@ def _fused() -> tuple[Any, str]:
 
 
 def _try_out(kernels: Any, device: torch.device) -> None:
-    """Raises `RuntimeError` where the kernels do not give the numbers of plain torch."""
+    """Raises `RuntimeError` if the kernels do not give the numbers of plain torch."""
     logits = torch.linspace(-3, 3, 15, device=device).reshape(3, 5)
     targets, ones = torch.arange(3, device=device), torch.ones(3, device=device)
     scored = _score(logits, None, targets, 2 * ones)
