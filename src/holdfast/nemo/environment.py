@@ -193,7 +193,7 @@ class _Turn(Struct, frozen=True):
 
 
 class _Past(Struct, frozen=True):
-    """The actions in an episode, and the digest of each answer."""
+    """The past actions of an episode, with the digest of the answer to each action."""
 
     episode: str
     actions: tuple[str, ...] = ()

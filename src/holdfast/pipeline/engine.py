@@ -87,9 +87,8 @@ class SupervisedEngine:
             await asyncio.to_thread(self._engine.stop)
 
     async def _start_first(self) -> None:
-        """Starts the engine for the first time. Starts it again if it died before it served,
-        because it may have been killed. An engine that refuses its arguments is not started
-        again."""
+        """Starts the engine for the first time. If it died before it served, it may have been
+        killed, and is started again by the policy of restarts."""
         while True:
             try:
                 return await self._start()

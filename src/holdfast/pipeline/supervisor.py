@@ -41,7 +41,7 @@ class PipelineEnding(Struct, frozen=True):
 
 
 class _Keeper:
-    """One part, through all its lives."""
+    """Keeps one part running through all its lives."""
 
     def __init__(self, part: PipelinePart, supervisor: "Supervisor"):
         self.part = part

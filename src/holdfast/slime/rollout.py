@@ -127,8 +127,8 @@ class DataSource:
         return self._call(self._training().roll_out(rollout_id + 1, tasks))
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
-        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, as a run of its own
-        without training."""
+        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, each as a run of its
+        own without training."""
         results = {}
         for dataset in evaluations_of(self._args):
             sampling = evaluation_sampling(self._args, dataset)
@@ -163,8 +163,8 @@ class DataSource:
     # --- opening
 
     async def _check_rollouts(self, done: int) -> None:
-        """Checks that the checkpoint's rollouts are those of this run, with the same number of
-        groups each, in this journal."""
+        """Raises `UsageError` if the checkpoint's rollouts are not those of this run in this
+        journal, with the same number of groups each."""
         if self._config.run in self._streams:
             ledger = await self._streams[self._config.run].ledger()
         else:

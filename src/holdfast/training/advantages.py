@@ -58,7 +58,7 @@ class Estimator(Struct, frozen=True):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether a group of one can only give advantages of zero."""
+        """Whether a group with one member can only have advantages of zero."""
         return self.baseline in (Baseline.GROUP, Baseline.LEAVE_ONE_OUT)
 
 

@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 class TrainedTrajectory(Struct, frozen=True):
-    """One trajectory of a group: its branches share a reward."""
+    """One trajectory of a group. All its branches share one reward."""
 
     key: str
     reward: float | None

@@ -38,7 +38,7 @@ class TrainerState(Struct, frozen=True):
     step: int
     """The number of the run's optimizer steps that the checkpoint holds."""
     model: str
-    """The digest of the model that training began from."""
+    """The digest of the model from which training began."""
     settings: dict[str, object]
     """The settings of the training. A resume with other settings is refused."""
     version: str

@@ -31,7 +31,7 @@ class TrainedRow(Struct, frozen=True):
 
     row: PackedRow
     members: list[int]
-    """The numbers of its sequences."""
+    """The numbers of the sequences in the row."""
     lengths: list[int]
     """The number of trained tokens of each sequence."""
     weights: list[float]

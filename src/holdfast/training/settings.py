@@ -136,9 +136,9 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     trainer: TrainerSettings = TrainerSettings()
     groups: int = 16
-    """Tasks per step."""
+    """The number of tasks per step."""
     samples: int = 8
-    """Trajectories per task."""
+    """The number of trajectories per task."""
     seed: int = 0
     """The seed for the order of the tasks, for every request and for new parameters."""
     dynamic: bool = False

@@ -55,7 +55,7 @@ class StepResult(Struct, frozen=True):
     """How many of the updates had gradients that were not finite."""
     seconds: float
     tokens: int
-    """Trained tokens."""
+    """The number of trained tokens."""
 
 
 class Trainer:

@@ -37,11 +37,11 @@ CLEAR = 6.0
 
 
 class ProbeResult(Struct, frozen=True):
-    """How far the engine's logprobs are from the trainer's."""
+    """The distance of the engine's logprobs from the trainer's."""
 
     worst: float
     mean: float
-    """The root of the mean square."""
+    """The root of the mean square of the differences."""
     tolerance: float
     dtype: str
     count: int

@@ -41,7 +41,7 @@ from holdfast.weights.shared_memory import TRIAL, SharedBuffer
 
 
 def metas_of(folder: Path) -> list[TensorMeta]:
-    """The tensors in a folder's safetensors, from their headers."""
+    """Returns the tensors in a folder's safetensors, from their headers."""
     return [meta for meta, _ in _listed(folder)]
 
 

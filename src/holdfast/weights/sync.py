@@ -105,7 +105,7 @@ class WeightSync:
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
-        """The last comparison of each replica, by its name."""
+        """The last comparison with each replica, by the replica's name."""
 
     # --- before the first version
 

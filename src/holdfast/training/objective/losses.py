@@ -114,9 +114,9 @@ def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 def _ratio(batch: TokenBatch, level: Level) -> Tensor:
     """Returns the ratio of new to old probabilities. At the level of sequences, each token has the
-    value of the whole sequence and the gradient of its own logprob. The gradients of the mean would
-    be the same only if all tokens counted alike: they would reach tokens that a correction left
-    out, or that have another advantage."""
+    value of the whole sequence and the gradient of its own logprob. The gradient of the sequence's
+    mean would be the same only if all tokens counted alike. Otherwise it would reach tokens that a
+    correction left out or that have another advantage."""
     difference = batch.logprobs - batch.old
     if level is Level.SEQUENCE:
         whole = sequence_means(difference.detach(), batch.sequences)

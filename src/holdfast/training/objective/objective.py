@@ -156,7 +156,7 @@ CORRECTIONS = {"tis": TIS, "mis": MIS, "icepop": ICEPOP}
 
 
 class Objective(Struct, frozen=True):
-    """What a step minimizes. See docs/losses.md for the formulas."""
+    """The function that a step minimizes. docs/losses.md has the formulas."""
 
     estimator: Estimator = ESTIMATORS["grpo"]
     ratio: Level = Level.TOKEN

@@ -28,9 +28,10 @@ def token_logprobs(
     temperature: Tensor,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs, entropies), both [tokens] in float32, of softmax(hidden · weightᵀ / temperature).
+    """Returns (logprobs, entropies) of softmax(hidden · weightᵀ / temperature), both [tokens] in
+    float32.
 
-    `hidden` [tokens, size] predicts `targets` [tokens]; both results have gradients.
+    `hidden` [tokens, size] predicts `targets` [tokens]. Both results have gradients.
     """
     inputs = (hidden, weight, bias, targets, temperature)
     results: tuple[Tensor, Tensor] = _Head.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -89,7 +90,7 @@ class _Head(torch.autograd.Function):
 def _score(
     logits: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(logprobs, entropies, normalizers) of a chunk."""
+    """Returns (logprobs, entropies, normalizers) of a chunk."""
     scaled = _scale(logits, bias, temperature)
     normalizer = scaled.logsumexp(-1)
     picked = scaled.gather(-1, targets[:, None])[:, 0]
@@ -137,7 +138,7 @@ def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right"""
+    """Computes total += left @ right."""
     if left.is_cuda and left.dtype != torch.float32:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:

@@ -123,7 +123,7 @@ class _Node:
         self.ids = ids
         self.children: list[_Node] = []
         self.members: list[int] = []
-        """The sequences that end here."""
+        """The numbers of the sequences that end here."""
 
 
 class _Tree:

@@ -53,7 +53,7 @@ class StepBatch(Struct, frozen=True):
 
     groups: tuple[TrainingGroup, ...]
     dismissed: tuple[TrainingGroup, ...]
-    """The uninformative groups, which were replaced as far as the bound allowed."""
+    """The groups that were dismissed. They were replaced as far as the bound allowed."""
     trajectories: int
     """The members of all of these groups."""
     failed: int
@@ -189,7 +189,7 @@ class Batches:
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
         """Returns a whole batch in the order of tasks, because the order of settling depends on
-        timing. Raises `UsageError` at the end of the stream."""
+        timing. Raises `UsageError` at the end of the stream; a subclass may return None."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)

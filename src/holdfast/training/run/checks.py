@@ -179,7 +179,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """A warning about held-out tasks that are also trained on; "" without any."""
+    """Returns a warning about held-out tasks that are trained on; "" if there are none."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:

@@ -248,7 +248,7 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """The text of a value with fields, each with its name; empty fields are left out."""
+    """Returns the text of a value: each field with its name, without the empty fields."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)

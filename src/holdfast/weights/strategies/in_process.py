@@ -1,4 +1,4 @@
-"""In process: an embedded engine that runs in the trainer's own process gets a state dict."""
+"""In process: gives a state dict to an embedded engine that runs in the trainer's own process."""
 
 import asyncio
 from collections.abc import Mapping
