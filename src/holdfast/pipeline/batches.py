@@ -178,7 +178,7 @@ class PacedBatches(Batches):
             return None
         if not task.done():
             await end_task(task)
-        # What went wrong there, goes wrong again where it can be dealt with.
+        # An error there comes again in the step itself, which handles it.
         if task.cancelled() or task.exception() is not None or (found := task.result()) is None:
             return None
         of, rows, groups = found
@@ -226,7 +226,7 @@ class PacedBatches(Batches):
             return entries, True, 0
         admitted = progress.planned // self._consumer.run.spec.samples
         steps_left = self._settings.trainer.steps - step + 1
-        # What no step will need is not sampled.
+        # Groups that no step will need are not sampled.
         room = min(self.pool.bound, steps_left * self._groups) - len(entries)
         if self._last_group is not None:
             room = min(room, self._last_group - admitted)

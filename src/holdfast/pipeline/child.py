@@ -65,7 +65,7 @@ class ChildProcess:
 
     def start(self) -> None:
         with ExitStack() as opened:
-            # Before the process: where they cannot be opened, nobody is left behind.
+            # Open logs first: if one cannot be opened, no process is left behind.
             logs = [opened.enter_context(open_log(self._part.log)) for _ in _STREAMS]
             self._process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 list(self._part.command),

@@ -15,7 +15,7 @@ from holdfast.training.settings import TrainingSettings
 
 
 class TooOld(StrEnum):
-    """What to do with a group whose oldest token is too many versions old."""
+    """The treatment of a group whose oldest token is too many versions old."""
 
     TRAIN = "train"
     """Trains the group with the correction of the objective, and counts it."""
@@ -121,8 +121,8 @@ def adapted(
 
 
 def corrected(pipeline: PipelineSettings, training: TrainingSettings) -> TrainingSettings:
-    """If samples may be stale, an objective without a correction gets a mask (IcePop), which leaves
-    out tokens whose probability has changed much."""
+    """Adds a mask (IcePop) to an objective without a correction if samples may be stale. The mask
+    leaves out tokens whose probability has changed much."""
     objective = training.trainer.objective
     if not pipeline.max_staleness or objective.correction is not None or training.loss:
         return training

@@ -145,7 +145,7 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
         return reward
     if kind is Baseline.BATCH:
         return reward - batch_mean
-    # Equal rewards differ from their mean by exactly 0, not by what rounding leaves.
+    # Equal rewards must differ from their mean by exactly 0, without a rounding error.
     if len(group) == 1 or min(group) == max(group):
         return 0.0
     difference = reward - statistics.fmean(group)

@@ -189,14 +189,14 @@ class Computation:
             values = kl_estimate(recorded, reference, kl.estimate)
             for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
                 sums[sequence] += value
-        # A sequence lies whole in one row: what the other ranks add is nothing.
+        # A sequence lies whole in one row, so that the other ranks add 0 to its sum.
         totals: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return totals
 
     def train(self, call: Train) -> StepNumbers:
         """Computes one optimizer step."""
         diagnostics, shares, waiting = Diagnostics(), [], []
-        # Before the first update, which must not change what the next is compared with.
+        # Before the first update, because all updates are compared with the same logprobs.
         known = [self.known_logprobs(rows) for rows in call.updates]
         for number, (rows, logprobs) in enumerate(zip(call.updates, known, strict=True)):
             # The weights are of the whole step, of which each update has its share.
@@ -249,7 +249,7 @@ class Computation:
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
             if row is None:
-                # It counts nothing, and goes through all layers, as the rows of the others do.
+                # A filler does not count, but goes through all layers like other ranks' rows.
                 (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
                 continue
             batch = self._batch(row, logprobs)

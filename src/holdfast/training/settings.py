@@ -145,7 +145,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
     """Whether trajectories are trained whose model was told that a tool call was interrupted. By
-    default they are rolled out again. If that fails, they count in no loss and no baseline."""
+    default they are rolled out again. When no refill is left, they count in no loss and no
+    baseline."""
     max_draws: int = 3
     """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
     the groups that it has."""

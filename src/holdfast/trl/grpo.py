@@ -134,7 +134,7 @@ class TrlRollouts:
                 groups = session.evaluate(prompts, trainer, size=size)
             return self._columns(groups, trainer, size=size)
         except Exception:
-            self.close()  # It ends the training, of which TRL says nothing to its callbacks.
+            self.close()  # The error ends the training without TRL's callbacks.
             raise
 
     def _columns(self, groups: list[StepGroup], trainer: Any, *, size: int) -> dict[str, list[Any]]:

@@ -99,7 +99,7 @@ class TorchGroup(BroadcastGroup):
         self._store = _open_store(at, rank, timeout, listener)
         connect = _connect_gloo if carrier == Carrier.GLOO else _connect_nccl
         self._group = connect(self._store, at, rank, timeout)
-        # NCCL connects with the first message: who cannot be reached is found out by one.
+        # NCCL connects with the first message, so a message finds members that cannot be reached.
         self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), seconds=seconds)
         self._group._set_default_timeout(timedelta(seconds=SEND_SECONDS))  # noqa: SLF001
 

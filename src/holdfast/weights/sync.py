@@ -270,7 +270,7 @@ class WeightSync:
         try:
             await endpoint.ask_incarnation()
             if not strategy.stands_still:
-                return True  # Nobody asks for the new name before it is recorded.
+                return True  # No request has the new name before it is recorded.
             await self._note(replica, WeightState.SENDING, version)
             crashpoint.reach("weights.noted")
             await replica.pause()
@@ -424,7 +424,7 @@ class WeightSync:
             except WeightsNotTaken as error:
                 self._report(f"weights: {error}; it may be left paused: POST its /resume")
 
-    # --- a replica that failed, comes back, or has weights that nobody knows
+    # --- a replica that failed, comes back, or has unknown weights
 
     def _watch(self) -> None:
         if self._watching is None:

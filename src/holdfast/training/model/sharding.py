@@ -25,10 +25,10 @@ class ShardedCalls(nn.Module):
         super().__init__()
         self._module = module
         mesh = init_device_mesh(ranks.device_type, (ranks.size,))
-        # In bfloat16, a sum over ranks would lose what the float32 copies keep.
+        # In bfloat16, a sum over ranks would lose digits that the float32 copies keep.
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
-        # Also the outermost: what it had gathered would else survive an update of the weights.
+        # Reshard the outermost too. Otherwise its gathered weights would survive an update.
         for part in (*reversed(layers), self):
             fully_shard(part, reshard_after_forward=True, **options)
         for part in self.modules():

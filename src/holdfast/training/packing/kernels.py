@@ -103,7 +103,7 @@ def _score(
         shrink = tl.exp(peak - higher)
         part = tl.exp(scaled - higher)
         mass = mass * shrink + part
-        # Where nothing is left of a token, its logit may be minus infinity.
+        # If the probability of a token is 0, its logit may be minus infinity.
         expected = expected * shrink + part * tl.where(part == 0.0, 0.0, scaled)
         peak = higher
     total = tl.sum(mass, 0)

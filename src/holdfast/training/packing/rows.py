@@ -14,7 +14,7 @@ from holdfast.records.errors import UsageError
 
 
 class TokenSequence(Struct, frozen=True):
-    """One sequence to be packed."""
+    """A sequence to be packed."""
 
     ids: Sequence[int]
     trained: Sequence[int]
@@ -35,7 +35,7 @@ class Segment(Struct, frozen=True):
 
 
 class PackedRow(Struct, frozen=True):
-    """One row. The lists after `segments` have an entry for each trained token. The entries of a
+    """A row. The lists after `segments` have an entry for each trained token. The entries of a
     sequence lie together, in its order."""
 
     ids: list[int]

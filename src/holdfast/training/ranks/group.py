@@ -96,8 +96,8 @@ class JoinedRanks(RankGroup):
     """A rank among several. All ranks make it at once, with a store that all see.
 
     `describe` returns what rank 0 knows about a dead rank, or "". `poll` is called while this rank
-    waits for the others, and raises if one will never come. `leave` is called before another rank
-    ends because rank 0 died.
+    waits for the others, and raises if one of them will never come. `leave` is called in every
+    other rank before it ends because rank 0 died.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Restored(Struct, frozen=True):
 
 
 class NothingTrainable(NotTrainable):
-    """No step is trained yet, and the trajectories for the first one can never be trained."""
+    """No step is trained yet, and the trajectories for the first step can never be trained."""
 
 
 def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path, run: str) -> None:

@@ -113,7 +113,7 @@ async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: 
         other = restored.train_on or "give another --run and --out"
         return f"a training goes on as it began; {other}"
     held = await journal.held_groups(run)
-    held.pop(TRAINER, None)  # What is not trained is given back before the code changes.
+    held.pop(TRAINER, None)  # Untrained groups are given back before the code changes.
     if held and run.spec.has_other_scorer(spec):
         return f"{two_scorers(held)}, or give another --run and --out"
     if unscored := await find_left_unscored(journal, run, spec):
@@ -215,7 +215,7 @@ async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) ->
     count = 0
     for row in await journal.trajectories(run):
         if row.records and not row.settled:
-            with suppress(JournalCorrupt):  # Whoever works on it cuts its log, and says so.
+            with suppress(JournalCorrupt):  # Its worker cuts the log and reports it.
                 history = History(await journal.history(row.id))
                 count += history.finished is None and history.sampled_by(versions)
     return count

@@ -47,7 +47,7 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
         "tensorboard": _Tensorboard,
     }
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # What they say is not the command's output.
+        with contextlib.redirect_stdout(sys.stderr):  # Keeps their prints off stdout.
             return makers[name](run=run, folder=folder, lines=lines)
     except Exception as error:
         first = next(iter(str(error).splitlines()), "") or repr(error)

@@ -213,7 +213,7 @@ async def train_plan(call: TrainingCall) -> TrainingReport:
     if shared := describe_shared(plan.tasks, call.eval_tasks):
         call.report(shared)
     renderer = renderer_for(call.model)
-    renderer_at(renderer, plan.spec.sampling)  # Raises for what it cannot write.
+    renderer_at(renderer, plan.spec.sampling)  # Raises if it cannot render so.
     stream = EpochStream(plan.tasks, seed=call.settings.seed)
     spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
     call = structs.replace(call, plan=structs.replace(plan, spec=spec))
@@ -432,11 +432,11 @@ class _Training:
             try:
                 await self._stop.wait_or(work.training, rolling, self._renewing, work.watching)
                 if _succeeded(rolling) and not self._stop.requested:
-                    # Of a sealed run nothing is rolled out; what is recorded may still be trained.
+                    # A sealed run is not rolled out, but its records may still be trained.
                     await self._stop.wait_or(work.training, self._renewing, work.watching)
             finally:
                 is_over = await self._end(work)
-                if not is_over and not self._stop.spent:  # Then what is in flight is paid for.
+                if not is_over and not self._stop.spent:  # If spent, requests in flight are paid.
                     self._stop.request("the trainer has ended")
                 ending = await rolling
         return ending

@@ -84,7 +84,7 @@ class TransferStrategy(WeightStrategy):
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
-                    # Each by itself: the collective is over. What fails now may be half loaded.
+                    # The collective is over. A replica that fails now may be half loaded.
                     acknowledgements += await asyncio.gather(
                         *(self._finish_one(version, r) for r in left)
                     )
