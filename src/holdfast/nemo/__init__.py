@@ -1,10 +1,10 @@
-"""Optional plug-in: environments of ours in NeMo-RL's rollouts, recorded groups in its buffer.
+"""Optional plug-in: Holdfast's environments and recorded groups in NeMo-RL.
 
 Checked against NeMo-RL's main of August 2026, which it needs (it is not on PyPI).
 
 - `environment`: `HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
-- `arguments`: What becomes of each setting of NeMo-RL where recorded groups go into its buffer.
-- `buffer`: `BufferFeed`: the groups of a `Delivery` into NeMo-RL's replay buffer.
+- `arguments`: How each setting of NeMo-RL is treated when its buffer gets recorded groups.
+- `buffer`: `BufferFeed`: puts the groups of a `Delivery` into NeMo-RL's replay buffer.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""What becomes of each setting of NeMo-RL where recorded groups go into its buffer.
+"""How each setting of NeMo-RL is treated when recorded groups go into its buffer.
 
-NeMo trains them as it trains its own: what it does with a batch (baseline, filters of overlong
-answers, the loss) it does with these. It samples for its validation alone.
+NeMo trains recorded groups like its own, with the same baseline, the same filters of overlong
+answers and the same loss. NeMo itself samples only for its validation.
 """
 
 from typing import Any
@@ -81,7 +81,7 @@ NEMO = ArgumentTable(
 
 
 class NemoSettings(Struct, frozen=True):
-    """What of NeMo's configuration a feed follows."""
+    """The settings of NeMo that a feed follows."""
 
     prompts: int
     generations: int
@@ -90,8 +90,8 @@ class NemoSettings(Struct, frozen=True):
 
 
 def settings_of(config: Any) -> NemoSettings:
-    """Raises `UsageError` for what cannot be followed. `config`: NeMo's `MasterConfig`, or a
-    mapping of the same shape."""
+    """Reads NeMo's settings. `config` is NeMo's `MasterConfig` or a mapping of the same shape.
+    Raises `UsageError` for a setting that cannot be followed."""
     plain = config.model_dump() if hasattr(config, "model_dump") else config
     values = {name: value for part in SECTIONS for name, value in NEMO.section(plain, part).items()}
     NEMO.check(values, {})

@@ -1,9 +1,9 @@
-"""`BufferFeed`: the groups of a `Delivery` into NeMo-RL's replay buffer, each for its step.
+"""`BufferFeed`: puts the groups of a `Delivery` into NeMo-RL's replay buffer, each for its step.
 
 NeMo trains a step when its buffer holds the groups that are meant for it (`target_weight_version`),
-and takes exactly these. So a step of the ledger is a step of NeMo's. Its checkpoint holds the
-buffer, too, and NeMo drops any of its groups as it restores them: the feed looks at which groups
-are there, by their tasks, and adds the others.
+and takes exactly these groups. A step of the ledger is therefore a step of NeMo. NeMo's checkpoint
+holds the buffer too, but a restore may drop some of its groups. The feed compares the tasks in the
+buffer with those of the step, and adds the missing groups.
 """
 
 import time
@@ -24,21 +24,21 @@ from holdfast.records.samples.sample import Sample
 from holdfast.training.batch import TrainingGroup
 
 FULL_SECONDS = 0.5
-"""Between two tries while the buffer is full."""
+"""The wait between two tries while the buffer is full."""
 ANSWER_SECONDS = 600.0
-"""For one call of the buffer, which only keeps lists."""
+"""The deadline of one call to the buffer, which only keeps lists."""
 WeightVersion = Callable[[Sequence[Sample]], int]
-"""NeMo's number of the oldest weights that a group was sampled with."""
+"""Returns NeMo's number of the oldest weights with which a group was sampled."""
 
 
 class BufferFeed:
-    """`run` it in a thread beside NeMo's training, with a `Delivery` of its own:
+    """Feeds NeMo's buffer. Call `run` in a thread beside NeMo's training, with its own `Delivery`:
 
-        with holdfast.Delivery(journal, run, groups=num_prompts_per_step, checkpoint=step) as found:
-            BufferFeed(found, replay_buffer, master_config, weight_version=oldest).run()
+      with holdfast.Delivery(journal, run, groups=num_prompts_per_step, checkpoint=step) as found:
+          BufferFeed(found, replay_buffer, master_config, weight_version=oldest).run()
 
-    `checkpoint` is NeMo's number of trained steps; commit the same number when its checkpoint is on
-    disk: `found.commit(step)`.
+    `checkpoint` is the number of steps that NeMo has trained. Commit the same number when NeMo's
+    checkpoint is on disk: `found.commit(step)`.
     """
 
     @checks_arguments()
@@ -52,10 +52,11 @@ class BufferFeed:
         decode: Decode | None = None,
         wait: float | None = None,
     ):
-        """`buffer`: the handle of NeMo's `ReplayBuffer` actor.
+        """`buffer` is the handle of NeMo's `ReplayBuffer` actor.
 
-        `config`: its `MasterConfig`; `UsageError` names what cannot be followed in it. `wait`:
-        seconds to wait for a full buffer, longer than a step takes; None: without end.
+        `config` is NeMo's `MasterConfig`; a setting that cannot be followed raises `UsageError`.
+        `wait` is how many seconds to wait for a full buffer, which should be longer than a step
+        takes; with None, there is no limit.
         """
         self._delivery = delivery
         self._buffer = buffer
@@ -66,14 +67,15 @@ class BufferFeed:
         self._restored: dict[int, list[str]] | None = None
 
     def run(self, steps: int | None = None) -> None:
-        """Until the run is over, or so many steps are fed. Waits while the buffer is full."""
+        """Feeds steps until the run is over, or until `steps` steps are fed. Waits while the buffer
+        is full."""
         for fed, (_, batch) in enumerate(self._delivery, 1):
             self.add(batch)
             if fed == steps:
                 return
 
     def add(self, batch: DeliveredBatch) -> None:
-        """The groups of one step that the buffer does not hold yet."""
+        """Adds the groups of one step that the buffer does not hold yet."""
         target = batch.step - 1  # NeMo counts steps from 0.
         if len(batch.groups) != self._settings.prompts:
             raise NotTrainable(
@@ -89,15 +91,16 @@ class BufferFeed:
                 self._add(group, target)
 
     def _held(self, target: int) -> list[str]:
-        """The tasks whose groups NeMo has restored for a step. The buffer is asked once; later
-        groups come from here."""
+        """Returns the tasks whose groups NeMo has restored for a step. The buffer is asked only the
+        first time."""
         if self._restored is None:
             state = self._call("state_dict") if self._call("size") else None
             self._restored = {} if state is None else _tasks_by_step(state, self._settings.max_age)
         return self._restored.get(target, [])
 
     def _check_held(self, held: Sequence[str], tasks: Sequence[str], target: int) -> None:
-        """Raises where NeMo would train something else in this step than the ledger says."""
+        """Raises `NotTrainable` if NeMo would train other groups in this step than the ledger
+        names."""
         for place, task in enumerate(held):
             if task not in tasks or task in held[:place]:
                 what = "twice" if task in tasks else "which is not of this step"
@@ -164,7 +167,8 @@ class BufferFeed:
 
 
 def _tasks_by_step(state: Mapping[str, Any], max_age: int) -> dict[int, list[str]]:
-    """What NeMo's buffer holds. Without the groups that NeMo will evict as too old."""
+    """Returns the tasks in NeMo's buffer by step, without groups that NeMo will evict as too
+    old."""
     entries = zip(
         state["trajectories"],
         state["trajectory_versions"],

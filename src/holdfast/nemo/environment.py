@@ -1,9 +1,9 @@
 """`HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
 
-NeMo samples, and keeps its own books; the environment is asked once for each turn. What was done in
-an episode travels in NeMo's metadata, so that nothing of it is in this process alone: an actor that
-died, or a step that is asked for again, is answered by an environment that is made anew and goes
-through the same actions, with every answer compared.
+NeMo samples, keeps its own records, and asks the environment once per turn. NeMo's metadata carries
+the actions of an episode, so that no part of it is only in this process. After the death of an
+actor, or for a repeated step, a new environment goes through the same actions, and every answer is
+compared.
 """
 
 import asyncio
@@ -26,19 +26,20 @@ from holdfast.rollout.episodes.guarded import GuardedEnvironment, check_usable, 
 from holdfast.rollout.replay.session import AttemptState
 
 KEY = "holdfast"
-"""Of NeMo's metadata, where the episode is."""
+"""The key of the episode in NeMo's metadata."""
 MAX_LIVE = 1024
 TRIES = 3
-"""How often a turn is tried in an environment that breaks, each time in a new one."""
+"""How often a turn is tried if its environment breaks, each time in a new environment."""
 Metadata = Mapping[str, Any]
 
 
 class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo has no types here.
-    """For one Ray actor: `ray.remote(HoldfastEnvironment).remote(make)`.
+    """An environment for one Ray actor: `ray.remote(HoldfastEnvironment).remote(make)`.
 
-    `make` gets a row's metadata (NeMo's `extra_env_info`) and returns its environment, which is
-    reset with the `seed` in there, or 0. The row's prompt shows what the reset shows: NeMo asks for
-    the first turn before it asks the environment (`first_observation` gives it).
+    `make` gets a row's metadata (NeMo's `extra_env_info`) and returns its environment. The
+    environment is reset with the metadata's `seed`, or 0. The row's prompt must show the first
+    observation, because NeMo samples the first turn before it asks the environment;
+    `first_observation` returns it.
     """
 
     @checks_arguments()
@@ -49,8 +50,9 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         stop_strings: Sequence[str] | None = None,
         max_live: int = MAX_LIVE,
     ):
-        """`stop_strings` of each next turn. At most `max_live` environments are kept open: NeMo
-        does not say when it gives up an episode. One that was closed too early is made anew."""
+        """`stop_strings` apply to each next turn. At most `max_live` environments stay open,
+        because NeMo does not say when it gives up an episode. An environment that was closed too
+        early is made anew."""
         if max_live < 1:
             raise UsageError(f"max_live is a number of environments from 1, not {max_live!r:.100}")
         self._make = make
@@ -66,8 +68,8 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
     def step(
         self, message_log_batch: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
     ) -> Any:
-        """A turn of each episode. Raises `EnvironmentBroken` where an environment broke for good:
-        that is no reward."""
+        """Takes one turn in each episode. Raises `EnvironmentBroken` if an environment broke for
+        good, because that is no reward."""
         turns = self._thread.call(self._step(message_log_batch, metadata))
         return EnvironmentReturn(
             observations=[
@@ -81,7 +83,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         )
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, float]]:
-        """The batch as it is, and what became of episodes since the last call."""
+        """Returns the batch unchanged, with the metrics of episodes since the last call."""
         metrics = {
             "holdfast/mean_reward": float(torch.as_tensor(batch["total_reward"]).float().mean()),
             "holdfast/environments_made_anew": float(self._made_anew),
@@ -96,7 +98,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
             self._thread.close(self._close_all())
 
     def first_observation(self, metadata: Metadata) -> str:
-        """What the reset of a row's environment shows, for the row's prompt."""
+        """Returns the observation of the environment's reset, for the row's prompt."""
         return self._thread.call(self._first(metadata))
 
     # --- in the event loop
@@ -146,7 +148,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         return await self._act_once(row, past, action)
 
     async def _act_once(self, row: Metadata, past: "_Past", action: str) -> Observation:
-        """Acts once, in an environment in exactly the state of the metadata. Meanwhile the
+        """Acts once, in an environment in exactly the state of the metadata. During the action, the
         environment is not among those that may be closed."""
         episode = self._live.pop(past.episode, None)
         if episode is None or episode.done != len(past.actions):
@@ -187,11 +189,11 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
 class _Turn(Struct, frozen=True):
     observation: Observation
     metadata: dict[str, Any] | None
-    """None: the episode is over."""
+    """None if the episode is over."""
 
 
 class _Past(Struct, frozen=True):
-    """The actions in an episode, and the digest of each answer."""
+    """The past actions of an episode, with the digest of the answer to each action."""
 
     episode: str
     actions: tuple[str, ...] = ()
@@ -210,7 +212,7 @@ class _Past(Struct, frozen=True):
             ) from error
 
     def after(self, action: str, seen: Observation) -> dict[str, Any]:
-        """The past, in the form in which NeMo keeps it."""
+        """Returns the past with one more action, in the form that NeMo keeps."""
         return {
             "episode": self.episode,
             "actions": [*self.actions, action],
@@ -219,7 +221,7 @@ class _Past(Struct, frozen=True):
 
 
 class _Episode:
-    """One environment, and how many actions it has been through."""
+    """One environment, with the number of actions that it has taken."""
 
     def __init__(self, environment: Environment):
         check_usable(environment)
@@ -272,7 +274,7 @@ def _seed(metadata: Metadata) -> int:
 
 
 def _action(log: Sequence[Mapping[str, Any]]) -> str:
-    """The policy's last message."""
+    """Returns the policy's last message."""
     if not log or log[-1]["role"] != "assistant":
         raise UsageError(
             "a message log that is given to an environment ends with what the model said"

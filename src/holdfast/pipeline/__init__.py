@@ -1,19 +1,19 @@
 """Rollouts and training at the same time, each at its own pace, with a bound on staleness.
 
-In the order in which data goes through:
+In the order in which data passes through them:
 
 - `settings`: how far apart the two sides may be, and how parts are restarted, as frozen values
 - `pool`: the groups of a training, as a view of the journal: `DataPool`
-- `rollouter`: the engine over a stream that others fill: `Rollouter`
-- `batches`: tasks are admitted as fast as they can be trained in time, and come back as batches,
-  with how many versions their tokens are behind
-- `status`: what each part says of itself; a running pipeline as a page and as Prometheus metrics
-- `parts`: a rollouter or a trainer, as a call of its own; commits of other processes wake them
+- `rollouter`: the engine over a stream that another process fills: `Rollouter`
+- `batches`: admits tasks as fast as they can be trained in time, and returns them as batches, with
+  the number of versions that their tokens are behind
+- `status`: the status of each part; a running pipeline as a page and as Prometheus metrics
+- `parts`: a rollouter or a trainer by itself; it notices commits of other processes at once
 - `child`: a part as a child process: its session, its log, its pipes; when it may start again
 - `engine`: the embedded engine of a supervisor, which serves the newest published weights
 - `supervisor`: starts the parts, restarts those that crash, and ends them in order: `Supervisor`
 
-The trainer of the pipeline is `holdfast.training`'s: its loop gets its batches from here.
+The trainer of the pipeline is the one of `holdfast.training`, with the batches of this package.
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,13 @@
 """Batches of a pipeline: tasks are admitted as fast as they can be trained in time.
 
-At most (max_staleness + 1) × groups are admitted and not yet trained, and they are trained in the
-order of their admission: so each is trained within the bound, nothing fresh is thrown away, and a
-task that takes long is waited for, not starved. Only a straggler is passed by, after a while, and
-trained when it comes.
+At most (max_staleness + 1) × groups are admitted but not yet trained, and they are trained in the
+order of their admission. Each group is therefore trained within the bound, and no fresh group is
+thrown away. A step waits for a slow task, so that slow tasks are not starved. Only after a while
+does it pass a straggler by, which is then trained when it comes.
 
-Everything is read from the journal, and the order of tasks is a pure function of the seed: a
-trainer that is started again comes to the same batches. With a staleness of 0 they are those of a
-training that does one thing after the other.
+Everything is read from the journal, and the order of tasks is a pure function of the seed, so that
+a restarted trainer comes to the same batches. With a staleness of 0, they are the batches of a
+training that rolls out and trains in turn.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ from holdfast.training.settings import TrainingSettings
 Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
 """A batch that is reserved and read before its step: the step, its rows and its groups."""
 Admitted = tuple[list[LedgerEntry], bool, int]
-"""The open groups; whether the stream is sealed; how many were just admitted."""
+"""The open groups, whether the stream is sealed, and how many groups were just admitted."""
 LOOK_SECONDS = 0.02
-"""Between two looks at a journal in which others are busy."""
+"""The wait between two looks at a journal that other processes use."""
 
 
 class PacedBatches(Batches):
@@ -62,7 +62,7 @@ class PacedBatches(Batches):
         status: StatusFile | None = None,
         report: Callable[[str], None] = lambda line: None,
     ):
-        """`tasks`: how many an epoch has."""
+        """`tasks` is the number of tasks in an epoch."""
         super().__init__(journal, consumer, stream, training)
         self.pool = DataPool(
             journal, consumer.run, bound=pipeline.window(training.groups), consumer=consumer
@@ -75,7 +75,7 @@ class PacedBatches(Batches):
         self._clock = asyncio.get_running_loop().time
         self._lags: dict[str, Lag | None] = {}
         self._passed: set[int] = set()
-        """Stragglers that no step waits for any more."""
+        """Stragglers for which no step waits any more."""
         self._stuck_since: float | None = None
         self._ready_since: dict[int, float] = {}
         self._idle = self._unused = self._too_old = 0.0
@@ -117,7 +117,7 @@ class PacedBatches(Batches):
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """The first groups in the order of tasks that are neither trained nor dismissed."""
+        """Returns the first groups in the order of tasks that are neither trained nor dismissed."""
         began, looked = self._clock(), 0.0
         if (ahead := await self._take_ahead(step)) is not None:
             self._idle += self._clock() - began
@@ -151,8 +151,8 @@ class PacedBatches(Batches):
     # --- looking ahead
 
     async def _look_ahead(self, step: int) -> Ahead | None:
-        """While a step is trained, the next batch is reserved and read, if it is whole already:
-        what a step is made of does not depend on when it is looked at."""
+        """Reserves and reads the next batch while a step is trained, as soon as it is whole. The
+        groups of a step do not depend on when it is looked at."""
         changes = self._journal.changes
         while True:
             seen, looked = changes.count, self._clock()
@@ -171,14 +171,14 @@ class PacedBatches(Batches):
             await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
 
     async def _take_ahead(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
-        """What was found, and the admission of what there is room for, which is not waited for:
-        it is durable before the next batch is."""
+        """Returns the batch that was found ahead, or None. Starts the next admission without
+        waiting for it; it becomes durable before the next batch is taken."""
         task, self._ahead = self._ahead, None
         if task is None:
             return None
         if not task.done():
             await end_task(task)
-        # What went wrong there, goes wrong again where it can be dealt with.
+        # An error there comes again in the step itself, which handles it.
         if task.cancelled() or task.exception() is not None or (found := task.result()) is None:
             return None
         of, rows, groups = found
@@ -217,7 +217,7 @@ class PacedBatches(Batches):
         return min(WAIT_SECONDS, max(left, LOOK_SECONDS))
 
     async def _admitted(self, step: int) -> Admitted:
-        """After the admission of what there is room for."""
+        """Admits as many tasks as there is room for. Returns the result."""
         if self._admission is not asyncio.current_task():
             await self._end_admission()
         entries = await self.pool.open(step=step)
@@ -226,7 +226,7 @@ class PacedBatches(Batches):
             return entries, True, 0
         admitted = progress.planned // self._consumer.run.spec.samples
         steps_left = self._settings.trainer.steps - step + 1
-        # What no step will need is not sampled.
+        # Groups that no step will need are not sampled.
         room = min(self.pool.bound, steps_left * self._groups) - len(entries)
         if self._last_group is not None:
             room = min(room, self._last_group - admitted)
@@ -239,7 +239,8 @@ class PacedBatches(Batches):
         return entries, False, max(room, 0)
 
     def _before(self, entries: Sequence[LedgerEntry], step: int, *, is_sealed: bool) -> int | None:
-        """Below which ordinal the groups of the step are, if all that it waits for is settled."""
+        """Returns the ordinal below which the groups of the step lie, or None if the step must wait
+        for a group."""
         waiting = [entry for entry in entries if entry.step is None]
         needed = self._groups - (len(entries) - len(waiting))
         if needed <= 0:
@@ -259,7 +260,8 @@ class PacedBatches(Batches):
     def _look_for_stragglers(
         self, waiting: Sequence[LedgerEntry], due: Sequence[LedgerEntry], needed: int
     ) -> None:
-        """Passes by what is due and not settled, when the step could long be made of others."""
+        """Passes by the due groups that are not settled, if other groups could have filled the step
+        for `straggler_seconds`."""
         if sum(map(_is_ready, waiting)) < needed:
             self._stuck_since = None
             return
@@ -337,13 +339,13 @@ def _is_ready(entry: LedgerEntry) -> bool:
 
 
 def _length(groups: Sequence[TrainingGroup]) -> float:
-    """The mean number of sampled tokens: a bias against long trajectories is seen in it."""
+    """Returns the mean number of sampled tokens. It shows a bias against long trajectories."""
     count = sum(len(group.trajectories) for group in groups)
     return sampled_tokens(groups) / count if count else 0.0
 
 
 class Lag(Struct, frozen=True):
-    """In steps, of the newest and of the oldest sampled token."""
+    """How many steps the newest and the oldest sampled token of a group are behind."""
 
     newest: int
     oldest: int
@@ -358,14 +360,15 @@ class PublishedVersions:
         self._known: dict[str, WeightVersion] = {}
 
     async def in_force(self, step: int) -> WeightVersion | None:
-        """The newest one that `step` (its optimizer step) has made."""
+        """Returns the newest version that the optimizer step `step` has made, or None."""
         found = await self._journal.versions(self._run)
         self._known = {version.name: version for version in found}
         made = [version for version in found if version.step == step]
         return made[-1] if made else None
 
     def lag(self, group: TrainingGroup, now: WeightVersion) -> Lag | None:
-        """None if a token's version is unknown, or if nothing was sampled."""
+        """Returns how far a group is behind. None if a token's version is unknown or no token was
+        sampled."""
         spans = [
             span
             for trajectory in group.trajectories
@@ -386,7 +389,7 @@ class PublishedVersions:
 
 
 def widest(lags: Iterable[Lag | None]) -> Lag | None:
-    """Over all of a batch."""
+    """Returns the lag over all groups of a batch."""
     known = [lag for lag in lags if lag is not None]
     if not known:
         return None

@@ -1,8 +1,10 @@
-"""A part as a child process: this Python, a session and a log of its own, pipes that are read.
+"""A part as a child process: this Python, with a session and a log of its own, and pipes that are
+read.
 
-It ends with its parent, however that ends: its stdin is a pipe that closes with it. When it has
-ended, nothing of its process group is left. What it had started in a group or a session of its own
-may live on, and hold its pipes: nobody waits for that, and its output is still read.
+It ends whenever its parent ends, because its stdin is a pipe that closes with the parent. When it
+has ended, no process of its process group is left. A process that it started in another group or
+session may live on and hold its pipes. The supervisor does not wait for such a process, but still
+reads its output.
 """
 
 import asyncio
@@ -24,10 +26,10 @@ from holdfast.pipeline.settings import RestartPolicy
 
 LAST_LINES = 20
 READ_SECONDS = 2.0
-"""Seconds for reading what a part wrote before its end. It takes longer only if another process
-holds its pipe."""
+"""Seconds to read what a part wrote before its end. More are needed only if another process holds
+its pipe."""
 KILL_SECONDS = 10.0
-"""Seconds for the end of a killed process. It takes longer only if the kernel cannot end it."""
+"""Seconds for the end of a killed process. More are needed only if the kernel cannot end it."""
 _STREAMS = ("stdout", "stderr")
 
 
@@ -40,7 +42,8 @@ class PipelinePart(Struct, frozen=True):
 
 
 class ChildProcess:
-    """One life of a part. `on_line` gets its lines in the loop: the stream's name and the text."""
+    """One life of a part. `on_line` is called in the event loop with each line: the name of the
+    stream and the text."""
 
     def __init__(self, part: PipelinePart, on_line: Callable[[str, str], None]):
         self._part = part
@@ -57,12 +60,12 @@ class ChildProcess:
 
     @property
     def last_line(self) -> str:
-        """The last thing that it wrote to stderr; "" for nothing."""
+        """The last line that the part wrote to stderr; "" if there is none."""
         return next((line for line in reversed(self._last) if line.strip()), "")
 
     def start(self) -> None:
         with ExitStack() as opened:
-            # Before the process: where they cannot be opened, nobody is left behind.
+            # Open logs first: if one cannot be opened, no process is left behind.
             logs = [opened.enter_context(open_log(self._part.log)) for _ in _STREAMS]
             self._process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 list(self._part.command),
@@ -86,8 +89,8 @@ class ChildProcess:
         return thread
 
     def _read(self, name: str, pipe: IO[bytes], log: IO[bytes]) -> None:
-        """Reads all the time, because a child with a full pipe would stand still. Closes both,
-        which nobody else may while it reads."""
+        """Reads a pipe into the log without a pause, because a child with a full pipe would stand
+        still. Closes pipe and log, which no other code may close meanwhile."""
         with pipe, log:
             for line in pipe:
                 with suppress(OSError):  # A full disk is no reason to stop reading.
@@ -117,13 +120,13 @@ class ChildProcess:
             self._ended.set_result(code)
 
     async def wait(self) -> int:
-        """Its exit status, when its output has been read: to the end, or for a while where another
-        process holds its pipes. Below 0: the signal."""
+        """Returns the exit status, below 0 for a signal. The output has been read by then: to its
+        end, or for a while if another process holds the pipes."""
         return await asyncio.shield(self._ended)
 
     async def end(self, *, within: float) -> int:
-        """SIGTERM, and SIGKILL after so many seconds: everything acknowledged is durable. What not
-        even that ends within a while is left behind."""
+        """Sends SIGTERM, and SIGKILL after `within` seconds. Acknowledged work is durable by then.
+        A process that survives even SIGKILL for a while is left behind."""
         self._signal(signal.SIGTERM)
         with suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), within)
@@ -144,23 +147,23 @@ class ChildProcess:
 
 
 def is_crash(code: int, *, final: Sequence[int]) -> bool:
-    """Whether another start may help: it was killed, or failed by something that passes. `final`
-    are the exit codes of what will be the same again."""
+    """Returns whether another start may help, because the part was killed or its failure may pass.
+    `final` has the exit codes of failures that would repeat."""
     return code != 0 and code not in final
 
 
 class Restarts:
-    """Of one part, through all its lives."""
+    """The restarts of one part through all its lives."""
 
     def __init__(self, policy: RestartPolicy):
         self._policy = policy
         self._crashes: deque[float] = deque()
         self.count = 0
-        """So far."""
+        """The number of restarts so far."""
 
     def after_crash(self) -> float | None:
-        """Seconds until the start that follows the crash of this moment, which is counted as one;
-        None: there is none any more."""
+        """Counts a crash at this moment. Returns the seconds until the next start, or None if there
+        is none."""
         now = time.monotonic()
         self._crashes.append(now)
         while self._crashes[0] < now - self._policy.within:
@@ -171,11 +174,11 @@ class Restarts:
 
 
 def last_cause(cause: str, restarts: int) -> str:
-    """Of a part that is not started again."""
+    """Returns the cause of a part that is not started again."""
     return f"{cause} (and so {restarts} times before)"
 
 
 def how_ended(name: str, code: int) -> str:
-    """The exit status of a part in words."""
+    """Describes the exit status of a part in words."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
     return f"the {name} {how}"

@@ -1,9 +1,9 @@
 """The engine of a supervisor: the embedded one, or a vLLM that is started here. Whenever it starts,
 it serves the newest published weights.
 
-A trainer that dies takes no engine with it, and a rollouter that dies neither: requests of the
-other side go on. An engine that dies is started again at its address, by the policy of restarts:
-calls wait until it is back, and go on.
+The death of a trainer or a rollouter does not end the engine, and requests of the other part
+continue. If the engine dies, it is started again at its address, by the policy of restarts. Calls
+wait until it is back, and then continue.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import ENGINE_LOG, WEIGHTS
 
 UNPUBLISHED = "unpublished"
-"""The version of the model before a trainer has published it: nobody samples by it."""
+"""The version of the model before a trainer has published it. No rollout samples with it."""
 Served = tuple[Path, str]
-"""The folder of a version, and its name."""
+"""The folder of a version and its name."""
 
 
 async def newest_version(address: str, run: str, *, folder: Path) -> Served | None:
-    """The newest version of the run whose weights are in the training's folder, if any."""
+    """Returns the newest version of the run whose weights are in the training's folder, or None."""
     if "://" not in address and not Path(address).exists():
         return None
     journal = open_journal(address)
@@ -57,7 +57,8 @@ class SupervisedEngine:
     ):
         self.restarts = Restarts(policy)
         self.keeper: asyncio.Task[str]
-        """While it is served. Done when the engine is lost: its result is the reason."""
+        """Runs while the engine is served. It is done when the engine is lost; its result is the
+        reason."""
         self._model = model
         self._newest = newest
         self._folder = folder
@@ -86,7 +87,8 @@ class SupervisedEngine:
             await asyncio.to_thread(self._engine.stop)
 
     async def _start_first(self) -> None:
-        """A child that dies before it serves may have been killed; one that is refused was not."""
+        """Starts the engine for the first time. If it died before it served, it may have been
+        killed, and is started again by the policy of restarts."""
         while True:
             try:
                 return await self._start()
@@ -102,7 +104,7 @@ class SupervisedEngine:
         await self._engine.start_in_thread()
 
     async def _keep_alive(self) -> str:
-        """Returns why it is not started again."""
+        """Starts the engine again whenever it ends. Returns the reason when it is given up."""
         cause = await self._ended()
         while await self._wait_to_start(cause):
             try:
@@ -113,12 +115,12 @@ class SupervisedEngine:
         return last_cause(cause, self.restarts.count)
 
     async def _ended(self) -> str:
-        """Returns, when it has ended, how it did."""
+        """Waits until the engine has ended. Returns how it ended."""
         await self._engine.wait_ended()
         return how_ended("engine", await asyncio.to_thread(self._engine.stop))
 
     async def _wait_to_start(self, cause: str) -> bool:
-        """Returns when it is to be started again, or at once whether it is not."""
+        """Waits for the next start and returns True, or returns False at once if there is none."""
         wait = self.restarts.after_crash()
         if wait is None:
             return False

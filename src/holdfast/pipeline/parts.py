@@ -1,7 +1,7 @@
-"""The parts of a pipeline: a rollouter or a trainer alone, or both in one process.
+"""The parts of a pipeline: a rollouter, a trainer, or both in one process.
 
-Two processes that work on one run share nothing but the journal and the engines: either may end
-and come back, in any order, on any machine that reaches both.
+Two processes that work on one run share only the journal and the engines. Either may end and come
+back, in any order, on any machine that reaches both.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ TRAINER_PART, ROLLOUTER_PART = "trainer", "rollouter"
 LOOK_SECONDS = 0.1
 STATUS_SECONDS = 0.5
 COMMIT_SECONDS = 0.01
-"""Between two looks at SQLite's log, each of which costs microseconds."""
+"""The wait between two looks at SQLite's log. A look costs microseconds."""
 SAME_TICK = 0.05
-"""Two writes may bear the same time, and leave the file as long as it was."""
+"""Two writes within this time may leave the file with the same time and length."""
 
 
 def assembly(
@@ -56,7 +56,8 @@ def assembly(
     rolls_out: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> "Assembly":
-    """A training that is put together as a pipeline; `tasks`: how many an epoch has."""
+    """Returns the parts of a training that works as a pipeline. `tasks` is the number of tasks in
+    an epoch."""
     from holdfast.training.run.train import Assembly
 
     def open_batches(
@@ -92,10 +93,9 @@ async def train_async(
     report: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> "TrainingReport":
-    """`holdfast.train`, with rollouts that go on while the model is trained, in this process.
-
-    `options` are those of `holdfast.train`. Raises `UsageError` for bad input before anything is
-    sampled or written."""
+    """Trains like `holdfast.train`, with rollouts that continue in this process while the model is
+    trained. `options` are those of `holdfast.train`. Raises `UsageError` for bad input before
+    anything is sampled or written."""
     from holdfast.training.run.train import train
 
     training, listed = training_settings_from(settings), await load_tasks(tasks)
@@ -114,7 +114,7 @@ async def train_async(
 
 @asynccontextmanager
 async def shared_journal(address: str) -> AsyncIterator[Journal]:
-    """A journal in which another process works, too: its commits are noticed at once."""
+    """Opens a journal that another process writes too, and notices its commits at once."""
     journal = open_journal(address)
     try:
         async with in_background(notice_commits(address, journal.changes), name="commits"):
@@ -133,8 +133,8 @@ async def roll_out(
     report: Callable[[str], None],
     stop: Stop,
 ) -> Ending | None:
-    """A rollouter alone: waits for the run, which its trainer makes, and works until it is sealed.
-    None when it was stopped before there was a run."""
+    """Rolls out without training: waits until the trainer has made the run, and works until the run
+    is sealed. Returns None if it was stopped before the run existed."""
     renderer = renderer_for(model)
     spec = structs.replace(plan.spec, model=TRAINED_MODEL, renderer=renderer.name)
     run = await _find_run(journal, spec, stop, report)
@@ -177,8 +177,8 @@ def _check_tokens(connection: Connection, address: EngineAddress) -> None:
 async def _find_run(
     journal: Journal, spec: RunSpec, stop: Stop, report: Callable[[str], None]
 ) -> Run | None:
-    """The run, when its trainer has made it, or has taken other code, which it may until
-    something is trained."""
+    """Waits for the run. The trainer first has to make it, or to adopt changed code, which it may
+    do until something is trained. Returns None if a stop is requested."""
     is_reported = False
     while not stop.requested:
         seen = journal.changes.count
@@ -211,11 +211,13 @@ def _numbers(progress: RolloutProgress) -> Mapping[str, float]:
 
 
 async def notice_commits(address: str, changes: Changes, *, every: float = COMMIT_SECONDS) -> None:
-    """For ever: notifies `changes` after each commit to the SQLite journal at `address`. For other
-    journals it does nothing: they have ways of their own.
+    """Notifies `changes` after each commit to the SQLite journal at `address`, for ever. Does
+    nothing for other journals, which notify by themselves.
 
-    A journal wakes its own process at once, and looks every second for what others did. Two
-    processes that hand work to each other would wait for most of that second each time."""
+    A journal wakes its own process at once, but looks only every second for commits of other
+    processes. Two processes that hand work to each other would wait for most of that second each
+    time.
+    """
     if "://" in address:
         return
     path, seen, until = f"{address}-wal", None, 0.0

@@ -1,10 +1,11 @@
-"""DataPool: the groups of a training between those who roll out and those who train.
+"""DataPool: the groups of a training, between the rollouts and the trainer.
 
-A view of the journal, with no store of its own: whoever opens it, in whatever process, sees the
-same. It has a bound, and nothing that is in it is ever dropped to make room: who submits waits.
-The bound holds for all who submit to one `DataPool`; others look for themselves, each in its own
-process, and each may exceed it by one submission.
-Training and validation are channels of their own; nothing gets from one into the other.
+It is a view of the journal without a store of its own: every process that opens it sees the same.
+It has a bound, and never drops a group to make room: a submission waits. The bound holds for all
+submissions through one `DataPool`. Other processes check the bound by themselves, and each may
+exceed it by one submission.
+
+Training and validation are separate channels. No group of one gets into the other.
 """
 
 import asyncio
@@ -37,11 +38,12 @@ from holdfast.training.report import HELD_OUT
 
 POLL_SECONDS = 1.0
 READY = "ready"
-"""The ledger's word for a group that is settled and not taken."""
+"""The ledger's word for a group that is settled but not taken."""
 
 
 class PoolFull(HoldfastError):
-    """There was no room for a submission in time. Nothing was submitted, and nothing dropped."""
+    """A submission found no room in time. Its tasks were not submitted, and no group was
+    dropped."""
 
 
 class PoolChannel(StrEnum):
@@ -64,18 +66,18 @@ class LastStep(Struct, frozen=True):
 
 
 class PoolStats(Struct, frozen=True):
-    """What is in the pool, in groups."""
+    """The contents of the pool, in groups."""
 
     bound: int
     admitted: int
     rolling_out: int
     ready: int
-    """Settled, and not taken yet."""
+    """Groups that are settled but not taken."""
     taken: int
-    """In a step that no checkpoint holds yet."""
+    """Groups in a step that no checkpoint holds yet."""
     trained: int
     dismissed: dict[str, int]
-    """By reason."""
+    """Dismissed groups by reason."""
     is_sealed: bool
 
     @property
@@ -84,15 +86,16 @@ class PoolStats(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes any more, and a checkpoint holds what was taken."""
+        """Whether no more groups will come and a checkpoint holds every group that was taken."""
         return self.is_sealed and not (self.rolling_out or self.taken)
 
 
 class DataPool:
-    """The pool of one training run. `consumer` is who trains; without it, nothing can be taken."""
+    """The pool of one training run. `consumer` is the trainer; without it, no group can be
+    taken."""
 
     def __init__(self, journal: Journal, run: Run, *, bound: int, consumer: Consumer | None = None):
-        """`bound`: how many groups may be in the pool, from their submission until they are
+        """`bound` is the most groups in the pool. A group counts from its submission until it is
         trained or dismissed."""
         check_whole("bound", bound, least=1)
         self._journal = journal
@@ -107,11 +110,12 @@ class DataPool:
     # --- in
 
     async def submit(self, tasks: Sequence[Task], *, wait: float | None = None) -> int:
-        """Admits tasks, all or none, as soon as there is room for them; how many were new.
+        """Admits all tasks as soon as there is room for them. Returns how many were new.
 
-        The same task again is the same submission, and takes no room; another content under the
-        same id is a `UsageError`. `PoolFull` when there was no room for `wait` seconds; None: it
-        waits for as long as it takes."""
+        A repeated task counts as the same submission and takes no room. Raises `UsageError` for
+        another content under the same id, and `PoolFull` if there is no room within `wait` seconds.
+        With None, there is no limit.
+        """
         clock = asyncio.get_running_loop().time
         deadline = None if wait is None else clock() + wait
         if len(tasks) > self.bound:
@@ -121,8 +125,8 @@ class DataPool:
             )
         while True:
             seen = self._journal.changes.count
-            # Nobody else may take the room between the look and the admission. Who waits for room
-            # holds up nobody.
+            # No other submission may take the room between the look and the admission. A wait for
+            # room does not hold the lock.
             async with self._submitting:
                 fresh = {task.id for task in tasks} - await self._known()
                 if await self._may_submit(len(fresh)):
@@ -140,7 +144,7 @@ class DataPool:
     async def _may_submit(self, fresh: int) -> bool:
         if not fresh or len(await self.open()) + fresh <= self.bound:
             return True
-        # A sealed run refuses what is new: no room would help.
+        # A sealed run refuses new tasks, so that room would not help.
         return (await self._journal.progress(self._run)).sealed
 
     async def _known(self) -> set[str]:
@@ -149,7 +153,8 @@ class DataPool:
         return self._names
 
     async def seal(self) -> None:
-        """Ends the stream: after a last, smaller batch comes its end. Sealing again is no error."""
+        """Ends the stream. A last batch may be smaller; after it, a batch has `ended`. Sealing
+        again is no error."""
         await self._journal.seal(self._run)
 
     # --- out
@@ -157,8 +162,9 @@ class DataPool:
     async def next_batch(
         self, step: int, *, groups: int, wait: float = 0.0, before: int | None = None
     ) -> Batch:
-        """As the journal's: whole groups, reserved for the step; the same ones when asked again. A
-        sealed pool gives its rest, and then a batch that has `ended`."""
+        """Returns whole groups that are reserved for the step, as the journal's `next_batch` does.
+        The same step gets the same groups again. A sealed pool gives its remaining groups, and then
+        a batch that has `ended`."""
         if self._consumer is None:
             raise UsageError("only who consumes the run takes batches: give DataPool a consumer")
         return await self._journal.next_batch(
@@ -168,8 +174,9 @@ class DataPool:
     # --- looking
 
     async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
-        """The groups that are neither trained nor dismissed, in the order of tasks. With `step`,
-        groups of earlier steps count as trained. Its cost grows with the open groups only."""
+        """Returns the groups that are neither trained nor dismissed, in the order of tasks. With
+        `step`, groups of earlier steps count as trained. Its cost grows only with the open
+        groups."""
         ledger_entries = await self._ledger(self._first)
         ended = 0
         while ended < len(ledger_entries) and ledger_entries[ended].end is not GroupEnd.OPEN:
@@ -186,8 +193,9 @@ class DataPool:
     async def get_last_step(
         self, trajectory: TrajectoryKey | str, channel: PoolChannel | str = PoolChannel.TRAINING
     ) -> LastStep | None:
-        """The last durable step of a trajectory, also of one that is running; None before its
-        first. `trajectory` is RUN/TASK/SAMPLE; one of the other channel is a `UsageError`."""
+        """Returns the last durable step of a trajectory, which may still be running; None before
+        its first step. `trajectory` is RUN/TASK/SAMPLE. Raises `UsageError` if the channel has no
+        such trajectory."""
         row = await self._find(str(trajectory), as_declared("channel", channel, PoolChannel))
         records = await self._journal.history(row.id)
         history = History(records)
@@ -229,7 +237,7 @@ class DataPool:
         return [run for run in stored_runs if run is not None]
 
     async def stats(self) -> PoolStats:
-        """It costs as much as the run has groups."""
+        """Counts the groups of the pool. Its cost grows with all groups of the run."""
         entries = await self._ledger(0)
         ends = Counter(entry.end for entry in entries)
         steps = Counter(entry.reason for entry in entries if entry.end is GroupEnd.OPEN)

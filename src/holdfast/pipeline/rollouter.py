@@ -1,8 +1,9 @@
-"""Rollouter: the engine over a stream that others fill. It works, and ends when that is sealed.
+"""Rollouter: the engine over a stream that another process fills. It ends when the stream is sealed
+and settled.
 
-It samples only from replicas whose weights the trainer has recorded as checked (`WeightGate`), and
-nothing while the trainer trains steps again after a restore: what is admitted belongs to a later
-step than the weights of these.
+It samples only from replicas whose weights the trainer has recorded as checked (`WeightGate`).
+While the trainer trains steps again after a restore, it does not sample, because the admitted tasks
+belong to a later step than the weights of those steps.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from holdfast.training.settings import training_of
 from holdfast.weights.records import JournalRecords
 
 LOOK_SECONDS = 1.0
-"""Between two looks at a trainer that is waited for."""
+"""The wait between two looks at a trainer that is late."""
 WAITING = "waiting until the trainer has trained again what it had trained, and sent its weights"
 
 
@@ -55,8 +56,8 @@ class Rollouter:
         self._on_joined = on_joined
 
     async def work(self, run: Run) -> Ending:
-        """Returns when the stream has ended or a stop was requested; what is in flight is durable
-        then, up to its last whole step."""
+        """Rolls out until the stream has ended or a stop is requested. On return, each trajectory
+        in flight is durable up to its last whole step."""
         policy = self._connection.policy
         if isinstance(policy, EnginePolicy):
             records = JournalRecords(self._journal, run)
@@ -74,8 +75,8 @@ class Rollouter:
         return await rollouts.work()
 
     async def _check_versions(self, policy: EnginePolicy) -> None:
-        """Raises `UsageError` for engines that say neither which weights sampled a token nor that
-        they were started anew: nobody could tell whose tokens they are."""
+        """Raises `UsageError` for engines that report neither which weights sampled a token nor
+        that they were restarted. The weights of their tokens would be unknown."""
         request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
         spans = (await policy.sample(request)).versions
         is_labelled = all(span.source is VersionSource.ENGINE for span in spans)
@@ -89,9 +90,9 @@ class Rollouter:
                 )
 
     async def _until_sent(self, run: Run, policy: EnginePolicy) -> bool:
-        """Waits until a replica has weights that the trainer sent. False where nothing is to be
-        sampled: the run is over, or to be stopped. Raises `EndpointDown` when the trainer has sent
-        none for as long as an outage may last."""
+        """Waits until a replica has weights that the trainer sent. Returns False if the run is over
+        or a stop is requested. Raises `EndpointDown` if the trainer sends no weights for as long as
+        an outage may last."""
         began, is_reported = time.monotonic(), False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:
             seen = self._journal.changes.count

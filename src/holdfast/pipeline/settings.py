@@ -1,4 +1,5 @@
-"""How far rollouts may be ahead of training, and how parts are restarted. Frozen; no torch."""
+"""How far rollouts may be ahead of training, and how parts are restarted. The values are frozen.
+Needs no torch."""
 
 import math
 import sys
@@ -14,24 +15,25 @@ from holdfast.training.settings import TrainingSettings
 
 
 class TooOld(StrEnum):
-    """What to do with a group whose oldest token is too many versions old."""
+    """The treatment of a group whose oldest token is too many versions old."""
 
     TRAIN = "train"
-    """With the correction of the objective; counted."""
+    """Trains the group with the correction of the objective, and counts it."""
     DISMISS = "dismiss"
-    """Counted with its lengths, and replaced."""
+    """Counts the group with its lengths, dismisses it and admits another."""
 
 
 class PipelineSettings(Struct, frozen=True, kw_only=True):
     """How far the two sides of a training may be apart. May change on a resume."""
 
     max_staleness: int = 1
-    """Versions that a sampled token may be behind the weights that are trained with it."""
+    """How many versions a sampled token may be behind the weights that are trained on it."""
     straggler_seconds: float = 600.0
-    """How long a step waits for a group that is due, while it could be made of others."""
+    """How many seconds a step waits for a group that is due, although other groups could fill the
+    step."""
     too_old: TooOld = TooOld.TRAIN
     epochs: int | None = None
-    """The stream ends after so many; None: with the last step."""
+    """The stream ends after so many epochs. With None, it ends with the last step."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -42,24 +44,24 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
             check_whole("epochs", self.epochs, least=1)
 
     def window(self, groups: int) -> int:
-        """How many groups may be admitted and not yet trained: each of them can still be trained
-        within the bound, if they are trained in the order of their admission."""
+        """Returns how many groups may be admitted but not yet trained. Each of them is trained
+        within the bound if they are trained in the order of their admission."""
         return (self.max_staleness + 1) * groups
 
     def last_group(self, tasks: int) -> int | None:
-        """How many groups the stream has in all; None: as many as are needed."""
+        """Returns the number of groups in the whole stream; None for as many as are needed."""
         return None if self.epochs is None else self.epochs * tasks
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """When a part that has crashed is started again: from what is durable, after a wait that grows
-    with each crash."""
+    """When a crashed part is started again. It continues from what is durable, after a wait that
+    grows with each crash."""
 
     restarts: int = 5
-    """At most so many `within` seconds."""
+    """The most restarts in any `within` seconds."""
     within: float = 600.0
     delay: float = 0.5
-    """Before the first of them."""
+    """The seconds before the first restart."""
     growth: float = 2.0
     longest: float = 30.0
 
@@ -72,7 +74,8 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name}={value!r} of a restart policy is not 0 or more")
 
     def wait(self, crashes: int) -> float | None:
-        """Seconds before the next start, after so many crashes `within` its time; None: no more."""
+        """Returns the seconds before the next start, after `crashes` crashes `within` its time;
+        None if there is no further start."""
         if crashes > self.restarts:
             return None
         return float(min(self.longest, self.delay * self._grown(max(crashes - 1, 0))))
@@ -108,8 +111,8 @@ def check_pipeline(pipeline: PipelineSettings, training: TrainingSettings, *, ta
 def adapted(
     pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int
 ) -> PipelineSettings:
-    """For a default staleness: 0 if the training is too short for it, or if its loss needs fresh
-    samples."""
+    """Returns settings for a default staleness. The staleness becomes 0 if the training is too
+    short for it or its loss needs fresh samples."""
     try:
         check_pipeline(pipeline, training, tasks=tasks)
     except UsageError:
@@ -118,8 +121,8 @@ def adapted(
 
 
 def corrected(pipeline: PipelineSettings, training: TrainingSettings) -> TrainingSettings:
-    """If samples may be stale, an objective without a correction gets a mask (IcePop), which leaves
-    out tokens whose probability has changed much."""
+    """Adds a mask (IcePop) to an objective without a correction if samples may be stale. The mask
+    leaves out tokens whose probability has changed much."""
     objective = training.trainer.objective
     if not pipeline.max_staleness or objective.correction is not None or training.loss:
         return training

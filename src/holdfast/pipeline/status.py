@@ -1,5 +1,5 @@
-"""The status of each part of a pipeline: a small file, written whole. `holdfast train --watch` and
-Prometheus read it; nothing depends on it."""
+"""The status of each part of a pipeline: a small file that is written whole. `holdfast train
+--watch` and Prometheus read it. No part depends on it."""
 
 import json
 import os
@@ -22,18 +22,18 @@ WRITE_SECONDS = 1.0
 
 
 class PartStatus(Struct, frozen=True):
-    """As it was read."""
+    """The status of a part, as read from its file."""
 
     part: str
     doing: str
     at: float
-    """When it was written, in seconds since the epoch."""
+    """The time of writing, in seconds since the epoch."""
     pid: int
     numbers: dict[str, float]
 
 
 class StatusFile:
-    """Writes the status of one part. A disk that is full is no reason to stop."""
+    """Writes the status of one part. A full disk does not stop the part."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -42,7 +42,8 @@ class StatusFile:
         self._doing = ""
 
     def update(self, numbers: Mapping[str, float], *, doing: str | None = None) -> None:
-        """Written at once where it does something else now, and once a second otherwise."""
+        """Updates the numbers. Writes the file at once if the part does something else now, and
+        otherwise at most once a second."""
         self._numbers |= numbers
         is_other = doing is not None and doing != self._doing
         self._doing = self._doing if doing is None else doing
@@ -67,7 +68,7 @@ class StatusFile:
 
 
 def read_status(folder: Path) -> list[PartStatus]:
-    """Of every part that ever wrote one; what cannot be read is left out."""
+    """Reads the status of every part that ever wrote one. Leaves out files that cannot be read."""
     part_statuses = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -81,7 +82,7 @@ def read_status(folder: Path) -> list[PartStatus]:
 
 
 class RolloutProgress(Progress):
-    """Counts, beside the rest, for how long nothing was rolled out."""
+    """Progress that also counts the seconds in which no trajectory was rolled out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,11 +113,12 @@ class RolloutProgress(Progress):
 
 
 SILENT_SECONDS = 10.0
-"""Seconds after which a status is old. A trainer writes none while it computes."""
+"""Seconds after which a status is old. A trainer writes no status while it computes."""
 
 
 async def pool_of(journal: Journal, name: str) -> DataPool:
-    """Raises `UsageError` for a run that is not there, or that is no training."""
+    """Opens the pool of a training. Raises `UsageError` if the run does not exist or is no
+    training."""
     run = await journal.find_run(name)
     if run is None:
         raise UsageError(f"the journal has no run {name!r}: give the --run of a training")
@@ -128,7 +130,7 @@ async def pool_of(journal: Journal, name: str) -> DataPool:
 def page(
     name: str, stats: PoolStats, parts: Sequence[PartStatus], versions: Sequence[str]
 ) -> list[str]:
-    """What there is to see now."""
+    """Returns the lines of the page."""
     dismissed = ", ".join(f"{count} {reason}" for reason, count in stats.dismissed.items())
     stream = "sealed" if stats.is_sealed else "open"
     over = "over, " if stats.is_over else ""
@@ -179,7 +181,8 @@ def _details(part: PartStatus) -> list[str]:
 
 
 async def watched_page(journal: Journal, name: str, *, folder: Path | None) -> list[str]:
-    """The page of the run `name`; what the parts say is in `folder`, if it is known."""
+    """Returns the page of the run `name`. The parts' own numbers come from `folder`, if it is
+    known."""
     pool = await pool_of(journal, name)
     run = await journal.find_run(name)
     assert run is not None, "pool_of has found it"
@@ -189,7 +192,7 @@ async def watched_page(journal: Journal, name: str, *, folder: Path | None) -> l
 
 
 def families(parts: Sequence[PartStatus], restarts: Mapping[str, int]) -> list[Family]:
-    """Each number of each part; what only grows is a counter."""
+    """Returns each number of each part as a metric. A number that only grows is a counter."""
     metrics = []
     for part in parts:
         for name, value in sorted(part.numbers.items()):

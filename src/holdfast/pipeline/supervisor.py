@@ -1,9 +1,9 @@
 """Supervisor: starts the parts of a pipeline, restarts those that crash, and ends them in order.
 
-Everything that matters is in the journal and in checkpoints, so a part that died is simply started
-again. The order of every end is: no more rollouts are begun, those in flight become durable, the
-step in hand is trained, saved and committed; then engines and journals are closed by who opened
-them.
+All state that matters is in the journal and in checkpoints, so that a dead part is simply started
+again. Every end has the same order. First, no more rollouts begin. Then the rollouts in flight
+become durable, and the step in hand is trained, saved and committed. Then each part closes the
+engines and journals that it opened.
 """
 
 import asyncio
@@ -24,23 +24,24 @@ from holdfast.pipeline.engine import SupervisedEngine
 from holdfast.pipeline.settings import RestartPolicy
 
 END_SECONDS = 120.0
-"""For one part to end with care, before it is killed."""
+"""Seconds for one part to end by itself before it is killed."""
 
 
 class PipelineEnding(Struct, frozen=True):
     """How a pipeline ended."""
 
     cause: str
-    """Why it ended early: the last line of the part that caused it; "" if all was done."""
+    """Why the pipeline ended early: the last line of the part that caused it; "" if all work was
+    done."""
     code: int
-    """The exit status of that part, 1 for an engine; 0 when all was done or a stop was requested.
-    """
+    """The exit status of that part, or 1 for an engine. 0 if all work was done or a stop was
+    requested."""
     restarts: dict[str, int]
-    """By part."""
+    """The number of restarts of each part."""
 
 
 class _Keeper:
-    """One part, through all its lives."""
+    """Keeps one part running through all its lives."""
 
     def __init__(self, part: PipelinePart, supervisor: "Supervisor"):
         self.part = part
@@ -52,7 +53,8 @@ class _Keeper:
         self._is_ending = False
 
     async def keep(self) -> bool:
-        """Until the part has done its work: True. False when it has not, and will not."""
+        """Keeps the part running. Returns True when the part has done its work, and False if it
+        never will."""
         while not self._is_ending:
             self.child = ChildProcess(self.part, self._on_line)
             self.child.start()
@@ -80,7 +82,7 @@ class _Keeper:
         self._supervisor.on_line(self.part.name, stream, text)
 
     async def end(self, task: "asyncio.Task[bool]") -> None:
-        """With care; a part that waits to be started again is not."""
+        """Ends the part in order. A part that waits for its next start is not started."""
         self._is_ending = True
         if self.child is not None and not task.done():
             await self.child.end(within=self._supervisor.end_seconds)
@@ -91,8 +93,9 @@ class _Keeper:
 class Supervisor:
     """Runs parts until their work is done. Use it once.
 
-    `parts` are in the order in which they end: who begins work before who completes it. Each ends
-    by itself, with 0, when the stream is sealed and its own share is done.
+    `parts` are in the order in which they end: a part that begins work comes before the part that
+    completes it. Each part ends by itself, with 0, when the stream is sealed and its own share is
+    done.
     """
 
     def __init__(
@@ -107,9 +110,9 @@ class Supervisor:
         report: Callable[[str], None] = lambda line: None,
         on_line: Callable[[str, str, str], None] = lambda part, stream, text: None,
     ):
-        """`final`: exit codes after which another start would end the same way. `engine`: what
-        the parts need; who serves it stops it. `on_line` gets each line of each part: (part,
-        stream, text)."""
+        """`final` has the exit codes after which another start would end the same way. `engine` is
+        the engine that the parts need; its caller stops it. `on_line` gets each line of each part:
+        (part, stream, text)."""
         self.policy = policy or RestartPolicy()
         self.final = final
         self.end_seconds = end_seconds
@@ -128,12 +131,12 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of the parts that were started."""
+        """The process ids of the parts that were started."""
         return {k.part.name: k.child.pid for k in self._keepers if k.child is not None}
 
     async def run(self) -> PipelineEnding:
-        """Returns when every part has done its work, or one of them never will, or the engine is
-        lost, or a stop is requested; no process of the parts is left."""
+        """Returns when every part has done its work, a part never will, the engine is lost, or a
+        stop is requested. No process of the parts is left then."""
         tasks = {
             keeper: asyncio.create_task(keeper.keep(), name=keeper.part.name)
             for keeper in self._keepers
@@ -146,7 +149,7 @@ class Supervisor:
         return PipelineEnding(cause, code, self.restarts)
 
     async def _watch(self, tasks: "dict[_Keeper, asyncio.Task[bool]]") -> tuple[str, int]:
-        """Why it ends early, and with which code, if it does."""
+        """Waits for the end. Returns why it came early, or "", and the exit code."""
         engine = [] if self._engine is None else [self._engine.keeper]
         while True:
             for keeper, task in tasks.items():

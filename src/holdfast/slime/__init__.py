@@ -7,12 +7,12 @@ Checked against slime's main of August 2026, which it needs (it is not on PyPI).
             --custom-reward-post-process-path holdfast.slime.post_process_rewards \
             --custom-config-path holdfast.yaml
 
-A rollout is a step of the ledger: asked for again, it is the same batch. slime's `save` commits,
-its `load` rewinds.
+A rollout is a step of the ledger, and is the same batch whenever slime asks for it again. slime's
+`save` commits, and its `load` rewinds.
 
-- `arguments`: What becomes of each argument of slime.
-- `config`: What the arguments of slime say about a run.
-- `rewards`: Normalizing rewards group by group, whatever their size.
+- `arguments`: How each argument of slime is treated.
+- `config`: The settings of a run, from slime's arguments.
+- `rewards`: Normalizing rewards group by group, whatever the size of a group.
 - `rollout`: `DataSource` and `generate_rollout`.
 """
 

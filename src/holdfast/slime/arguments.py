@@ -1,4 +1,4 @@
-"""What becomes of each argument of slime, and of each field of its evaluations."""
+"""How each argument of slime and each field of its evaluations is treated."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterable
@@ -169,7 +169,7 @@ EVALUATION = ArgumentTable(
 
 
 def check_arguments(args: Any) -> None:
-    """Raises `UsageError` for what cannot be followed, before anything is sampled."""
+    """Raises `UsageError` for an argument that cannot be followed, before anything is sampled."""
     values = vars(args)
     for name in values:
         if name.startswith("holdfast_") and name not in OWN:
@@ -185,7 +185,8 @@ def check_arguments(args: Any) -> None:
 
 
 def _defaults() -> dict[str, object]:
-    """Of slime's own arguments, by its parser. Megatron's and SGLang's are not among them."""
+    """Returns the defaults of slime's own arguments, from its parser. Megatron's and SGLang's are
+    not among them."""
     from slime.utils.arguments import get_slime_extra_args_provider
 
     parser = get_slime_extra_args_provider()(ArgumentParser(add_help=False, allow_abbrev=False))
@@ -194,5 +195,6 @@ def _defaults() -> dict[str, object]:
 
 
 def evaluations_of(args: Any) -> Iterable[Any]:
-    """slime's `EvalDatasetConfig`s, which hold what all of its arguments about evaluations say."""
+    """Returns slime's `EvalDatasetConfig`s, which combine all of its arguments about
+    evaluations."""
     return getattr(args, "eval_datasets", None) or ()

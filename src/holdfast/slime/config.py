@@ -1,9 +1,13 @@
-"""What the arguments of slime say about a run.
+"""The settings of a run, from slime's arguments.
 
-Names of ours are attributes of slime's arguments, which `--custom-config-path` sets from a YAML
-file: `holdfast_rollout` (FILE.py:NAME), `holdfast_scorer` (a NAME in that file, or FILE.py:NAME;
-`score` where there is one), `holdfast_journal`, `holdfast_run`, `holdfast_policy` (addresses, where
-it is not slime's own router), `holdfast_renderer` (a family, where it is not found out).
+Holdfast's own names are attributes of slime's arguments, set by `--custom-config-path` from a YAML
+file:
+
+- `holdfast_rollout`: FILE.py:NAME
+- `holdfast_scorer`: a NAME in that file, or FILE.py:NAME; by default `score`, if the file has it
+- `holdfast_journal` and `holdfast_run`
+- `holdfast_policy`: addresses of engines; by default slime's own router
+- `holdfast_renderer`: a family; by default it is detected
 """
 
 import logging
@@ -31,12 +35,12 @@ from holdfast.tasks.read import read_tasks
 
 _log = logging.getLogger("holdfast.slime")
 _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<end>-?\d*)\]")
-"""A part of a file, as slime writes it: `file.jsonl@[0:50]`."""
+"""A part of a file in slime's notation: `file.jsonl@[0:50]`."""
 POST_PROCESS = "holdfast.slime.post_process_rewards"
 
 
 class SlimeConfig(Struct, frozen=True):
-    """What of slime's arguments concerns rollouts."""
+    """The arguments of slime that concern rollouts."""
 
     journal: str
     run: str
@@ -45,16 +49,18 @@ class SlimeConfig(Struct, frozen=True):
     groups: int
     samples: int
     leaves_placeholders_out: bool
-    """Whether slime's rewards are normalized by ours."""
+    """Whether Holdfast's `post_process_rewards` normalizes the rewards."""
     layers: int | None = None
-    """Of the model, where slime replays the routes of experts (--use-rollout-routing-replay)."""
+    """The number of the model's layers if slime replays the routes of experts
+    (--use-rollout-routing-replay), otherwise None."""
     checkpoints: str | None = None
-    """Where slime saves them. A run belongs to the training with this folder: slime does not say
-    which weights its engines have."""
+    """The folder in which slime saves checkpoints. It identifies the training of a run, because
+    slime does not say which weights its engines have."""
 
 
 def config_of(args: Any) -> SlimeConfig:
-    """Raises `UsageError` for what would be trained wrongly, before anything is sampled."""
+    """Reads slime's arguments. Raises `UsageError` for arguments that would train wrongly, before
+    anything is sampled."""
     check_arguments(args)
     check_whole("--rollout-batch-size", args.rollout_batch_size, least=1)
     check_whole("--n-samples-per-prompt", args.n_samples_per_prompt, least=1)
@@ -75,7 +81,7 @@ def config_of(args: Any) -> SlimeConfig:
 
 
 def _journal(args: Any) -> str:
-    """The journal's path, whose folder must exist: a missing folder is a typo."""
+    """Returns the journal's path. Its folder must exist, because a missing folder is a typo."""
     where = str(getattr(args, "holdfast_journal", None) or "holdfast.db")
     check_address(where)
     if where != MEMORY and not is_server(where) and not Path(where).absolute().parent.is_dir():
@@ -107,7 +113,7 @@ def _urls(args: Any) -> tuple[str, ...]:
 def plan_of(
     args: Any, name: str, sampling: Sampling, *, samples: int, model: str, renderer: str
 ) -> RunPlan:
-    """The rollout and the scorer that the arguments name, as a run."""
+    """Plans a run of the rollout and the scorer that the arguments name."""
     rollout, scorer = _code(args)
     return plan_stream(
         name,
@@ -133,8 +139,8 @@ def training_sampling(args: Any) -> Sampling:
 
 
 def evaluation_sampling(args: Any, dataset: Any) -> Sampling:
-    """Of one data set. slime has filled in its own defaults, by `--eval-temperature` and the
-    like, or by the arguments of training."""
+    """Returns the sampling for one data set. slime has filled in its defaults from
+    `--eval-temperature` and similar arguments, or from the arguments of training."""
     training = training_sampling(args)
     return Sampling(
         max_tokens=dataset.max_response_len or training.max_tokens,
@@ -176,7 +182,7 @@ def _code(args: Any) -> tuple[Any, Any]:
 
 
 class TaskSource(Struct, frozen=True):
-    """A data set of slime's: where it is, its columns, and the longest prompt that it may have."""
+    """A data set of slime: its path, its columns, and the longest prompt that it may have."""
 
     path: str
     input_key: str
@@ -184,7 +190,7 @@ class TaskSource(Struct, frozen=True):
     max_prompt: int | None
 
     def tasks(self, renderer: Renderer, sampling: Sampling) -> list[Task]:
-        """Without the prompts that are too long, as slime leaves them out."""
+        """Reads the tasks. Leaves out prompts that are too long, as slime does."""
         columns = {"prompt": self.input_key}
         if self.label_key:
             columns["ground_truth"] = self.label_key

@@ -1,9 +1,9 @@
-"""Normalizing rewards group by group, whatever their size.
+"""Normalizing rewards group by group, whatever the size of a group.
 
-slime's own normalization takes rewards as a table of n columns; where groups are of unequal size,
-it takes the whole batch as one group, and a placeholder's 0 is part of every mean. This one goes by
-`group_index` and `rollout_id`: a trajectory counts once, however many branches it has, and what was
-aborted counts not at all.
+slime's own normalization reshapes rewards into a table of n columns. If groups differ in size, it
+takes the whole batch as one group, and the 0 of a placeholder enters every mean. This normalization
+uses `group_index` and `rollout_id`: a trajectory counts once, however many branches it has, and an
+aborted trajectory does not count.
 """
 
 import math
@@ -19,7 +19,8 @@ _SCALED = ("grpo", "gspo", "cispo")
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """For `--custom-reward-post-process-path`: the raw rewards, and those for training."""
+    """Returns the raw rewards and the rewards for training, for
+    `--custom-reward-post-process-path`."""
     wants = "post_process_rewards wants the Samples of slime, as a list"
     samples = listed(samples, wants, lambda item: hasattr(item, "get_reward_value"))
     raw = [_reward(args, sample) for sample in samples]

@@ -1,8 +1,8 @@
 """`DataSource` and `generate_rollout`.
 
-The tasks of a rollout are a pure function of its id: there is no cursor that could run ahead of
-what was trained. A batch is reserved in the ledger under its id, also while slime prefetches the
-next one; `save` commits what the checkpoint holds, and `load` gives back the rest.
+The tasks of a rollout are a pure function of its id, so that no cursor can run ahead of the trained
+rollouts. The ledger reserves a batch under its id, even while slime prefetches the next batch.
+`save` commits the groups that the checkpoint holds, and `load` returns the rest.
 """
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -72,8 +72,8 @@ class DataSource:
         )
 
     def add_samples(self, samples: list[list[Any]]) -> None:
-        """Nothing is ever put back as a prompt, a placeholder least of all: what is unfinished goes
-        on from the journal."""
+        """Accepts only an empty list. Unfinished samples are never put back as prompts, because
+        they continue from the journal."""
         if samples:
             raise UsageError(
                 "samples are not put back into holdfast.slime.DataSource: unfinished rollouts go "
@@ -81,8 +81,8 @@ class DataSource:
             )
 
     def save(self, rollout_id: int) -> None:
-        """slime's checkpoint of that rollout is on disk. Raises for a rollout that was never given,
-        because untrained groups would count as trained."""
+        """Commits, because slime's checkpoint of that rollout is on disk. Raises `UsageError` for a
+        rollout that was never given, because untrained groups would count as trained."""
         check_whole("rollout_id", rollout_id, least=0)
         stream = self._training()
         last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
@@ -94,7 +94,7 @@ class DataSource:
         self._call(stream.commit(rollout_id + 1))
 
     def load(self, rollout_id: int | None = None) -> None:
-        """slime continues after the checkpoint of that rollout; later groups come again."""
+        """Rewinds to the checkpoint of that rollout. Groups of later rollouts come again."""
         done = -1 if rollout_id is None else rollout_id
         check_whole("rollout_id", done, least=-1)
         self._call(self._check_rollouts(done + 1))
@@ -105,8 +105,8 @@ class DataSource:
             self._check_begun(done)
 
     def _check_begun(self, done: int) -> None:
-        """Without checkpoints a training cannot continue, so the records belong to another
-        training."""
+        """Raises `UsageError` if training begins anew over the records of a training without
+        checkpoints. Such a training cannot continue, so that the records belong to another one."""
         if done < 0 and self._config.checkpoints is None and self.ledger():
             self.close()
             raise UsageError(
@@ -127,8 +127,8 @@ class DataSource:
         return self._call(self._training().roll_out(rollout_id + 1, tasks))
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
-        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, as a run of its own
-        without training."""
+        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, each as a run of its
+        own without training."""
         results = {}
         for dataset in evaluations_of(self._args):
             sampling = evaluation_sampling(self._args, dataset)
@@ -150,7 +150,7 @@ class DataSource:
         return self._config
 
     def ledger(self) -> list[LedgerEntry]:
-        """What became of each group."""
+        """Returns the ledger's entry of each group."""
         return self._call(self._training().ledger())
 
     def close(self) -> None:
@@ -163,8 +163,8 @@ class DataSource:
     # --- opening
 
     async def _check_rollouts(self, done: int) -> None:
-        """Checks that the checkpoint's rollouts are those of this run, with the same number of
-        groups each, in this journal."""
+        """Raises `UsageError` if the checkpoint's rollouts are not those of this run in this
+        journal, with the same number of groups each."""
         if self._config.run in self._streams:
             ledger = await self._streams[self._config.run].ledger()
         else:
@@ -188,7 +188,8 @@ class DataSource:
             )
 
     def _training(self, done: int | None = None) -> RolloutStream:
-        """Without a `load`, training goes on after the last rollout that was committed."""
+        """Returns the stream of the training, opened at its first use. Without a `load`, training
+        continues after the last committed rollout."""
         config = self._config
         return self._opened(config.run, self._sampling, samples=config.samples, done=done)
 
@@ -225,7 +226,7 @@ class DataSource:
     async def _connect(
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
-        """slime's own engines: their pauses and weights are slime's business."""
+        """Connects to slime's own engines. slime handles their pauses and weights."""
         address = EngineAddress(
             urls=self._config.urls, is_trained=True, remedy="name it in holdfast_policy"
         )
@@ -247,7 +248,8 @@ async def _close(streams: Sequence[RolloutStream]) -> None:
 def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 ) -> list[Any] | dict[str, dict[str, Any]]:
-    """For `--rollout-function-path`: groups of slime's samples, the same for the same id."""
+    """Returns groups of slime's samples, for `--rollout-function-path`. The same id returns the
+    same groups."""
     if not isinstance(data_source, DataSource):
         raise UsageError(
             "holdfast.slime.generate_rollout takes its tasks from holdfast.slime.DataSource: name "
@@ -265,8 +267,9 @@ def generate_rollout(
 def slime_rows(
     groups: Sequence[StepGroup], config: SlimeConfig, *, rollout_id: int
 ) -> list[list[Any]]:
-    """Placeholders, unequal groups and branches only where the rewards are normalized by ours. What
-    nobody scored is as if it had failed."""
+    """Converts groups to slime's rows. A trajectory without a reward counts as failed.
+    Placeholders, unequal groups and branches raise `NotTrainable` unless Holdfast normalizes the
+    rewards."""
     if not any(sample.reward is not None for group in groups for sample in group.samples):
         raise NotTrainable(
             f"no trajectory of rollout {rollout_id} has a reward: name a scorer (holdfast_scorer), "
@@ -327,8 +330,8 @@ def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> l
 
 
 def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
-    """By task: the mean of its trajectories that have a reward, or of all of them. A placeholder
-    gets it, so that it moves no mean that slime logs."""
+    """Returns the mean reward of each task, or of all trajectories if the task has no reward. A
+    placeholder gets this mean, so that it moves no mean that slime logs."""
     members = [{s.sample: s.reward for s in g.samples if s.reward is not None} for g in groups]
     everyone = [reward for group in members for reward in group.values()]
     return {
@@ -338,14 +341,15 @@ def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
 
 
 def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
-    """The data set's columns. A placeholder has no prompt."""
+    """Returns the data set's columns for a row. A placeholder has no prompt."""
     prompt: Any = "" if is_placeholder(row) else msgspec.to_builtins(task.messages)
     label = None if task.ground_truth is None else str(task.ground_truth)
     return {"prompt": prompt, "label": label}
 
 
 def _evaluation(groups_by_name: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
-    """A failed member has no reward, and is in no mean."""
+    """Returns the results of an evaluation. A failed trajectory has no reward and counts in no
+    mean."""
     results = {}
     for name, groups in groups_by_name.items():
         samples = [s for group in groups for s in group.samples if s.reward is not None]

@@ -1,8 +1,8 @@
-"""Advantages: how much better a trajectory was than what could be expected. Pure functions.
+"""Advantages: how much better a trajectory was than expected. Pure functions.
 
-A group is the rewards of one task's trajectories. `None` is a trajectory without a valid reward
-(it failed, or nobody scored it): it is in no mean and no deviation, and has no advantage. Groups
-may be of unequal size.
+A group has the rewards of one task's trajectories. `None` stands for a trajectory without a valid
+reward, because it failed or was not scored: it is in no mean and no deviation, and has no
+advantage. Groups may be of unequal size.
 """
 
 import math
@@ -17,15 +17,15 @@ from holdfast.records.encoding.declared import as_declared, check_fields
 from holdfast.records.errors import UsageError
 
 Rewards = Sequence[float | None]
-"""Of one group."""
+"""The rewards of one group."""
 EPSILON = 1e-6
-"""Keeps a division by a small deviation finite; the same as in verl (TRL: 1e-4)."""
+"""Keeps a division by a small deviation finite. verl has the same value (TRL: 1e-4)."""
 Returns = Sequence[Sequence[float] | None]
-"""Of one group: what each member earned from each of its turns on."""
+"""The returns of one group: for each member, its reward from each turn on."""
 
 
 class Baseline(StrEnum):
-    """What a reward is compared with."""
+    """The value that a reward is compared with."""
 
     GROUP = "group"
     """The mean of its group."""
@@ -37,14 +37,14 @@ class Baseline(StrEnum):
 
 
 class Scale(StrEnum):
-    """What the difference is divided by."""
+    """The divisor of the difference."""
 
     NONE = "none"
     GROUP_DEVIATION = "group_deviation"
     BATCH_DEVIATION = "batch_deviation"
     """The deviation of the differences over the whole batch, around their mean."""
     GROUP_MEAN = "group_mean"
-    """The mean reward of the group; a group whose mean is 0 has advantages of 0."""
+    """The mean reward of the group. If it is 0, the group's advantages are 0."""
 
 
 class Estimator(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Estimator(Struct, frozen=True):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether a group of one can only give advantages of zero."""
+        """Whether a group with one member can only have advantages of zero."""
         return self.baseline in (Baseline.GROUP, Baseline.LEAVE_ONE_OUT)
 
 
@@ -70,15 +70,17 @@ ESTIMATORS = {
     "reinforce++-baseline": Estimator(Baseline.GROUP, Scale.BATCH_DEVIATION),
     "maxrl": Estimator(Baseline.GROUP, Scale.GROUP_MEAN),
 }
-"""By the names that papers have for them."""
+"""The estimators by their names in papers."""
 
 
 def estimate(
     groups: Sequence[Rewards], estimator: Estimator = ESTIMATORS["grpo"]
 ) -> list[list[float | None]]:
-    """The advantages, in the shape of `groups`; None where the reward is None.
+    """Returns the advantages in the shape of `groups`, with None in place of each reward that is
+    None.
 
-    A group of one has nothing to be compared with: with a group's baseline, its advantage is 0.
+    With a group's baseline, a group of one has advantage 0, because it has no other member to be
+    compared with.
     """
     estimator = as_declared("estimator", estimator, Estimator)
     valid = _valid(groups)
@@ -97,7 +99,8 @@ def estimate(
 
 
 def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
-    """Of any kind of list and of number: arrays and tensors, too."""
+    """Returns the rewards that are not None, from any kind of list, array or tensor. Raises
+    `UsageError` for rewards that are not finite numbers."""
     try:
         valid = [[0.0 + reward for reward in group if reward is not None] for group in groups]
         wrong = [reward for group in valid for reward in group if not math.isfinite(reward)]
@@ -114,11 +117,12 @@ def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
 def estimate_by_turn(
     groups: Sequence[Returns], estimator: Estimator = ESTIMATORS["grpo"]
 ) -> list[list[list[float] | None]]:
-    """The advantage of each turn, in the shape of `groups`: at each turn number, the returns of a
-    group are compared as rewards are by `estimate`.
+    """Returns the advantage of each turn, in the shape of `groups`. At each turn number, the
+    returns of a group are compared as `estimate` compares rewards.
 
-    A member that ended before that turn stands with its last return, so that each is in every
-    baseline once. Where all turns of a member have the same return, this is `estimate`.
+    A member that ended before that turn takes part with its last return, so that each member is in
+    every baseline once. If all turns of every member have the same return, the result is that of
+    `estimate`.
     """
     turns = max((len(member) for group in groups for member in group if member), default=0)
     results: list[list[list[float] | None]] = [
@@ -141,7 +145,7 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
         return reward
     if kind is Baseline.BATCH:
         return reward - batch_mean
-    # Equal rewards differ from their mean by exactly 0, not by what rounding leaves.
+    # Equal rewards must differ from their mean by exactly 0, without a rounding error.
     if len(group) == 1 or min(group) == max(group):
         return 0.0
     difference = reward - statistics.fmean(group)
@@ -153,7 +157,7 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
 def _divisors(
     valid: Sequence[Sequence[float]], centred: Sequence[Sequence[float]], scale: Scale
 ) -> list[float]:
-    """The divisor of each group's differences; 0 for differences that must become 0."""
+    """Returns the divisor of each group's differences; 0 for differences that must become 0."""
     if scale is Scale.GROUP_DEVIATION:
         return [_deviation(group) + EPSILON for group in valid]
     if scale is Scale.GROUP_MEAN:
@@ -165,19 +169,21 @@ def _divisors(
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """With n - 1 in the denominator, as torch.std has it; of one value, 0."""
+    """Returns the standard deviation with n - 1 in the denominator, like torch.std; 0 for one
+    value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def is_informative(rewards: Rewards) -> bool:
-    """Whether the group can teach anything against its own mean: its valid rewards differ."""
+    """Returns whether the valid rewards of the group differ. Otherwise the group teaches nothing
+    against its own mean."""
     valid = [reward for reward in rewards if reward is not None]
     return len(valid) > 1 and min(valid) != max(valid)
 
 
 def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
-    """For rewards that were earned along a trajectory: at each place, the discounted sum of this
-    one and all that follow."""
+    """Returns, for each reward along a trajectory, the discounted sum of this reward and all later
+    ones."""
     if not 0 <= discount <= 1:
         raise UsageError(f"discount={discount!r} is no number from 0 to 1")
     total, sums = 0.0, []
@@ -188,8 +194,8 @@ def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float
 
 
 class OverlongPenalty(Struct, frozen=True):
-    """DAPO's soft punishment of long trajectories: nothing up to `length - margin` sampled tokens,
-    then growing to `-penalty` at `length`."""
+    """DAPO's soft punishment of long trajectories: 0 up to `length - margin` sampled tokens, then
+    growing to `-penalty` at `length`."""
 
     length: int
     margin: int
@@ -205,6 +211,6 @@ class OverlongPenalty(Struct, frozen=True):
             raise UsageError(f"overlong penalty={self.penalty!r} is not above 0")
 
     def apply(self, reward: float, tokens: int) -> float:
-        """`reward` of a trajectory in which `tokens` were sampled."""
+        """Returns the `reward` of a trajectory with `tokens` sampled tokens, less the penalty."""
         excess = tokens - (self.length - self.margin)
         return reward - self.penalty * min(max(excess / self.margin, 0.0), 1.0)

@@ -1,8 +1,9 @@
 """A batch: groups of trajectories as sequences with advantages and weights, ready to be packed.
 
-Infrastructure is never a gradient: a trajectory without a valid reward is in no baseline and in no
-loss. Each sampled token is trained once, and a trajectory weighs as one, however many branches it
-has. But for reading a group from the journal, everything is pure; nothing here needs torch.
+A failure of the infrastructure is never a gradient: a trajectory without a valid reward is in no
+baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the same,
+however many branches it has. Only `load_group` reads from the journal; the rest is pure. No torch
+is needed.
 """
 
 import asyncio
@@ -32,17 +33,17 @@ from holdfast.training.packing.rows import TokenSequence
 from holdfast.training.settings import TruncationPolicy
 
 _ROUNDING = 1e-9
-"""Of a sum of rewards."""
+"""A sum of rewards smaller than this counts as 0."""
 
 
 class TrainedTrajectory(Struct, frozen=True):
-    """One trajectory of a group: its branches share a reward."""
+    """One trajectory of a group. All its branches share one reward."""
 
     key: str
     reward: float | None
     samples: tuple[Sample, ...]
     metrics: Mapping[str, float] = {}
-    """The scorer's, beside the reward."""
+    """Further numbers from the scorer, beside the reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -54,13 +55,13 @@ class TrainedTrajectory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """The trained turns."""
+        """The number of trained turns."""
         return sum(len(_turn_starts(sample)) for sample in self.samples)
 
     def returns(self, reward: float, discount: float) -> list[float]:
-        """What was earned from each trained turn on, in the order of branches, if the trajectory
-        earned `reward` in all: what its environments gave, where they gave it, and the rest with
-        the last turn."""
+        """Returns the return of each trained turn, in the order of branches, for a trajectory that
+        earned `reward`. The rewards of its environments count at their turns, and the rest of
+        `reward` counts at the last turn."""
         earned: list[float] = []
         for sample in self.samples:
             starts = _turn_starts(sample)
@@ -77,7 +78,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
 
 class TrainingGroup(Struct, frozen=True):
-    """The samples of one task; only its valid members."""
+    """The valid samples of one task."""
 
     task: str
     trajectories: tuple[TrainedTrajectory, ...]
@@ -88,23 +89,23 @@ class TrainingGroup(Struct, frozen=True):
 
 
 class TrainedSequence(Struct, frozen=True):
-    """A branch of a trajectory, and what each of its trained tokens counts."""
+    """A branch of a trajectory, with the advantage and weight of its trained tokens."""
 
     tokens: TokenSequence
     engine_logprobs: Sequence[float]
-    """Of the trained tokens."""
+    """One for each trained token."""
     temperatures: Sequence[float]
     advantages: Sequence[float]
     weight: float
     is_fresh: bool = True
-    """Whether all of it was sampled by the weights that are trained, as far as anybody knows."""
+    """Whether every token with a known version was sampled by the weights that are trained."""
 
 
 async def load_group(
     journal: Journal, members: Sequence[TrajectoryRow], *, trained: bool = True
 ) -> TrainingGroup:
-    """A settled group as it is trained: its valid members, with samples that were checked. Those of
-    an evaluation (`trained=False`) may be sampled in any way."""
+    """Loads a settled group for training: its valid members, with samples that passed
+    `check_trainable`. For an evaluation (`trained=False`), that check is skipped."""
     task = members[0].key.task
     # Of every member: a wrong status would leave one out. At once: one after the other, most of the
     # time goes into changes between threads.
@@ -124,7 +125,7 @@ async def load_group(
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
-    """Samples as groups, in their order; placeholders and what has no reward are left out."""
+    """Groups samples by task, in their order. Leaves out samples that are marked to be removed."""
     members: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
         group = members.setdefault(sample.group, {})
@@ -153,10 +154,11 @@ def sequences_of(
     max_tokens: int | None = None,
     version: str | None = None,
 ) -> list[TrainedSequence]:
-    """Every branch that is trained, in order. `penalties` are taken off the rewards, in the shape
-    of the groups (a divergence from the reference, say). With a `discount`, a turn is credited with
-    what was earned from it on; without, every turn with the whole reward. A branch that is longer
-    than `max_tokens` is refused. `version`: the name of the weights that are trained."""
+    """Returns every branch that is trained, in order. `penalties` are subtracted from the rewards
+    and have the shape of the groups; one penalty is the divergence from a reference. With a
+    `discount`, each turn is credited with the rewards from that turn on, otherwise with the whole
+    reward. `version` is the name of the weights that are trained. Raises `UsageError` for a branch
+    that is longer than `max_tokens`."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -202,11 +204,12 @@ def _weighted(
 def sequence_weights(
     lengths: Sequence[Sequence[int]], mean: Mean, constant: int | None = None
 ) -> list[list[float]]:
-    """What each token of each sequence weighs: the loss of a step is the sum of weight × loss over
-    its tokens, however they are cut into micro-batches.
+    """Returns the weight of each token of each sequence. The loss of a step is the sum of weight ×
+    loss over its tokens, however they are cut into micro-batches.
 
-    `lengths` has the trained tokens of each sequence, by trajectory: one of several branches weighs
-    as one trajectory. A trajectory without trained tokens weighs nothing.
+    `lengths` has the trained tokens of each sequence, by trajectory. A trajectory with several
+    branches weighs as much as one with a single branch. A trajectory without trained tokens weighs
+    nothing.
     """
     totals = [sum(branches) for branches in lengths]
     trajectories = sum(total > 0 for total in totals)
@@ -243,7 +246,7 @@ def _advantages(
     *,
     discount: float | None,
 ) -> list[list[list[float] | None]]:
-    """Of each trained turn of each trajectory."""
+    """Returns the advantages of each trained turn of each trajectory."""
     advantages: list[list[list[float] | None]] = []
     if discount is None:
         for group, values in zip(groups, estimate(rewards, estimator), strict=True):
@@ -258,14 +261,15 @@ def _advantages(
 
 
 def _turn_starts(sample: Sample) -> list[int]:
-    """Where each of its trained turns begins; a sample that does not say is one turn."""
+    """Returns where each trained turn of the sample begins. A sample without trained turns in its
+    record counts as one turn."""
     if not any(sample.loss_mask):
         return []
     return [turn.start for turn in sample.turns if turn.trained] or [0]
 
 
 def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
-    """The advantages of its trained tokens, from those of its turns."""
+    """Returns the advantages of the sample's trained tokens, taken from those of its turns."""
     advantages = [0.0] * len(sample.token_ids)
     for start in _turn_starts(sample):
         advantages[start:] = [next(turns)] * (len(advantages) - start)
@@ -295,8 +299,8 @@ def _sequence(
 
 
 def check_trainable(sample: Sample) -> None:
-    """Raises `NotTrainable` if the logprobs belong to another distribution than the sampled one, or
-    if that one was cut: the ratio to the trainer's logprobs would be wrong."""
+    """Raises `NotTrainable` if the ratio to the trainer's logprobs would be wrong: if the logprobs
+    are not those of the distribution that was sampled, or if that distribution was cut."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

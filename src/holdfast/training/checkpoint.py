@@ -1,8 +1,8 @@
-"""Checkpoints: everything that a trainer needs to go on, as safetensors and JSON.
+"""Checkpoints: everything that a trainer needs to continue, as safetensors and JSON.
 
-A checkpoint is a folder. It is written aside, each file synced, a manifest with sizes and digests
-last, and then renamed: under its name it is whole, or damaged by something else, which the manifest
-shows. Nothing is pickled.
+A checkpoint is a folder. It is written aside, with each file synced and a manifest of sizes and
+digests last, and then renamed. Under its final name it is therefore whole, and the manifest shows
+any later damage. No file is pickled.
 """
 
 import hashlib
@@ -36,26 +36,26 @@ class TrainerState(Struct, frozen=True):
 
     run: str
     step: int
-    """How many optimizer steps of the run are in it."""
+    """The number of the run's optimizer steps that the checkpoint holds."""
     model: str
-    """The digest of the model that training began from."""
+    """The digest of the model from which training began."""
     settings: dict[str, object]
-    """The settings of the training. A resume with others is refused."""
+    """The settings of the training. A resume with other settings is refused."""
     version: str
-    """The name of the weights as engines know them."""
+    """The name under which engines know the weights."""
     digest: str
-    """Of these weights."""
+    """The digest of these weights."""
     folder: int = 1
     """The number that the run gave to the folder."""
     skipped_updates: int = 0
 
 
 class Checkpoint(Struct, frozen=True):
-    """What is stored of one step."""
+    """The stored state of one step."""
 
     state: TrainerState
     tensors: dict[str, dict[str, Tensor]]
-    """By file: weights, optimizer, random."""
+    """The tensors of each file: weights, optimizer, random."""
 
 
 class _Entry(Struct, frozen=True):
@@ -64,9 +64,9 @@ class _Entry(Struct, frozen=True):
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Writes `folder`/step-N and removes all but the newest `keep` up to it. The path.
+    """Writes `folder`/step-N and keeps the newest `keep` checkpoints up to it. Returns its path.
 
-    Later ones are removed, too: training went on from an earlier one because they were damaged.
+    Later checkpoints are removed: training continued from an earlier one because they were damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{_PREFIX}{checkpoint.state.step:08d}"
@@ -86,8 +86,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
-    """The newest whole checkpoint, and what is wrong with newer ones; None without any checkpoint.
-    Raises `CheckpointDamaged` if all are damaged."""
+    """Returns the newest whole checkpoint and what is wrong with newer ones, or None without any
+    checkpoint. Raises `CheckpointDamaged` if all are damaged."""
     problems: list[str] = []
     for path in reversed(_all(folder)):
         try:
@@ -103,8 +103,8 @@ def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
 
 
 def newest_state(folder: Path) -> TrainerState | None:
-    """The state of the newest checkpoint that can be read; whether its tensors are whole is not
-    looked at."""
+    """Returns the state of the newest checkpoint whose state can be read. Does not check the
+    tensors."""
     for path in reversed(_all(folder)):
         try:
             return msgspec.json.decode((path / STATE).read_bytes(), type=TrainerState)
@@ -114,7 +114,7 @@ def newest_state(folder: Path) -> TrainerState | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Raises `CheckpointDamaged` that names the file which is missing or altered."""
+    """Loads a checkpoint. Raises `CheckpointDamaged`, which names the missing or altered file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -152,7 +152,7 @@ def _write(aside: Path, checkpoint: Checkpoint) -> None:
 
 
 def _all(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first."""
+    """Returns the paths of the checkpoints, oldest first."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.name.startswith(_PREFIX))

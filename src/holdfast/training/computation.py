@@ -1,8 +1,9 @@
-"""Computation: what every rank of a training computes, as calls that rank 0 leads.
+"""Computation: the calls that every rank of a training computes, led by rank 0.
 
-It has the network, the reference and the optimizer, or this rank's part of them. It knows rows, and
-nothing of groups, advantages or files. All ranks run the same calls in the same order, each on its
-own rows, and each as many of them: a rank without a row computes a filler that counts nothing.
+It has the network, the reference and the optimizer, or this rank's part of them. It knows rows, but
+no groups, advantages or files. All ranks run the same calls in the same order, each on its own
+rows. All compute the same number of rows: a rank without a row computes a filler that does not
+count.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +28,14 @@ from holdfast.training.ranks.group import RankGroup
 from holdfast.training.settings import Lora, TrainerSettings
 
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
-"""`policy_loss`, or one of your own."""
+"""`policy_loss` or a loss of your own."""
 Rows = Sequence[TrainedRow | None]
-"""The rows of one rank; None: a filler."""
+"""The rows of one rank. None stands for a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
 
 
 class Build(Struct, frozen=True, tag=True):
-    """Make the network and its optimizer."""
+    """The call that makes the network and its optimizer."""
 
     folder: str
     settings: TrainerSettings
@@ -44,41 +45,42 @@ class Build(Struct, frozen=True, tag=True):
     reference: str = ""
     gradient_checkpointing: bool = False
     loss: str = ""
-    """FILE:NAME of a loss of the user's own."""
+    """The FILE:NAME of the user's own loss."""
     seed: int = 0
 
 
 class Penalize(Struct, frozen=True, tag=True):
-    """The divergence from the reference over each of `sequences` sequences."""
+    """The call that computes the divergence from the reference over each of `sequences`
+    sequences."""
 
     rows: list[TrainedRow | None]
     sequences: int
 
 
 class Train(Struct, frozen=True, tag=True):
-    """One optimizer step, in an update for each of `updates`."""
+    """The call that computes one optimizer step, with one update for each of `updates`."""
 
     updates: list[list[TrainedRow | None]]
     rate: float
 
 
 class GatherWeights(Struct, frozen=True, tag=True):
-    """All trained weights, for rank 0."""
+    """The call that gathers all trained weights on rank 0."""
 
 
 class GatherState(Struct, frozen=True, tag=True):
-    """The optimizer's moments, for rank 0."""
+    """The call that gathers the optimizer's moments on rank 0."""
 
 
 class RestoreState(Struct, frozen=True, tag=True):
-    """Go on from weights and moments that rank 0 has."""
+    """The call that restores the weights and moments that rank 0 has."""
 
     steps: dict[str, float]
-    """How many updates each parameter has had."""
+    """The number of updates of each parameter."""
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """The best logprobs after beginnings of a sequence."""
+    """The call that computes the best logprobs after beginnings of a sequence."""
 
     ids: list[int]
     lengths: list[int]
@@ -88,10 +90,10 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """The logprobs of each row; None: not needed."""
+    """The logprobs of each row. None for logprobs that are not needed."""
 
     old: Sequence[Tensor | None]
-    """Of the network before the step."""
+    """The logprobs by the network before the step."""
     reference: Sequence[Tensor | None]
 
 
@@ -100,19 +102,19 @@ class StepNumbers(Struct, frozen=True):
 
     loss: float
     norms: list[float]
-    """Of the gradients of each update."""
+    """The norm of the gradients of each update."""
     diagnostics: dict[str, float]
 
 
 class _Share(Struct, frozen=True):
-    """What one rank adds to them."""
+    """One rank's share of `StepNumbers`."""
 
     loss: float
     diagnostics: DiagnosticTotals
 
 
 class Computation:
-    """One rank's. Made on all ranks at once."""
+    """The computation of one rank. All ranks make theirs at once."""
 
     def __init__(self, build: Build, ranks: RankGroup, loss: Loss):
         torch.manual_seed(build.seed)
@@ -135,7 +137,7 @@ class Computation:
         self.reference = self._load_reference(build, options)
 
     def _load_reference(self, build: Build, options: dict[str, Any]) -> Network | None:
-        """The model to stay near to; with LoRA, the network without its adapter is one."""
+        """Loads the reference model. With LoRA, it may be the network without its adapter."""
         if not self.settings.objective.kl.coefficient:
             if build.reference:
                 raise UsageError("a reference model is given, but the KL coefficient is 0")
@@ -152,7 +154,7 @@ class Computation:
         return network
 
     def follow(self, call: Call) -> None:
-        """A rank other than 0 does its part; rank 0 uses the results."""
+        """Does this rank's part of a call, on a rank other than 0. Only rank 0 uses the results."""
         if isinstance(call, Penalize):
             self.penalize(call)
         elif isinstance(call, Train):
@@ -168,14 +170,15 @@ class Computation:
             self.network.best_logprobs(call.ids, call.lengths)
 
     def weights(self) -> dict[str, Tensor]:
-        """As exact as they are kept; on rank 0, where the whole network has them from now on."""
+        """Gathers the weights in the precision in which they are kept, on rank 0. From then on, its
+        whole network has them."""
         weights = self.optimizer.weights()
         if self._ranks.is_leader:
             self.network.take_whole(weights)
         return weights
 
     def penalize(self, call: Penalize) -> list[float]:
-        """The sums over the trained tokens of each sequence."""
+        """Returns the sum of the divergence over the trained tokens of each sequence."""
         kl = self.settings.objective.kl
         sums = [0.0] * call.sequences
         references = self._score(call.rows, self._reference_logprobs)
@@ -186,14 +189,14 @@ class Computation:
             values = kl_estimate(recorded, reference, kl.estimate)
             for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
                 sums[sequence] += value
-        # A sequence lies whole in one row: what the other ranks add is nothing.
+        # A sequence lies whole in one row, so that the other ranks add 0 to its sum.
         totals: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return totals
 
     def train(self, call: Train) -> StepNumbers:
-        """One optimizer step."""
+        """Computes one optimizer step."""
         diagnostics, shares, waiting = Diagnostics(), [], []
-        # Before the first update, which must not change what the next is compared with.
+        # Before the first update, because all updates are compared with the same logprobs.
         known = [self.known_logprobs(rows) for rows in call.updates]
         for number, (rows, logprobs) in enumerate(zip(call.updates, known, strict=True)):
             # The weights are of the whole step, of which each update has its share.
@@ -221,7 +224,7 @@ class Computation:
         return sum(share.loss for share in shares), whole
 
     def known_logprobs(self, rows: Rows) -> KnownLogprobs:
-        """The logprobs that a loss compares with, if the objective needs them."""
+        """Computes the logprobs that the loss compares with, if the objective needs them."""
         objective = self.settings.objective
         old: Sequence[Tensor | None] = [None] * len(rows)
         reference = old
@@ -240,13 +243,13 @@ class Computation:
         scale: int = 1,
         has_moved: bool = False,
     ) -> list[Tensor]:
-        """Accumulates the gradients of an update; the parts of its loss. `has_moved`: the weights
-        are no longer those of the beginning of the step."""
+        """Accumulates the gradients of an update. Returns the parts of its loss. `has_moved` says
+        that the weights are no longer those of the beginning of the step."""
         tensors = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
             if row is None:
-                # It counts nothing, and goes through all layers, as the rows of the others do.
+                # A filler does not count, but goes through all layers like other ranks' rows.
                 (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
                 continue
             batch = self._batch(row, logprobs)

@@ -1,7 +1,7 @@
 """A rank that is not the first: it does what rank 0 says, until rank 0 is done or dead.
 
-`python -m holdfast.training.follower STORE RANK SIZE DEVICE` is how rank 0 starts it; torchrun
-starts it as `holdfast train`. It has neither journal nor engine, and writes nothing.
+Rank 0 starts it with `python -m holdfast.training.follower STORE RANK SIZE DEVICE`; torchrun starts
+it as `holdfast train`. It has no journal and no engine, and writes no files.
 """
 
 import os
@@ -23,7 +23,7 @@ from holdfast.training.ranks.place import TorchrunPlace
 
 
 def follow(group: JoinedRanks) -> int:
-    """Its exit code."""
+    """Follows rank 0 to the end. Returns the exit code of this rank."""
     try:
         _follow(group)
     except RankDied as error:
@@ -65,7 +65,7 @@ def _loss(place: str) -> Loss:
 
 
 def follow_torchrun(place: TorchrunPlace, device: str) -> NoReturn:
-    """Runs as one of torchrun's ranks. Signals reach all of them; rank 0 decides."""
+    """Runs as one of torchrun's ranks. A signal reaches every rank, and only rank 0 acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     group = join_torchrun(place, device)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -78,8 +78,8 @@ def main() -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """Without Python's teardown, in which threads of torch's have aborted a rank that was done. It
-    holds nothing that could be lost."""
+    """Ends the process without Python's teardown, in which torch's threads have aborted ranks that
+    were done. The process holds nothing that could be lost."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

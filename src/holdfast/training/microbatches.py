@@ -1,8 +1,9 @@
-"""Micro-batches: rows with what each of their trained tokens counts, dealt out to ranks.
+"""Micro-batches: rows with the weights of their trained tokens, dealt out to ranks.
 
-All ranks compute a row at the same time, and wait for each other: a round of rows takes as long as
-its dearest one. So rows are cut to fill rounds, and rows of similar cost are computed together.
-Pure; the same sequences give the same rounds, and one rank gets the rows as they were packed.
+All ranks compute a row at the same time and wait for each other, so that a round of rows takes as
+long as its most expensive row. Rows are therefore cut to fill rounds, and rows of similar cost are
+computed together. The functions are pure: the same sequences give the same rounds, and a single
+rank gets the rows as they were packed.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,30 +15,31 @@ from holdfast.training.batch import TrainedSequence
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 ROUND_TOKENS = 1000
-"""The cost of a round beside its rows, in tokens: gathering a layer's weights and spreading its
-gradients takes about as long as computing this many."""
+"""The cost of a round beside its rows, in tokens. Gathering a layer's weights and spreading its
+gradients takes about as long as computing this many tokens."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
-"""How much longer than an even share rows may be: sequences are not cut, and share beginnings."""
+"""Factors by which rows may exceed an even share. Rows cannot be even, because sequences are not
+cut and share beginnings."""
 
 Rounds = list[list["TrainedRow | None"]]
-"""In the order in which they are computed; of each, the row of every rank."""
+"""Rounds in the order in which they are computed. Each has one row for every rank."""
 
 
 class TrainedRow(Struct, frozen=True):
-    """A row, with all that a loss is computed from. The lists from `engine_logprobs` to
+    """A row with everything from which its loss is computed. The lists from `engine_logprobs` to
     `advantages` have an entry for each trained token, the others one for each sequence."""
 
     row: PackedRow
     members: list[int]
-    """The numbers of its sequences."""
+    """The numbers of the sequences in the row."""
     lengths: list[int]
-    """How many trained tokens each of them has."""
+    """The number of trained tokens of each sequence."""
     weights: list[float]
     engine_logprobs: list[float]
     temperatures: list[float]
     advantages: list[float]
     fresh: list[bool]
-    """Of each sequence: whether the weights that are trained have sampled it."""
+    """For each sequence, whether the weights that are trained have sampled it."""
 
 
 def deal(
@@ -49,9 +51,9 @@ def deal(
     hidden: int,
     one_by_one: bool = False,
 ) -> Rounds:
-    """Every sequence once, in rows of at most `budget` tokens, one for each rank in a round; None
-    where a rank has nothing to do. `hidden`: the size of the model's hidden state. `one_by_one`:
-    each sequence is a row of its own."""
+    """Puts every sequence into one row of at most `budget` tokens, and deals the rows out in
+    rounds. A rank without a row in a round gets None. `hidden` is the size of the model's hidden
+    state. With `one_by_one`, each sequence is a row of its own."""
     tokens = [sequence.tokens for sequence in sequences]
 
     def packed(size: int) -> list[PackedRow]:
@@ -68,8 +70,8 @@ def deal(
 
 
 def cost(row: PackedRow, hidden: int) -> float:
-    """In tokens. A pair of tokens that attend to each other costs a 6 × hidden-th of what a token
-    costs in the other products of a transformer."""
+    """Returns the cost of a row in tokens. A pair of tokens that attend to each other costs 1 / (6
+    × hidden) of the other products that a transformer computes for a token."""
     pairs = 0.0
     for segment in row.segments:
         width = segment.end - segment.start
@@ -102,8 +104,8 @@ def _evened(
     budget: int,
     hidden: int,
 ) -> list[list[PackedRow | None]]:
-    """The cheapest of several ways to cut: rows of the whole budget, or shorter ones that fill
-    these rounds."""
+    """Returns the cheapest of several ways to cut: rows of the whole budget, or shorter rows that
+    fill the rounds."""
 
     def price(packed: list[list[PackedRow | None]]) -> float:
         dearest = (max(cost(row, hidden) for row in each if row is not None) for each in packed)

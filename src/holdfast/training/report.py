@@ -1,7 +1,7 @@
-"""What became of a training: steps, dismissals, versions, staleness and the learning curve.
+"""The report on a training: steps, dismissals, versions, staleness and the learning curve.
 
-Read from the journal alone: it needs neither torch nor the folder that the training writes into,
-and says the same however many processes the training took.
+It is read only from the journal. It needs neither torch nor the folder of the training, and is the
+same however many processes the training took.
 """
 
 import statistics
@@ -19,37 +19,39 @@ from holdfast.records.samples.version import WeightVersion, newest_of, staleness
 from holdfast.records.step import VersionSpan
 
 HELD_OUT = ".held-out."
-"""Between the name of a training and the version of its evaluation, in that run's name."""
+"""Stands between the name of a training and the version, in the name of an evaluation's run."""
 MAX_LISTED = 8
-"""Steps of a curve that a line has."""
+"""The most steps of a curve that a line shows."""
 Curve = list[tuple[int, float]]
-"""(step, mean reward), in the order of steps."""
+"""Pairs of step and mean reward, in the order of steps."""
 
 
 class ConsumerReport(Struct, frozen=True):
-    """What one consumer made of a run."""
+    """What one consumer did with a run."""
 
     consumer: str
     sealed: bool
-    """No more tasks are admitted."""
+    """Whether no more tasks are admitted."""
     steps: int
-    """The last one that a checkpoint holds."""
+    """The last trained step that a checkpoint holds."""
     groups: dict[str, int]
-    """How many ended how: trained, dismissed, open."""
+    """The number of groups for each end: trained, dismissed or open."""
     dismissed: dict[str, int]
-    """Groups by the reason for which they were."""
+    """The number of dismissed groups for each reason."""
     versions: int
     newest: str
     """The name of the newest version."""
     staleness: dict[int, int] = field(default_factory=dict)
-    """Trained trajectories by how many versions they were behind the weights that were trained."""
+    """The number of trained trajectories for each staleness. Staleness counts versions between the
+    weights that sampled a trajectory and the weights that were trained."""
     rewards: Curve = field(default_factory=list)
-    """Of everything that was sampled for a step, as in `metrics.jsonl`."""
+    """The mean reward of all groups sampled for a step, as in `metrics.jsonl`."""
     held_out: Curve = field(default_factory=list)
 
 
 class TrainingCollector:
-    """Collects what the trajectories of a run say about its training, and keeps nothing else."""
+    """Collects the training's numbers from the trajectories of a run, without keeping the
+    trajectories."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class TrainingCollector:
 
 
 async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
-    """Collects nothing for a run without a training."""
+    """Opens a collector. For a run without a training, it collects nothing."""
     consumers = await journal.consumers(run)
     versions = await journal.versions(run)
     return TrainingCollector(
@@ -128,7 +130,7 @@ async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
 
 
 async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion]) -> Curve:
-    """The mean rewards of the evaluations that are over."""
+    """Returns the mean rewards of the finished evaluations, by step."""
     over = {
         row.name for row in await journal.runs() if row.settled == sum(row.by_status.values()) > 0
     }
@@ -144,7 +146,7 @@ async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion
 
 
 def as_lines(report: ConsumerReport) -> list[str]:
-    """The report for people."""
+    """Writes the report as lines for people."""
     lines = [f"  {report.consumer}: {_groups(report)}"]
     if report.versions:
         lines.append(
@@ -177,7 +179,7 @@ def _staleness(counts: Mapping[int, int]) -> str:
 
 
 def _points(curve: Curve) -> str:
-    """First and last, and some between."""
+    """Writes the first point, the last point and some between them."""
     apart = max(1, -(-(len(curve) - 1) // (MAX_LISTED - 1)))
     shown = [*curve[:-1:apart], curve[-1]]
     return ", ".join(f"{step}: {reward:.3f}" for step, reward in shown)

@@ -1,4 +1,4 @@
-"""The settings of a training run, as frozen values; each is checked when it is made. No torch."""
+"""The settings of a training run, as frozen values that are checked when made. Needs no torch."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from holdfast.training.objective.objective import Objective, objective_named
 
 DTYPES = ("float32", "bfloat16")
 WEIGHT_SYNC = ("auto", "adapter", "ipc", "nccl", "gloo", "disk", "object-store")
-"""How engines may get new weights."""
+"""The ways by which engines may get new weights."""
 _COUNTS = (
     *("groups", "samples", "max_draws", "checkpoint_every", "keep_checkpoints", "eval_every"),
     *("eval_samples", "ranks"),
@@ -26,19 +26,19 @@ _COUNTS = (
 
 
 class OnGap(StrEnum):
-    """Engine and trainer differ by more than their data types explain."""
+    """The reaction when engine and trainer differ by more than their data types explain."""
 
     STOP = "stop"
     WARN = "warn"
-    """Training goes on."""
+    """Training continues."""
 
 
 class RateSchedule(StrEnum):
-    """How the learning rate goes on after the warm-up."""
+    """How the learning rate changes after the warm-up."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
-    """Down to 0 at the last step."""
+    """Falls to 0 at the last step."""
     COSINE = "cosine"
 
 
@@ -53,7 +53,7 @@ class OptimizerSettings(Struct, frozen=True):
     beta2: float = 0.999
     epsilon: float = 1e-8
     max_norm: float = 1.0
-    """Gradients are scaled down to it."""
+    """Gradients with a larger norm are scaled down to this one."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -67,7 +67,7 @@ class OptimizerSettings(Struct, frozen=True):
             raise UsageError("beta1 and beta2 lie between 0 and 1, epsilon above 0")
 
     def rate(self, step: int, *, steps: int) -> float:
-        """The learning rate of step `step` (from 0 on) of `steps`."""
+        """Returns the learning rate of the step `step`, counted from 0, of `steps`."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule is RateSchedule.CONSTANT:
@@ -80,7 +80,8 @@ class OptimizerSettings(Struct, frozen=True):
 
 
 class Lora(Struct, frozen=True):
-    """A low-rank adapter. `targets` are module names; none: every linear layer but the head."""
+    """A low-rank adapter. `targets` are module names; without any, every linear layer but the head
+    is adapted."""
 
     rank: int = 16
     alpha: int = 32
@@ -93,30 +94,31 @@ class Lora(Struct, frozen=True):
 
 
 class TruncationPolicy(StrEnum):
-    """What becomes of a trajectory that reached a limit."""
+    """How a trajectory counts that reached a limit."""
 
     KEEP = "keep"
     MASK = "mask"
-    """It stays in the baseline, and is not in the loss."""
+    """It counts in the baseline, but not in the loss."""
 
 
 class TrainerSettings(Struct, frozen=True):
-    """How groups become a step."""
+    """How groups become an optimizer step."""
 
     objective: Objective = Objective()
     optimizer: OptimizerSettings = OptimizerSettings()
     steps: int = 100
-    """Of the whole training; the schedule ends with it."""
+    """The steps of the whole training. The schedule of the learning rate ends with them."""
     updates: int = 1
-    """Optimizer updates per step: the groups of a step are divided among them."""
+    """Optimizer updates per step. The groups of a step are divided among them."""
     row_tokens: int = 8192
     """The token budget of a row, which is a micro-batch."""
     share_prefixes: bool = True
     truncation: TruncationPolicy = TruncationPolicy.KEEP
     overlong: OverlongPenalty | None = None
     discount: float | None = None
-    """A turn is credited with the rewards from it on, times this for each turn in between; None:
-    with the whole reward of its trajectory."""
+    """With a discount, a turn is credited with its own and all later rewards, each times the
+    discount for every turn in between. With None, a turn is credited with the whole reward of its
+    trajectory."""
 
     def __post_init__(self) -> None:
         if isinstance(self.objective, str):  # The name of a preset is as good as its value.
@@ -130,48 +132,53 @@ class TrainerSettings(Struct, frozen=True):
 
 
 class TrainingSettings(Struct, frozen=True, kw_only=True):
-    """How a model is trained. A resume with another value of `identity` is refused."""
+    """How a model is trained. A training resumes only with the same value of `identity`."""
 
     trainer: TrainerSettings = TrainerSettings()
     groups: int = 16
-    """Tasks per step."""
+    """The number of tasks per step."""
     samples: int = 8
-    """Trajectories per task."""
+    """The number of trajectories per task."""
     seed: int = 0
-    """Of the order of the tasks, of every request, and of new parameters."""
+    """The seed for the order of the tasks, for every request and for new parameters."""
     dynamic: bool = False
-    """Whether groups in which all rewards are equal are dismissed and replaced (DAPO)."""
+    """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
-    """Whether trajectories are trained whose model was told that a tool call was interrupted; by
-    default they are rolled out anew, and else in no loss and no baseline."""
+    """Whether trajectories are trained whose model was told that a tool call was interrupted. By
+    default they are rolled out again. When no refill is left, they count in no loss and no
+    baseline."""
     max_draws: int = 3
-    """With `dynamic`: how often its number of groups a step may draw, before it trains on what
-    there is."""
+    """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
+    the groups that it has."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 3
     eval_every: int = 10
-    """Steps between evaluations on held-out tasks, if there are any; also before the first."""
+    """Steps between evaluations on held-out tasks, if there are any. The untrained model is
+    evaluated too."""
     eval_samples: int = 1
     eval_deadline: float | None = None
-    """Seconds after which an evaluation is abandoned and training continues; None: never."""
+    """Seconds after which an evaluation is abandoned and training continues. With None, never."""
     eval_max_tokens: int | None = None
-    """Per reply of an evaluation; None: as in training."""
+    """The most tokens in each reply of an evaluation. With None, as many as in training."""
     device: str = "cpu"
     ranks: int = 1
-    """Processes of this machine that train together; on GPUs, each has one."""
+    """Processes of this machine that train together. On GPUs, each process has its own GPU."""
     dtype: str = "float32"
     lora: Lora | None = None
     reference: Path | None = None
-    """A model folder for the KL term; None: the model as it was, or without its adapter."""
+    """A model folder for the KL term. With None, the reference is the untrained model: without its
+    adapter, if it has one."""
     gradient_checkpointing: bool = False
     loss: str = ""
-    """What identifies a loss of your own; "" for that of the objective."""
+    """The identity of a loss of your own; "" for the loss of the objective."""
     weight_sync: str = "auto"
-    """How engines get new weights: the name of a strategy; "auto": the best that they offer."""
+    """How engines get new weights: the name of a strategy, or "auto" for the best one that the
+    engines offer."""
     weight_dir: Path | None = None
-    """Where engines read them, if not in the folder of the training: `/dev/shm/…`."""
+    """The folder from which engines read new weights, such as `/dev/shm/…`. With None, the folder
+    of the training."""
     on_gap: OnGap = OnGap.STOP
-    """What becomes of a training whose engine and trainer disagree about logprobs."""
+    """The reaction when engine and trainer disagree about logprobs."""
     log_requests: bool = False
     """Whether the embedded engine logs each request that it gets."""
 
@@ -202,10 +209,10 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, loss: str = "grpo", **options: object) -> "TrainingSettings":
-        """Settings by the name of a loss and options of any kind: those of the training (`groups`,
-        `samples`, …), of a step (`steps`, `row_tokens`, …) and of the optimizer (`learning_rate`,
-        `schedule`, …). What has options of its own (`lora`, `optimizer`, …) may be a dict of them;
-        `objective` may be a name, as `loss` is."""
+        """Makes settings from the name of a loss and options of any level: of the training
+        (`groups`, `samples`, …), of a step (`steps`, `row_tokens`, …) and of the optimizer
+        (`learning_rate`, `schedule`, …). Options that are structs (`lora`, `optimizer`, …) may be
+        given as dicts. `objective` may be the name of a loss, like `loss`."""
         of_optimizer, of_step = _names(OptimizerSettings), _names(TrainerSettings)
         check_names(
             options, sorted({*of_optimizer, *of_step, *_names(cls)}), "TrainingSettings has no"
@@ -225,13 +232,15 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def group_policy(self) -> GroupPolicy:
-        """Which groups are trained: with a baseline of the group, one valid member is too few."""
+        """Which groups are trained. An estimator with a baseline of the group needs two valid
+        members."""
         needed = 2 if self.trainer.objective.estimator.needs_groups else 1
         return GroupPolicy(at_least=needed, keep_interrupted=self.keep_interrupted)
 
     @property
     def identity(self) -> dict[str, object]:
-        """What makes another training; how often is saved, evaluated or logged does not."""
+        """The settings that tell this training from another. How often the training saves,
+        evaluates or logs does not count."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
             *(
@@ -251,17 +260,17 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
 
 class TrainingRecord(Struct, frozen=True):
-    """What a run records about its training, when a process begins to train it and when that
-    process has caught up."""
+    """The record that a run keeps of its training. It is written when a process begins to train the
+    run, and again when that process has caught up."""
 
     settings: dict[str, object]
-    """The identity of those that it is trained with."""
+    """The `identity` of the settings of the training."""
     folder: int = 1
-    """The number of the folder that it is trained in. One without checkpoints that takes a trained
-    run over has the next."""
+    """The number of the folder in which the run is trained. If a folder without checkpoints takes
+    over a trained run, it gets the next number."""
     is_catching_up: bool = False
-    """Steps that were trained before are trained again, from recorded rollouts. Nothing is sampled
-    until the engines have the version that comes out."""
+    """Whether steps are trained again from recorded rollouts. Until the engines have the version
+    that results, no new trajectories are sampled."""
 
     @property
     def text(self) -> str:
@@ -269,7 +278,7 @@ class TrainingRecord(Struct, frozen=True):
 
 
 def training_of(run: Run) -> TrainingRecord | None:
-    """None before anybody has trained the run."""
+    """Returns the recorded training of a run, or None if the run was never trained."""
     text = run.spec.training
     return json.decode(text, type=TrainingRecord) if text else None
 
@@ -277,7 +286,8 @@ def training_of(run: Run) -> TrainingRecord | None:
 def training_settings_from(
     value: TrainingSettings | Mapping[str, Any] | None,
 ) -> TrainingSettings:
-    """A `TrainingSettings`, or a dict of what `TrainingSettings.of` takes."""
+    """Returns settings from a `TrainingSettings` or from a dict of options of
+    `TrainingSettings.of`."""
     if isinstance(value, Mapping):
         return TrainingSettings.of(**value)
     if value is not None and not isinstance(value, TrainingSettings):
@@ -290,7 +300,8 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
 
 
 def _check_once(options: dict[str, object], whole: str, parts: tuple[str, ...]) -> None:
-    """Raises if a part is set although the whole is given: one of the two would be ignored."""
+    """Raises `UsageError` if both a whole and one of its parts are given, because one of the two
+    would be ignored."""
     if whole in options and (doubled := [name for name in options if name in parts]):
         raise UsageError(f"{doubled[0]} is part of {whole}, which is given too: give it in there")
 

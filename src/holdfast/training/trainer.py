@@ -1,7 +1,7 @@
-"""Trainer: one optimizer step from groups of trajectories, by one rank or several.
+"""The trainer: computes one optimizer step from groups of trajectories, on one rank or several.
 
-It knows nothing of journals, engines or files: groups go in, numbers come out. The same groups and
-the same weights give the same step, bit for bit on one CPU with the same number of ranks.
+It knows no journals, engines or files: it takes groups and returns numbers. The same groups and
+weights give the same step, bit for bit on one CPU with the same number of ranks.
 """
 
 import math
@@ -52,14 +52,14 @@ class StepResult(Struct, frozen=True):
     numbers: dict[str, float]
     updates: int
     skipped_updates: int
-    """The updates among them whose gradients were not finite."""
+    """How many of the updates had gradients that were not finite."""
     seconds: float
     tokens: int
-    """Trained tokens."""
+    """The number of trained tokens."""
 
 
 class Trainer:
-    """Leads the ranks: each holds a network and its optimizer, or its part of them."""
+    """Leads the ranks. Each rank holds a network and its optimizer, or a part of them."""
 
     @checks_arguments()
     def __init__(
@@ -77,7 +77,7 @@ class Trainer:
         seed: int = 0,
         ranks: RankGroup | None = None,
     ):
-        """`loss_file`: FILE:NAME of a loss of your own, from which other ranks import it."""
+        """`loss_file` is the FILE:NAME from which other ranks import your own loss."""
         self.settings = settings
         self.ranks = ranks or RankGroup()
         build = Build(
@@ -104,11 +104,12 @@ class Trainer:
         return self.computation.optimizer
 
     def _together(self, call: Call, own: Callable[[], Result]) -> Result:
-        """What all ranks do alike, this one by `own`."""
+        """Sends all ranks the same call. This rank runs `own` in its place."""
         return self._share([call] * self.ranks.size, own)
 
     def _share(self, calls: Sequence[Call], own: Callable[[], Result]) -> Result:
-        """A call for each rank; this one does its own. Raises `RankDied` where another died."""
+        """Sends each rank its call. This rank runs `own` in its place. Raises `RankDied` if another
+        rank died."""
         if self.ranks.size == 1:
             return own()
         with self.ranks.together():
@@ -116,30 +117,31 @@ class Trainer:
             return own()
 
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights, whole, as exact as they are kept. The network that is published has
-        them from now on."""
+        """Gathers the whole trained weights in the precision in which they are kept. From then on,
+        the network that is published has them."""
         return self._together(GatherWeights(), self.computation.weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimizer's moments, whole."""
+        """Gathers the whole state of the optimizer."""
         return self._together(GatherState(), self.optimizer.state)
 
     def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `weights` and `optimizer_state` gave, to any number of ranks. Raises
-        `UsageError` if they do not fit."""
+        """Restores what `weights` and `optimizer_state` returned, on any number of ranks. Raises
+        `UsageError` if the tensors do not fit."""
         self.optimizer.check(weights)
         steps = steps_of(state)
         self._together(RestoreState(steps), lambda: self.optimizer.restore(weights, state, steps))
 
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """The logprob of the most likely token after each of these beginnings of `ids`."""
+        """Returns the logprob of the most likely next token after the beginnings of `ids` that have
+        these lengths."""
         probe = Probe(list(ids), list(lengths))
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 
     @checks_arguments()
     def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
-        """Trains on `groups`, in one or more updates. Raises before anything has changed.
-        `version`: the name of the weights as they are; the gap is that of tokens sampled by it."""
+        """Trains on `groups`, in one or more updates. Raises before anything has changed. `version`
+        is the name of the present weights; the gap counts only tokens that they sampled."""
         began = time.monotonic()
         sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
@@ -187,7 +189,7 @@ class Trainer:
         return bool(kl.coefficient) and kl.place is KlPlace.REWARD
 
     def _reward_penalties(self, groups: Sequence[TrainingGroup]) -> list[list[float]]:
-        """The divergence from the reference over each trajectory, times the coefficient."""
+        """Returns each trajectory's divergence from the reference, times the coefficient."""
         kl = self.settings.objective.kl
         plain = sequences_of(groups, Objective(), max_tokens=self.settings.row_tokens)
         rows = _by_rank([self._deal(plain)], self.ranks.size)
@@ -205,7 +207,7 @@ class Trainer:
         ]
 
     def _parts(self, sequences: Sequence[TrainedSequence]) -> list[list[TrainedSequence]]:
-        """The sequences divided among the updates by family."""
+        """Divides the sequences among the updates. A family stays together."""
         objective = self.settings.objective
         if not objective.kl.coefficient and not objective.entropy:
             # Without an advantage there is no gradient; the weights of the others know of them.
@@ -227,5 +229,5 @@ class Trainer:
 
 
 def _by_rank(updates: Sequence[Rounds], size: int) -> list[list[list[TrainedRow | None]]]:
-    """Of each rank, its rows of each update."""
+    """Groups the rows of every update by rank."""
     return [[[together[rank] for together in rounds] for rounds in updates] for rank in range(size)]

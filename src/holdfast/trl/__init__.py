@@ -6,14 +6,14 @@
         reward_funcs=holdfast.trl.reward,
     )
 
-Kill it, and resume it by `trainer.train(resume_from_checkpoint=True)`: the steps after the
-checkpoint are asked for again, and are answered from the journal.
+If it is killed, resume it with `trainer.train(resume_from_checkpoint=True)`. The trainer asks for
+the steps after the checkpoint again, and the journal answers.
 
-- `arguments`: What becomes of each argument of TRL's configurations.
-- `rows`: The trainer's prompts as tasks, and its settings as those of a run.
-- `session`: What a user says about the rollouts; one training, with its run and its engines.
+- `arguments`: How each argument of TRL's configurations is treated.
+- `rows`: The trainer's prompts as tasks, and its settings as the settings of a run.
+- `session`: A user's options for the rollouts; one training, with its run and its engines.
 - `grpo`: `rollouts` and `reward` for `GRPOTrainer`.
-- `async_session`: One training of `AsyncGRPOTrainer`: rollouts go on while it trains.
+- `async_session`: One training of `AsyncGRPOTrainer`: rollouts continue while it trains.
 - `async_grpo`: `async_rollouts`: its rollout worker, its weight transfer, its callback.
 """
 

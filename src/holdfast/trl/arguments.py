@@ -1,6 +1,7 @@
-"""What becomes of each argument of TRL's `GRPOConfig` and `AsyncGRPOConfig`.
+"""How each argument of TRL's `GRPOConfig` and `AsyncGRPOConfig` is treated.
 
-What they inherit from transformers' `TrainingArguments` is about optimizers, checkpoints and logs.
+Arguments inherited from transformers' `TrainingArguments` are not checked: they are about
+optimizers, checkpoints and logs.
 """
 
 from dataclasses import MISSING, fields, is_dataclass
@@ -61,7 +62,7 @@ TRL = ArgumentTable(
 
 
 def check_arguments(args: Any) -> None:
-    """Raises `UsageError` for what cannot be followed, before anything is sampled."""
+    """Raises `UsageError` for an argument that cannot be followed, before anything is sampled."""
     inherited = {field.name for field in fields(TrainingArguments)}
     declared = fields(args) if is_dataclass(args) else ()
     own = [field for field in declared if field.name not in inherited]

@@ -1,9 +1,8 @@
 """`async_rollouts` for `AsyncGRPOTrainer`: its rollout worker, its weight transfer, its callback.
 
-A checkpoint holds groups, and parts of groups: what it has trained is written into its own
-`trainer_state.json` with it, and is then committed to the ledger. A resume gives back exactly the
-rest: groups that were taken and not trained come again, and of one that was trained in part, the
-other rows.
+A checkpoint may end in the middle of a group. Its `trainer_state.json` names the groups and rows
+that it has trained, which are then committed to the ledger. A resume returns exactly the rest:
+groups that were taken but not trained, and the missing rows of a group that was trained in part.
 """
 
 import time
@@ -36,7 +35,7 @@ LEFT_OUT = "left out by TRL: older than max_staleness, or longer than token_budg
 
 
 class AsyncRollouts(Struct, frozen=True):
-    """The three parts that `AsyncGRPOTrainer` takes. They belong together."""
+    """The three parts that `AsyncGRPOTrainer` takes. Give it all three."""
 
     worker: "RolloutWorker"
     weight_transfer: "WeightTransfer"
@@ -61,16 +60,17 @@ def async_rollouts(
     log_requests: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> AsyncRollouts:
-    """Give all three parts of it to `AsyncGRPOTrainer`:
+    """Returns the three parts of one training; give all three to `AsyncGRPOTrainer`:
 
-        found = holdfast.trl.async_rollouts(solve, score, journal="holdfast.db", rows=rows)
-        trainer = AsyncGRPOTrainer(
-            model, args=args, train_dataset=rows, rollout_worker=found.worker,
-            weight_transfer=found.weight_transfer, callbacks=[found.callback],
-        )
+      found = holdfast.trl.async_rollouts(solve, score, journal="holdfast.db", rows=rows)
+      trainer = AsyncGRPOTrainer(
+          model, args=args, train_dataset=rows, rollout_worker=found.worker,
+          weight_transfer=found.weight_transfer, callbacks=[found.callback],
+      )
 
-    `rows` is the trainer's data set, epoch after epoch in its order, or shuffled. The others are
-    those of `rollouts`. A trajectory with branches has a row for each.
+    `rows` is the trainer's data set. It is rolled out epoch after epoch, in its order or, with
+    `shuffle`, shuffled. The other arguments are those of `rollouts`. A trajectory with several
+    branches has one row for each.
     """
     options = TrlOptions(
         rollout=rollout,
@@ -98,7 +98,7 @@ def async_rollouts(
 
 
 class _Training:
-    """What the three parts share: the session, once training has begun."""
+    """The state that the three parts share: above all the session, once training has begun."""
 
     def __init__(self, options: TrlOptions, rows: Sequence[dict[str, object]], *, shuffle: bool):
         self.options = options
@@ -106,7 +106,7 @@ class _Training:
         self._shuffle = shuffle
         self._session: AsyncSession | None = None
         self.state: Any = None
-        """transformers' own; it knows the step."""
+        """The `TrainerState` of transformers, which knows the step."""
         self.taken = TakenRows()
         self.version = 0
 
@@ -142,7 +142,7 @@ class _Training:
 
 
 class RolloutWorker:
-    """TRL's `RolloutWorkerProtocol`: rows on `rollout_buffer`, while training goes on."""
+    """TRL's `RolloutWorkerProtocol`: puts rows on `rollout_buffer` while training continues."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -150,7 +150,7 @@ class RolloutWorker:
         self.metrics_queue = _Metrics(training)
 
     def start(self) -> None:
-        """After the first weights were sent."""
+        """Starts the rollouts. The first weights must have been sent."""
         if not self._training.version:
             raise UsageError(
                 "no weights were sent to the engines: give AsyncGRPOTrainer the weight_transfer of "
@@ -166,7 +166,8 @@ class RolloutWorker:
         self._training.session.go_live(model_version, step=self._training.state.global_step)
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raises what ended the rollouts, or that nobody has looked after them for so long."""
+        """Raises the error that ended the rollouts, or an error if their event loop has been
+        blocked for `stale_after_s`."""
         session = self._training.session
         session.check()
         age = time.monotonic() - session.beat
@@ -178,7 +179,7 @@ class RolloutWorker:
 
 
 class _Buffer:
-    """The queue that TRL drains. It notes what was taken."""
+    """The queue that TRL drains. It notes which rows were taken."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -197,7 +198,8 @@ class _Buffer:
 
 
 class _RowMetrics(dict[str, float]):
-    """TRL hands a sample's metrics on as they are; so these know their row."""
+    """A sample's metrics with their row. TRL passes them on unchanged, so that the row is known
+    when the sample is trained."""
 
     def __init__(self, row: TakenRow, values: Mapping[str, float]):
         super().__init__(values)
@@ -217,26 +219,26 @@ class _Metrics:
 class WeightTransfer:
     """TRL's `WeightTransferProtocol`, by the best way that the engines offer.
 
-    They stand still in `send_weights` alone, for as long as that way needs; a version that an
-    engine did not take, or serves wrongly, is never in force there.
+    Engines stand still only in `send_weights`, for as long as that way needs. A version that an
+    engine did not take or serves wrongly never comes into force there.
     """
 
     def __init__(self, training: _Training):
         self._training = training
 
     def init_weight_transfer(self) -> None:
-        """Raises `UsageError` where the callback was not given to the trainer."""
+        """Raises `UsageError` if the trainer was not given the callback."""
         _ = self._training.session
 
     def pause(self) -> None:
-        """Nothing: files are written first, and engines are paused when they can be sent."""
+        """Does nothing: `send_weights` pauses the engines after the files are written."""
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
         training = self._training
         training.session.publish(dict(iterator), step=training.state.global_step)
 
     def resume(self) -> None:
-        """Does nothing: engines that received a version continue by themselves."""
+        """Does nothing: engines that received a version resume by themselves."""
 
     def destroy(self) -> None:
         self._training.close()
@@ -252,7 +254,7 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
     # --- what is written into a checkpoint
 
     def state(self) -> dict[str, Any]:
-        """Called while a checkpoint is written: what it holds."""
+        """Returns the trained groups and rows, for a checkpoint that is being written."""
         taken = self._training.taken
         self._saved = taken.ended()
         return {
@@ -282,7 +284,7 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         loader.collate_fn = partial(self._form, collate)
 
     def _form(self, collate: Callable[[Any], Any], rows: list[Any]) -> Any:
-        """TRL forms its next micro-batch."""
+        """Notes which rows TRL's next micro-batch has, and dismisses the rows that TRL left out."""
         training = self._training
         (ranks,) = rows
         packed = [sample["metrics"].row for rank in ranks for sample in rank.samples]

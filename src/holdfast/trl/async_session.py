@@ -1,8 +1,8 @@
-"""One training of `AsyncGRPOTrainer`: rollouts go on while it trains, and their rows are queued.
+"""One training of `AsyncGRPOTrainer`: rollouts continue while it trains, and their rows are queued.
 
-Tasks are drawn from the data set as rollouts are taken: how many groups are under way or wait on
-the queue is bounded, so that work is rarely thrown away as too old. Which task is the n-th is a
-pure function of n, and the ledger says which groups are left: there is no position to lose.
+Tasks are drawn from the data set as the trainer takes rows. The number of groups under way or on
+the queue is limited, so that few rows become too old to train. The n-th task is a pure function of
+n, and the ledger knows which groups are left, so that no position in the data set must be saved.
 """
 
 import math
@@ -35,17 +35,18 @@ NO_REWARD = "no member has a reward"
 
 
 class QueuedRow(Struct, frozen=True):
-    """A row for the trainer, and what is kept about it here."""
+    """A row for the trainer, with its place in its group."""
 
     fields: Mapping[str, Any]
-    """Of TRL's `RolloutSample`."""
+    """The fields of TRL's `RolloutSample`."""
     row: TakenRow
     group: tuple[int, ...]
-    """The rows of its group that are queued: those that the restored checkpoint does not hold."""
+    """The numbers of the queued rows of its group. Rows that the restored checkpoint holds are not
+    queued."""
 
 
 class AsyncSession(TrlSession):
-    """Opened when training begins; `start` after the first `publish`."""
+    """One training, opened when it begins. Call `start` after the first `publish`."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class AsyncSession(TrlSession):
         trained: Trained,
         split: Mapping[str, Sequence[int]],
     ):
-        """`step`: that of the restored checkpoint; `trained` and `split`: what it says about groups
-        (`TakenRows`)."""
+        """`step` is the step of the restored checkpoint. `trained` and `split` are its record of
+        groups (`TakenRows`)."""
         # Rows are sampled by weights that no later life has: a run belongs to one training.
         super().__init__(
             options,
@@ -80,7 +81,7 @@ class AsyncSession(TrlSession):
         self._versions: list[WeightVersion] = []
         self._feeding: BackgroundTask | None = None
         self.beat = time.monotonic()
-        """When rollouts were last looked at."""
+        """The time when rollouts were last looked at."""
         self.rows: queue.Queue[QueuedRow] = queue.Queue()
         self.metrics: queue.Queue[dict[str, float]] = queue.Queue()
         self._begin(self._open(step, trained))
@@ -94,18 +95,19 @@ class AsyncSession(TrlSession):
     # --- what TRL's thread calls
 
     def publish(self, tensors: Mapping[str, Any], *, step: int) -> None:
-        """The weights after `step` are durable by name, and then with the engines."""
+        """Makes the weights after `step` durable under a name, and then sends them to the
+        engines."""
         self._thread.call(self._send(tensors, step))
 
     def start(self) -> None:
         self._thread.call(self._start())
 
     def go_live(self, version: int, *, step: int) -> None:
-        """TRL's number for the weights after `step`."""
+        """Notes TRL's number for the weights after `step`."""
         self._live = (version, step)
 
     def pulled_group(self) -> None:
-        """The trainer has begun with another group, and there is room for one more."""
+        """Makes room for one more group, because the trainer has taken another."""
         self._thread.post(self._make_room)
 
     def commit(self, step: int, trained: Trained) -> None:
@@ -116,12 +118,12 @@ class AsyncSession(TrlSession):
         self._thread.call(stream.journal.dismiss(stream.consumer, tasks, reason=reason))
 
     def trained_groups(self) -> list[int]:
-        """Numbers of the groups that the checkpoint holds."""
+        """Returns the numbers of the groups that the checkpoint holds."""
         entries = self._thread.call(self._stream.ledger())
         return [entry.ordinal for entry in entries if entry.end == "trained"]
 
     def check(self) -> None:
-        """Raises what ended the rollouts."""
+        """Raises the error that ended the rollouts, if they ended."""
         if self._feeding is not None:
             self._feeding.check()
 
@@ -137,7 +139,7 @@ class AsyncSession(TrlSession):
         await self._publish(version)
 
     def _check_first(self, weights: ModelWeights) -> None:
-        """Raises where the run was begun with another model."""
+        """Raises `UsageError` if the run was begun with another model."""
         first = [version for version in self._versions if not version.step]
         if first and all(version.digest != weights.digest for version in first):
             raise UsageError(
@@ -182,7 +184,7 @@ class AsyncSession(TrlSession):
             await self._stream.admit(self._tasks.draw(progress.planned // size, room))
 
     async def _check_alive(self) -> None:
-        """Raises where rollouts ended, or no group is of use since the newest that was queued."""
+        """Raises if the rollouts ended, or if too many groups in a row could not be queued."""
         self._stream.check_alive()
         dismissals = await self._stream.dismissals(since=self._counted_from)
         failed, unrewarded = dismissals[Dismissal.TOO_FEW_VALID], dismissals[NO_REWARD]
@@ -225,8 +227,9 @@ class AsyncSession(TrlSession):
         crashpoint.reach("trl.queued")
 
     def _version_of(self, step: int) -> int:
-        """TRL's number for the weights after `step`, also for those of an earlier life: it counts
-        how often it has sent weights, one time every `weight_sync_steps`."""
+        """Returns TRL's number for the weights after `step`. The number also holds for weights of
+        an earlier life, because TRL sends weights every `weight_sync_steps` and counts the
+        sends."""
         version, live = self._live
         every: int = self._args.weight_sync_steps
         return version - (live // every - step // every)

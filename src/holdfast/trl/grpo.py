@@ -1,8 +1,8 @@
 """`rollouts` and `reward` for `GRPOTrainer`.
 
-A step of the ledger is one generation of the trainer's, which it trains in one or several optimizer
-steps. A checkpoint commits the generations that it has trained to the end; a resume gives back the
-others, and TRL asks for them again by itself.
+A step of the ledger is one generation of the trainer, which it trains in one or several optimizer
+steps. A checkpoint commits the generations that it has trained to the end. After a resume, TRL asks
+for the other generations again, and the journal answers.
 """
 
 import math
@@ -36,17 +36,17 @@ from holdfast.trl.session import TrlOptions, TrlSession
 
 
 class OtherWeights(StrEnum):
-    """What becomes of a step that the journal has, where other weights than the trainer's sampled
-    it."""
+    """The treatment of a recorded step that was sampled with other weights than the trainer's."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
-    """For a trainer that does not repeat its bits: after a kill, its retrained weights are only
-    close to those that sampled."""
+    """For a trainer whose steps do not repeat bit for bit. After a kill, its retrained weights are
+    only close to those that sampled the step."""
 
 
 def reward(holdfast_reward: Sequence[float | None], **columns: object) -> list[float | None]:
-    """The reward of the rollouts' scorer. None stays None: TRL leaves it out of the baseline."""
+    """Returns the reward of the rollouts' scorer. None stays None, and TRL leaves it out of the
+    baseline."""
     return list(holdfast_reward)
 
 
@@ -69,15 +69,17 @@ def rollouts(
     log_requests: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> "TrlRollouts":
-    """A `rollout_func` for `GRPOTrainer`; its reward function is `holdfast.trl.reward`.
+    """Returns a `rollout_func` for `GRPOTrainer`; its reward function is `holdfast.trl.reward`.
 
-    `policy`: addresses of engines that serve the trainer's model; none: the embedded engine. They
-    get the weights before each step that is not in the journal yet.
-    `sampling` is the trainer's when it is left out, `rows` its data set, `out` (weights on their
-    way, the engine's log) the folder `holdfast` in its `output_dir`. `branches="longest"` keeps
-    one branch of a trajectory that has several, which TRL has no rows for. A step that the journal
-    has is answered from it where the trainer's weights sampled it; with `other_weights="accept"`,
-    whichever did. With `log_requests`, the embedded engine's log has the id of each request.
+    `policy` has the addresses of engines that serve the trainer's model; without addresses, the
+    embedded engine starts. Before each step that is not recorded yet, the engines get the weights.
+
+    By default, `sampling` comes from the trainer's arguments, `rows` is the trainer's data set, and
+    `out` is the folder `holdfast` in its `output_dir`. `out` holds weights on their way and the
+    engine's log. TRL has one row per trajectory; `branches="longest"` keeps one branch of a
+    trajectory that has several. A recorded step is answered from the journal if the trainer's
+    weights sampled it; with `other_weights="accept"`, whichever weights did. With `log_requests`,
+    the embedded engine logs the id of each request.
     """
     options = TrlOptions(
         rollout=rollout,
@@ -102,8 +104,8 @@ def rollouts(
 
 
 class TrlRollouts:
-    """What `rollouts` gives to TRL: called with prompts and the trainer. It opens the journal when
-    it is first called, and closes everything when training ends."""
+    """The `rollout_func` that TRL calls with prompts and the trainer. The first call opens the
+    journal. The end of training closes everything."""
 
     def __init__(
         self, options: TrlOptions, *, branches: Branches, other_weights: OtherWeights, rows: Any
@@ -116,10 +118,10 @@ class TrlRollouts:
         self._session: _Session | None = None
         self._ledger = _Ledger(self)
         self.left_out_branches = 0
-        """Of all steps, since it was made."""
+        """The branches left out since this object was made."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        """The rows of this step, from the journal where it has them."""
+        """Returns the rows of this step, from the journal if it is recorded."""
         if self._session is None:
             self._session = self._open(trainer)
         is_training = bool(trainer.model.training)
@@ -132,7 +134,7 @@ class TrlRollouts:
                 groups = session.evaluate(prompts, trainer, size=size)
             return self._columns(groups, trainer, size=size)
         except Exception:
-            self.close()  # It ends the training, of which TRL says nothing to its callbacks.
+            self.close()  # The error ends the training without TRL's callbacks.
             raise
 
     def _columns(self, groups: list[StepGroup], trainer: Any, *, size: int) -> dict[str, list[Any]]:
@@ -155,12 +157,13 @@ class TrlRollouts:
         return session
 
     def commit(self, optimizer_steps: int) -> None:
-        """The trainer's checkpoint is on disk. Where nothing was rolled out, there is nothing."""
+        """Commits, because the trainer's checkpoint is on disk. Does nothing if nothing was rolled
+        out."""
         if self._session is not None:
             self._session.commit(optimizer_steps)
 
     def close(self) -> None:
-        """Ends the engine and gives the leases back; training again opens them again."""
+        """Ends the engine and gives the leases back. A later call opens both again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -182,8 +185,8 @@ def _check_trainer(trainer: Any) -> None:
 
 
 def check_reward_functions(functions: Sequence[object]) -> None:
-    """Raises if TRL would add up rewards: a failed member would get another function's reward,
-    which would enter the baseline."""
+    """Raises `UsageError` for any reward function other than `reward`. TRL would add the rewards
+    up, and a failed trajectory would enter the baseline with the reward of another function."""
     others = [function for function in functions if function is not reward]
     if others or not functions:
         names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
@@ -202,7 +205,7 @@ def _check(samples: list[Sample], trainer: Any) -> None:
 
 
 class _Ledger(TrainerCallback):  # type: ignore[misc] # transformers has no types here.
-    """Binds the trainer's checkpoints to the ledger, of one training after the other."""
+    """The callback that commits to the ledger whenever the trainer saves a checkpoint."""
 
     def __init__(self, owner: TrlRollouts):
         self._owner = owner
@@ -238,16 +241,16 @@ class _Session(TrlSession):
         self._begin(self._stream.open(self._trained(done), begins=not done))
 
     def _window(self) -> int:
-        """Micro-steps for which a generation is trained."""
+        """Returns the number of micro-steps for which a generation is trained."""
         return int(self._trainer.args.steps_per_generation * self._trainer.num_iterations)
 
     def _trained(self, optimizer_steps: int) -> int:
-        """How many generations these steps have trained to the end."""
+        """Returns how many generations these optimizer steps have trained to the end."""
         accumulation = self._trainer.args.gradient_accumulation_steps
         return int(optimizer_steps * accumulation) // self._window()
 
     def _sampled_at(self, generation: int) -> int:
-        """The optimizer step whose weights sample this generation."""
+        """Returns the optimizer step whose weights sample this generation."""
         accumulation = int(self._trainer.args.gradient_accumulation_steps)
         return math.ceil((generation - 1) * self._window() / accumulation)
 
@@ -276,7 +279,7 @@ class _Session(TrlSession):
         return self._thread.call(self._roll_out(self._eval, None, tasks, at=now))
 
     def commit(self, optimizer_steps: int) -> None:
-        """The trainer's checkpoint is on disk."""
+        """Commits, because the trainer's checkpoint is on disk."""
         self._thread.call(self._stream.commit(self._trained(optimizer_steps)))
 
     async def _close(self) -> None:
@@ -301,7 +304,8 @@ class _Session(TrlSession):
     async def _check_sampled(
         self, stream: RolloutStream, tasks: Sequence[Task], weights: ModelWeights, *, at: int
     ) -> None:
-        """Raises where other weights than the trainer's have sampled something of these tasks."""
+        """Raises `UsageError` if other weights than the trainer's have sampled any of these
+        tasks."""
         names = await stream.sampled_by(tasks)
         if not names or self._other_weights is OtherWeights.ACCEPT:
             return
@@ -323,6 +327,6 @@ class _Session(TrlSession):
 
 
 def _is_own(version: WeightVersion, digest: str, *, at: int, now: int) -> bool:
-    """Whether a version is the trainer's. In the middle of a generation (`at` is before `now`), the
-    weights that sampled it are gone: then the step says it."""
+    """Returns whether a version is the trainer's. In the middle of a generation (`at` is before
+    `now`), the weights that sampled it are gone, and the version is recognized by its step."""
     return version.digest == digest or (at < now and version.step == at)

@@ -1,4 +1,4 @@
-"""The trainer's prompts as tasks, and its settings as those of a run."""
+"""The trainer's prompts as tasks, and its settings as the settings of a run."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ Prompt = str | Sequence[Mapping[str, object]]
 
 
 def prompt_key(prompt: Any) -> bytes:
-    """The same for the same prompt, whatever types its messages have."""
+    """Returns a key that is the same for equal prompts, whatever types their messages have."""
     return hashlib.sha256(msgspec.json.encode(prompt, order="sorted")).digest()
 
 
 class RowTasks:
-    """A data set by its prompts: TRL gives a rollout function the prompt alone, and a scorer needs
+    """A data set by its prompts. TRL gives a rollout function only the prompt, but a scorer needs
     the other columns."""
 
     def __init__(self, rows: Any):
@@ -42,7 +42,7 @@ class RowTasks:
                 )
 
     def task(self, prompt: Any, *, name: str) -> Task:
-        """The row with this prompt, as the task of that name."""
+        """Returns the row with this prompt, as a task with that name."""
         row = self._rows.get(prompt_key(prompt))
         if row is None:
             raise UsageError(
@@ -53,8 +53,8 @@ class RowTasks:
 
 
 def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) -> list[Task]:
-    """A task for each group of `size` equal prompts that follow each other, named by the step, its
-    place in it, and its prompt: the same request has the same names."""
+    """Returns a task for each group of `size` equal prompts in a row. Its name consists of the
+    step, its place in the step and its prompt, so that the same request has the same names."""
     if len(prompts) % size:
         raise UsageError(
             f"{len(prompts)} prompts cannot be divided into groups of {size} (num_generations): "
@@ -75,8 +75,9 @@ def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) 
 
 
 def sampling_of(args: Any, own: Sampling | None) -> Sampling:
-    """The trainer's own, which it computes logprobs by. Raises where `own` has another
-    temperature."""
+    """Returns the sampling settings: `own`, or else those of the trainer's arguments. Raises
+    `UsageError` if `own` has another temperature than the one at which the trainer computes
+    logprobs."""
     if own is None:
         own = Sampling(
             max_tokens=args.max_completion_length or Sampling().max_tokens,

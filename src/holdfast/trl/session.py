@@ -1,4 +1,5 @@
-"""What both of TRL's trainers need: a user's options, and one training with its run and engines."""
+"""The parts that both of TRL's trainers need: a user's options, and one training with its run and
+engines."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from holdfast.weights.records import JournalRecords
 
 
 class TrlOptions(Struct, frozen=True, kw_only=True):
-    """The user's options for the rollouts. Raises `UsageError`; opens nothing."""
+    """The user's options for the rollouts. Wrong options raise `UsageError`. Nothing is opened."""
 
     rollout: object
     scorer: PointScorer | GroupScorer | None
@@ -65,8 +66,8 @@ class TrlOptions(Struct, frozen=True, kw_only=True):
 
 
 class TrlSession:
-    """One training, from its first rollout to its end. Engines get the first version of the weights
-    when rollouts begin, and each later one at once."""
+    """One training, from its first rollout to its end. Engines get their first version of the
+    weights when rollouts begin, and each later version at once."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class TrlSession:
         model: Any,
         tokenizer: Any,
     ):
-        """`training`: what the run's training is known by. `args`: TRL's."""
+        """`training` is the identity of the training in its run. `args` are TRL's."""
         check_arguments(args)
         self._options = options
         self._args = args
@@ -110,7 +111,7 @@ class TrlSession:
             raise
 
     def close(self) -> None:
-        """Ends the engine, and gives the leases back. Closing again does nothing."""
+        """Ends the engine and gives the leases back. A second call does nothing."""
         if self._thread.is_running:
             self._thread.close(self._close())
 
@@ -118,8 +119,8 @@ class TrlSession:
         await self._stream.close()
 
     def _new_stream(self, name: str, samples: int) -> RolloutStream:
-        """The run that TRL's arguments ask for. Raises `UsageError` where nothing will have a
-        reward."""
+        """Plans the run that TRL's arguments ask for. Raises `UsageError` if no trajectory will
+        have a reward."""
         options = self._options
         plan = plan_stream(
             name,
@@ -141,7 +142,7 @@ class TrlSession:
     # --- the weights
 
     async def _name(self, weights: ModelWeights, step: int) -> WeightFolder:
-        """The weights after `step`, as a folder with a name that is durable."""
+        """Writes the weights after `step` as a folder under a durable name."""
         return await name_weights(
             weights,
             self._tokenizer,
@@ -152,7 +153,8 @@ class TrlSession:
         )
 
     async def _publish(self, version: WeightFolder) -> None:
-        """Returns when calls that begin later are sampled with it. Older files are removed."""
+        """Gives the engines a version. On return, calls that begin later are sampled with it.
+        Removes older files."""
         before = self._version
         if before is not None and version.digest == before.digest:
             return
@@ -167,7 +169,8 @@ class TrlSession:
     async def _connect(
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
-        """The policy that samples with the version in force. An evaluation shares it."""
+        """Connects to the policy that samples with the newest version. An evaluation shares the
+        connection."""
         if self._served is not None:
             yield self._served.connection
             return
@@ -181,7 +184,7 @@ class TrlSession:
 
 
 def _write_tokenizer(tokenizer: Any, model: Any, out: Path) -> Path:
-    """The tokenizer of the trainer as a folder: its template renders the rollouts' messages."""
+    """Writes the trainer's tokenizer into a folder. Its template renders the rollouts' messages."""
     folder = out / "tokenizer"
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)

@@ -5,10 +5,10 @@
 
     holdfast.verl.agent_loop("calculator", solve, score, journal="holdfast.db")
 
-and, in verl's configuration, `actor_rollout_ref.rollout.agent.default_agent_loop=calculator`, with
-the file named in `agent_loop_config_path`, or imported where agent loops run.
+In verl's configuration, set `actor_rollout_ref.rollout.agent.default_agent_loop=calculator`. Name
+the file in `agent_loop_config_path`, or import it in the processes that run agent loops.
 
-- `arguments`: What becomes of each setting of verl that an agent loop meets.
+- `arguments`: How each setting of verl that an agent loop meets is treated.
 - `policy`: A policy over verl's own inference servers.
 - `loops`: The agent loop, and how it is registered.
 """

@@ -1,8 +1,8 @@
 """The agent loop, and how it is registered.
 
-A trajectory is keyed by (step, prompt, session): verl makes a new uid for a prompt whenever it
-issues it, also after a resume, so the prompt itself and its place among equal ones stand for it.
-A prompt that verl issues again is replayed from the journal, not generated.
+A trajectory is keyed by step, prompt and session. verl gives a prompt a new uid whenever it issues
+the prompt, even after a resume. The key therefore has the prompt itself and its place among equal
+prompts. A prompt that verl issues again is replayed from the journal, not generated.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ from holdfast.verl.arguments import check_arguments
 from holdfast.verl.policy import ServerPolicy, step_of
 
 KEPT_STEPS = 8
-"""Prompts of so many steps may be under way at once, in trainers that sample ahead."""
+"""How many steps may have prompts under way at once, in trainers that sample ahead."""
 Step = Callable[[Mapping[str, Any]], int]
-"""The global step of a prompt, from what verl gives an agent loop."""
+"""Returns the global step of a prompt from the arguments that verl gives an agent loop."""
 
 
 @checks_arguments(own="scorer journal branches step")
@@ -65,9 +65,9 @@ def agent_loop(
 ) -> type[AgentLoopBase]:
     """Registers a rollout as verl's agent loop `name`, in this process.
 
-    `step` is only needed with trainers that do not say it (`global_steps`; verl's V1 does).
-    Without a scorer, and where a rollout returns no reward, verl computes it; a scorer that returns
-    None fails the trajectory.
+    `step` is needed only for trainers that do not pass `global_steps` (verl's V1 trainer does). If
+    there is no scorer and the rollout returns no reward, verl computes the reward. A scorer that
+    returns None fails the trajectory.
     """
     check_address(journal)
     if step is not None and not callable(step):
@@ -84,7 +84,7 @@ def agent_loop(
     )
 
     class HoldfastAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl has no types.
-        """Rollouts of ours over verl's servers."""
+        """Holdfast's rollouts over verl's servers."""
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             return await rollouts.run(self, sampling_params, kwargs)
@@ -101,7 +101,7 @@ def _class_name(name: str) -> str:
 
 class _Rollouts:
     """The streams of one agent loop in this process: one for training, one for validation, and one
-    for what verl samples greedily beside them (REMAX)."""
+    for the greedy samples that verl takes beside them (REMAX)."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Rollouts:
         self._streams: dict[str, RolloutStream] = {}
         self._opening = asyncio.Lock()
         self._issued: dict[int, _IssuedPrompts] = {}
-        """By step."""
+        """The issued prompts of each step."""
 
     async def run(
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
@@ -147,7 +147,8 @@ class _Rollouts:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _fields(self, sample: Sample) -> dict[str, Any]:
-        """Without a scorer, verl scores what has no reward."""
+        """Returns the fields of verl's output. Without a scorer, the reward may be missing, and
+        verl computes it."""
         return agent_loop_fields(sample) if self._scorer is None else to_agent_loop_output(sample)
 
     async def _stream(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
@@ -195,7 +196,8 @@ class _Rollouts:
         return stream
 
     def _task(self, kwargs: Mapping[str, Any]) -> Task:
-        """Named by its step, its prompt, its place among equal ones, and its session."""
+        """Returns the task of a prompt. Its name consists of the step, the prompt, its place among
+        equal prompts and its session."""
         wants = "raw_prompt is a list of messages, each a dict with role and content"
         prompt: Any = kwargs.get("raw_prompt")
         dicts = listed(prompt, wants, lambda item: isinstance(item, Mapping))
@@ -214,7 +216,7 @@ class _Rollouts:
         return task
 
     def _issued_in(self, step: int) -> "_IssuedPrompts":
-        """Forgets prompts of steps that are long over."""
+        """Returns the issued prompts of a step. Forgets those of steps that are long over."""
         for old in [known for known in self._issued if known < step - KEPT_STEPS]:
             del self._issued[old]
         return self._issued.setdefault(step, _IssuedPrompts())
@@ -232,27 +234,28 @@ class _Rollouts:
 
 
 class _IssuedPrompts:
-    """The prompts of one step, as this process was given them."""
+    """The prompts of one step that this process was given."""
 
     def __init__(self) -> None:
         self._uids: dict[str, list[str]] = {}
         self._sessions: Counter[str] = Counter()
 
     def place(self, key: str, uid: str) -> int:
-        """Of a prompt among equal ones: verl gives each of them a uid."""
+        """Returns the place of a prompt among equal prompts, which differ in verl's uid."""
         uids = self._uids.setdefault(key, [])
         if uid not in uids:
             uids.append(uid)
         return uids.index(uid)
 
     def next_session(self, key: str) -> int:
-        """Where verl does not number the sessions of a prompt."""
+        """Numbers a session of a prompt, for trainers in which verl does not."""
         self._sessions[key] += 1
         return self._sessions[key] - 1
 
 
 def _digest(messages: object, columns: Mapping[str, object]) -> str:
-    """Names a prompt. Raises `UsageError` for what cannot be written down."""
+    """Returns a digest that names a prompt. Raises `UsageError` if the prompt cannot be written as
+    JSON."""
     try:
         body = msgspec.json.encode([messages, columns], order="sorted")
     except (TypeError, ValueError) as error:
@@ -273,7 +276,8 @@ def _is_json(value: object) -> bool:
 
 
 def _whole(name: str, value: object) -> int:
-    """numpy's and torch's integers, too."""
+    """Returns a whole number, which may come from numpy or torch. Raises `UsageError` for anything
+    else."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
@@ -281,8 +285,9 @@ def _whole(name: str, value: object) -> int:
 
 
 def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOutput:
-    """Cut to verl's `response_length`, as its own agent loops do it. Those cut a prompt, too; what
-    was sampled after a longer one cannot be."""
+    """Cuts the response to verl's `response_length`, as verl's own agent loops do. A prompt that is
+    too long raises `NotTrainable`: cutting it would falsify the response that was sampled after
+    it."""
     longest = getattr(config, "prompt_length", None)
     if longest is not None and len(fields["prompt_ids"]) > longest:
         raise NotTrainable(
@@ -301,7 +306,8 @@ def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOut
 
 
 def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that a scorer may read, with the ground truth where verl's data sets have it."""
+    """Returns the columns that a scorer may read. The ground truth comes from `reward_model`, where
+    verl's data sets keep it."""
     model = kwargs.get("reward_model")
     columns: dict[str, Any] = {}
     if isinstance(model, Mapping) and "ground_truth" in model:
@@ -313,7 +319,7 @@ def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays as Python's own."""
+    """Converts numpy's numbers and arrays to Python's own."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -322,7 +328,8 @@ def _plain(value: Any) -> Any:
 
 
 def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
-    """What verl wants of one prompt, with the arguments of its chat template."""
+    """Returns the sampling that verl wants for one prompt, with the arguments of its chat
+    template."""
     return Sampling(
         max_tokens=loop.rollout_config.response_length,
         temperature=float(params.get("temperature", 1.0)),
@@ -334,8 +341,8 @@ def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
 
 
 def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
-    """The suffix that separates the run of such prompts from the training's: verl does not say what
-    a prompt is for, only how it is sampled."""
+    """Returns a suffix for the run of prompts that are not for training. verl does not say what a
+    prompt is for, so that its sampling settings decide."""
     config = loop.rollout_config
     wanted = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k")}
     if sampling == _sampling(wanted, loop):
@@ -348,14 +355,15 @@ def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
 
 
 def _training(config: Any) -> str:
-    """The identity of a training: the folder of its checkpoints, as written in the configuration.
-    verl does not say which weights its servers have."""
+    """Returns the identity of a training: the folder of its checkpoints, as written in the
+    configuration. verl does not say which weights its servers have."""
     return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
 
 
 def _folder(tokenizer: Any, config: Any) -> Path:
-    """The tokenizer as a folder: its template renders the rollouts' messages. verl's
-    `custom_chat_template` is in the tokenizer alone."""
+    """Returns a folder with the tokenizer, whose template renders the rollouts' messages. verl's
+    `custom_chat_template` is only in the tokenizer in memory, so that the tokenizer is then
+    saved."""
     model = (config.get("actor_rollout_ref") or {}).get("model") or {}
     named = Path(str(tokenizer.name_or_path))
     if named.is_dir() and not model.get("custom_chat_template"):

@@ -1,7 +1,7 @@
 """A policy over verl's own inference servers.
 
-Pauses, aborts and weights are verl's: it holds a request while weights change, and says by which
-step's weights a reply was sampled. The policy only asks, and checks what comes back.
+verl handles pauses, aborts and weights: it holds a request while weights change, and reports the
+steps whose weights sampled a reply. The policy only sends requests and checks the replies.
 """
 
 import time
@@ -21,27 +21,28 @@ _FINISH = {"completed": "stop", "stop": "stop", "length": "length", None: "stop"
 
 
 class ServerPolicy:
-    """`LLMServerClient.generate` as a policy. Its versions are `step-N`, by verl's global steps.
+    """`LLMServerClient.generate` as a policy. Its versions are `step-N`, where N is verl's global
+    step.
 
-    All requests of one trajectory have one id: verl sends them to one server, whose prefix cache
-    has the turns before.
+    All requests of one trajectory share one id. verl sends them to one server, whose prefix cache
+    has the earlier turns.
     """
 
     def __init__(
         self, client: Any, *, model: str, logprobs_mode: LogprobsMode, unique_ids: bool = False
     ):
-        """`unique_ids`: verl passes ids on to its engines (`full_determinism`), which take no two
-        requests of one id at once. Then every request has an id of its own."""
+        """`unique_ids` gives every request an id of its own. It is needed if verl passes ids on to
+        its engines (`full_determinism`), which refuse two requests with one id at once."""
         self.model = model
         self._client = client
         self._mode = logprobs_mode
         self._unique_ids = unique_ids
 
     async def check(self) -> None:
-        """verl has started its servers before any agent loop runs."""
+        """Does nothing: verl has started its servers before any agent loop runs."""
 
     async def ready(self) -> None:
-        """verl holds requests by itself."""
+        """Does nothing: verl holds requests by itself."""
 
     @property
     def seconds_down(self) -> float:
@@ -63,7 +64,7 @@ class ServerPolicy:
         )
 
     async def aclose(self) -> None:
-        """The servers are verl's."""
+        """Does nothing: the servers belong to verl."""
 
 
 def _params(request: Request) -> dict[str, Any]:
@@ -88,8 +89,9 @@ def _params(request: Request) -> dict[str, Any]:
 def _completion(
     output: Any, request: Request, *, model: str, mode: LogprobsMode, seconds: float
 ) -> Completion:
-    """Checked as the answers of other engines are: ids with as many finite logprobs, none of them
-    positive. An aborted request is asked for again."""
+    """Checks a reply like the answers of other engines: it needs token ids, and one finite logprob
+    that is not positive for each. Raises `EngineUnavailable` for an aborted request, which is then
+    sent again."""
     if output.stop_reason in ("aborted", "abort"):
         raise EngineUnavailable(f"verl aborted request {request.id}: it is sampled again")
     if output.token_ids is None or not len(output.token_ids):
@@ -124,14 +126,14 @@ def version_name(step: int) -> str:
 
 
 def step_of(version: str) -> int | None:
-    """The step of a version that this policy named."""
+    """Returns the step of a version that this policy named, or None for another name."""
     prefix, _, number = version.partition("-")
     return int(number) if prefix == "step" and number.isdecimal() else None
 
 
 def _versions(fields: dict[str, Any], length: int) -> tuple[VersionSpan, ...]:
-    """One span: where a reply went on with other weights in the middle, verl does not say at which
-    token, and the older ones stand for all of it."""
+    """Returns one span for the whole reply. If the weights changed during the reply, verl does not
+    say at which token, and the span names the older weights."""
     least, most = fields.get("min_global_steps"), fields.get("max_global_steps")
     if least is None:
         return (VersionSpan("", 0, length, VersionSource.UNKNOWN),)

@@ -1,20 +1,20 @@
 """Weights on their way from the trainer into engines: all or nothing, per replica.
 
-In the order in which a version goes through:
+In the order in which a version passes through them:
 
-- `carrier`: what carries weights, by where trainer and engines compute
-- `version`: a version of the weights on disk, with the logprobs by which it is recognised
+- `carrier`: the carriers of weights, by where trainer and engines compute
+- `version`: a version of the weights on disk, with the logprobs that identify it
 - `engine_lock`: an engine has the weights of one training at a time
-- `replica`: one engine's switches: pause, resume, its cache, its version, its words
+- `replica`: one engine's switches: pause, resume, prefix cache, version and errors
 - `strategies`: the ways that engines offer (disk, adapter, their own transfer, the object store),
   and the choice among them
-- `collective`, `shared_memory`: one broadcast to all, or memory that both map
-- `sender`: what hands weights out, in a process that can be killed
-- `content`: a fingerprint of tensors, for steps that no logprob shows
-- `probe`: whether an engine has the weights that the trainer has
+- `collective`, `shared_memory`: a broadcast to all receivers, or memory that both sides map
+- `sender`: the process that sends weights, which can be killed
+- `content`: a fingerprint of tensors, for steps that do not show in any logprob
+- `probe`: checks whether an engine has the trainer's weights
 - `records`: which weights each replica has, in the journal or in this process
-- `sync`: prepare, send, check, switch; replicas that failed or come back
-- `vllm_worker`: what runs inside vLLM's worker processes, if it is started with it
+- `sync`: prepares, sends, checks and switches; replicas that failed or come back
+- `vllm_worker`: the code that runs inside vLLM's worker processes, if vLLM is started with it
 
-Knows nothing of trainers: a version is a folder. Nothing here waits without a deadline.
+The package does not know trainers: it takes a version as a folder. Every wait has a deadline.
 """

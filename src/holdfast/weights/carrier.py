@@ -1,5 +1,5 @@
 """The carriers of weights into an engine, by where engine and trainer compute. Imports without
-torch, because strategies choose a carrier in processes that have none."""
+torch, because processes without torch choose a carrier too."""
 
 import socket
 from enum import StrEnum
@@ -11,40 +11,40 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Carrier(StrEnum):
-    """As `--weight-sync` takes them."""
+    """The carriers, by the names that `--weight-sync` takes."""
 
     GLOO = "gloo"
     """A collective over TCP, from any device to any other."""
     NCCL = "nccl"
-    """A collective from GPU to GPU. No two of its members are on one GPU."""
+    """A collective from GPU to GPU. Each member needs a GPU of its own."""
     IPC = "ipc"
-    """Memory that both map: of the GPU that they share, or, on CPUs, of one machine."""
+    """Memory that both processes map: of the GPU that they share or, on CPUs, of their machine."""
 
 
 class Framing(StrEnum):
-    """How tensors are cut into messages: the same on both sides."""
+    """How tensors are cut into messages. Both sides cut them in the same way."""
 
     BUCKETS = "buckets"
-    """One message for as many tensors as stay below a limit."""
+    """A message holds as many tensors as stay below a limit."""
     OVERFLOWING = "overflowing"
-    """As vLLM packs them: a message ends with the tensor that exceeds the limit."""
+    """A message ends with the tensor that exceeds the limit, as vLLM packs them."""
     TENSORS = "tensors"
-    """One message for each tensor, as SGLang receives them."""
+    """A message holds one tensor, as SGLang receives them."""
 
 
 class Device(Struct, frozen=True):
-    """Where a process computes."""
+    """The device on which a process computes."""
 
     kind: str
-    """cpu or cuda; "" where it is not known."""
+    """cpu or cuda; "" if unknown."""
     gpu: str = ""
     """The UUID of the GPU."""
     machine: str = ""
     name: str = "cpu"
-    """As torch calls it, in that process."""
+    """torch's name for the device, in that process."""
 
     def why_not(self, carrier: Carrier, engine: "Device") -> str:
-        """Why a carrier cannot go from here to there; "" if it can."""
+        """Returns why a carrier cannot go from this device to the engine's; "" if it can."""
         if carrier is Carrier.GLOO:
             return ""
         if carrier is Carrier.NCCL:
@@ -64,7 +64,7 @@ class Device(Struct, frozen=True):
 
 
 def this_device(name: str = "cpu") -> Device:
-    """That of this process, by torch's name for it."""
+    """Returns the device of this process, given torch's name for it."""
     try:
         machine = _BOOT.read_text().strip()
     except OSError:

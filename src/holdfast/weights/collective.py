@@ -1,8 +1,8 @@
-"""A group of one sender and its receivers: tensors in messages, to all at once.
+"""A group of one sender and its receivers: each message of tensors goes to all at once.
 
-The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and cut them
-into the same messages. Runs in the sender's own process and inside engines: it needs torch and
-nothing else, and touches no default process group.
+The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and cut the
+tensors into the same messages. This module runs in the sender's own process and inside engines. It
+needs only torch and touches no default process group.
 """
 
 import os
@@ -28,7 +28,7 @@ _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 class TensorMeta(NamedTuple):
-    """What both sides know of a tensor."""
+    """The description of a tensor that both sides have."""
 
     name: str
     dtype: str
@@ -36,13 +36,13 @@ class TensorMeta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         itemsize: int = getattr(torch, self.dtype).itemsize
         return prod(self.shape) * itemsize
 
 
 class Rendezvous(NamedTuple):
-    """Where the members of a group meet, and how many they are."""
+    """The address where the members of a group meet, and their number."""
 
     address: str
     port: int
@@ -50,7 +50,7 @@ class Rendezvous(NamedTuple):
 
 
 def listen(address: str) -> socket.socket:
-    """The sender's socket for the rendezvous, at that address alone, on a free port."""
+    """Opens the sender's socket for the rendezvous, only at that address, on a free port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind((address, 0))
@@ -59,28 +59,28 @@ def listen(address: str) -> socket.socket:
 
 
 def address_towards(host: str) -> str:
-    """This machine's address as the other one sees it: that of the interface that leads there."""
+    """Returns the address of this machine's interface that leads to `host`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         return str(probe.getsockname()[0])
 
 
 class BroadcastGroup(ABC):
-    """One member. `close` it, or end the process: a collective cannot be cancelled."""
+    """One member of a group. `close` it or end the process: a collective cannot be cancelled."""
 
     device = "cpu"
-    """Where its tensors have to be."""
+    """The device on which its tensors must be."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
-        """Blocks until it is sent, or received into `tensor`."""
+        """Blocks until the tensor is sent, or received into `tensor`."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class TorchGroup(BroadcastGroup):
-    """Of members that run this very class, by gloo or NCCL."""
+    """A member of a group in which every member runs this class, by gloo or NCCL."""
 
     def __init__(
         self,
@@ -92,13 +92,14 @@ class TorchGroup(BroadcastGroup):
         listener: socket.socket | None = None,
         seconds: float = JOIN_SECONDS,
     ):
-        """Returns when all members are there, and a byte went through; raises after `seconds`."""
+        """Joins the group. Returns when every member is there and a byte went through. Raises after
+        `seconds`."""
         self.device = device
         timeout = timedelta(seconds=seconds)
         self._store = _open_store(at, rank, timeout, listener)
         connect = _connect_gloo if carrier == Carrier.GLOO else _connect_nccl
         self._group = connect(self._store, at, rank, timeout)
-        # NCCL connects with the first message: who cannot be reached is found out by one.
+        # NCCL connects with the first message, so a message finds members that cannot be reached.
         self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), seconds=seconds)
         self._group._set_default_timeout(timedelta(seconds=SEND_SECONDS))  # noqa: SLF001
 
@@ -111,8 +112,8 @@ class TorchGroup(BroadcastGroup):
 
 
 class NamedGroup(BroadcastGroup):
-    """The sender of a group that its receivers make with `torch.distributed`'s own helper, under a
-    name, as SGLang does: the helper decides under which keys its members find each other."""
+    """The sender of a group whose receivers join under a name with `torch.distributed`'s own
+    helper, as SGLang's do. The helper decides under which keys the members find each other."""
 
     def __init__(
         self,
@@ -141,8 +142,9 @@ class NamedGroup(BroadcastGroup):
 
 
 class VllmGroup(BroadcastGroup):
-    """The sender of a group of vLLM's own `nccl` backend, by vLLM's own communicator: vLLM has to
-    be installed beside the trainer. It knows no deadlines: whoever waits for it has to kill it."""
+    """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so that
+    vLLM must be installed beside the trainer. The communicator knows no deadlines: the process that
+    waits for it must kill it."""
 
     def __init__(
         self, at: Rendezvous, *, device: str, listener: socket.socket, seconds: float = JOIN_SECONDS
@@ -193,7 +195,8 @@ def _connect_gloo(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> 
 
 
 def _connect_nccl(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> Any:
-    """Waits raise at their deadline; by default torch would end the whole process."""
+    """Makes a NCCL group whose waits raise at their deadline. By default, torch would end the whole
+    process."""
     nccl: Any = distributed.ProcessGroupNCCL
     options: Any = nccl.Options()
     options._timeout = timeout  # noqa: SLF001
@@ -218,7 +221,8 @@ def _from_first(seconds: float) -> Any:
 def cut(
     metas: Sequence[TensorMeta], framing: Framing = Framing.BUCKETS, limit: int = BUCKET_BYTES
 ) -> Iterator[list[TensorMeta]]:
-    """Tensors in order, message by message. One that is larger than the limit is a message."""
+    """Yields the tensors message by message, in order. A tensor that is larger than the limit is a
+    message of its own."""
     bucket: list[TensorMeta] = []
     size = 0
     for meta in metas:
@@ -240,7 +244,7 @@ def receive(
     framing: Framing = Framing.BUCKETS,
     limit: int = BUCKET_BYTES,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, as views of the message that they came in."""
+    """Receives the tensors. Each is a view of the message that brought it."""
     for bucket in cut(metas, framing, limit):
         size = sum(meta.size for meta in bucket)
         buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
@@ -260,6 +264,6 @@ def split(buffer: Tensor, bucket: Sequence[TensorMeta]) -> Iterator[tuple[str, T
 
 
 def join(bucket: Sequence[Tensor]) -> Tensor:
-    """Tensors as one buffer of bytes."""
+    """Concatenates tensors into one buffer of bytes."""
     parts = [tensor.detach().contiguous().cpu().flatten().view(torch.uint8) for tensor in bucket]
     return parts[0] if len(parts) == 1 else torch.cat(parts)

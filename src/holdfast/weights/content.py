@@ -1,6 +1,7 @@
 """A fingerprint of tensors that costs one pass over them, wherever they are.
 
-It tells one step's weights from the next one's. It is no protection against anybody.
+It distinguishes the weights of one step from those of the next. It does not protect against an
+attacker.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from torch import Tensor
 
 
 def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Of names, types, shapes and contents, in any order."""
+    """Returns a fingerprint of names, types, shapes and contents, in any order."""
     lines = sorted(_line(name, tensor) for name, tensor in tensors)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -27,7 +28,7 @@ def _line(name: str, tensor: Tensor) -> str:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Of its safetensors."""
+    """Returns the fingerprint of a folder's safetensors."""
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors"))

@@ -1,9 +1,8 @@
 """Engine lock: an engine has the weights of one training at a time.
 
-Two trainings that give their weights to the same engine would each be trained on what the other one
-sampled. Whoever gives weights holds the engine for as long, by a lock on this machine that the
-kernel gives back with the process. A trainer on another machine, or of another user, is not
-noticed.
+If two trainings gave their weights to the same engine, each would be trained on samples of the
+other's weights. A training therefore locks its engines, by locks on this machine that the kernel
+releases when the process ends. A trainer on another machine or of another user is not noticed.
 """
 
 import fcntl
@@ -29,7 +28,7 @@ class EngineInUse(HoldfastError):
 
 @contextmanager
 def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
-    """Until the end of the block. Raises `EngineInUse`, which names who has it."""
+    """Holds the engines until the end of the block. Raises `EngineInUse`, which names the owner."""
     with ExitStack() as stack:
         for url in dict.fromkeys(map(_place, urls)):
             stack.enter_context(_held(url, run))
@@ -37,7 +36,8 @@ def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
 
 
 def _place(url: str) -> str:
-    """Its host and port, which identify it, whatever else the address contains."""
+    """Returns the host, port and path that identify an engine, whatever else its address
+    contains."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     port = parts.port or (443 if parts.scheme == "https" else 80)

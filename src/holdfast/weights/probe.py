@@ -1,12 +1,15 @@
-"""Whether an engine has the weights that the trainer has: its word, and its numbers.
+"""Checks whether an engine has the trainer's weights, by the version it reports and by logprobs.
 
-The word is the version that it reports. The numbers are logprobs along a fixed sequence: after some
-of its beginnings, that of the most likely token, by the engine and by the trainer. A reload
-that answers 200 and serves other weights, as some do, is seen by nothing else. The trainer knows
-the version before as well. So it asks where the two differ most, and compares on whose side the
-engine is: that shows steps far smaller than the noise of one logprob. Greedy requests of one token
-are what every engine knows; asked for the logprobs of a prompt, vLLM 0.32 on a CPU ends if it
-serves adapters and has other requests in flight.
+Some reloads answer 200 but serve other weights. Only logprobs show this: those of the most likely
+token after some beginnings of a fixed sequence, by the engine and by the trainer.
+
+The trainer also knows the logprobs of the previous version. It asks where the two versions differ
+most, and compares which of them the engine is nearer to. This shows steps that are far smaller than
+the noise of one logprob.
+
+The requests are greedy, for one token each, because every engine knows such requests. If asked for
+the logprobs of a prompt, vLLM 0.32 on a CPU ends if it serves adapters and has other requests in
+flight.
 """
 
 import asyncio
@@ -23,33 +26,34 @@ from holdfast.weights.version import PREFIXES, TokenScores, WeightFolder, Weight
 
 PROBE_SECONDS = 120.0
 CANDIDATES = tuple(range(2, PREFIXES[-1] + 1))
-"""Beginnings among which the trainer chooses."""
+"""The lengths of beginnings among which the trainer chooses."""
 CHOSEN = 16
 NOISE = {"float32": 2e-5, "bfloat16": 0.04, "float16": 5e-3}
-"""Of one logprob, between two ways to compute it: the root of the mean square, in nats."""
+"""The noise of one logprob between two ways to compute it: the root of the mean square, in nats."""
 LOUD = 4.0
-"""Times the noise: more than that on average are other weights."""
+"""In multiples of the noise. A mean difference above it means other weights."""
 CLEAR = 6.0
-"""Times the noise: versions that are less apart cannot be told from each other."""
+"""In multiples of the noise. Versions that differ by less cannot be told apart."""
 
 
 class ProbeResult(Struct, frozen=True):
-    """How far the engine's logprobs are from the trainer's."""
+    """The distance of the engine's logprobs from the trainer's."""
 
     worst: float
     mean: float
-    """The root of the mean square."""
+    """The root of the mean square of the differences."""
     tolerance: float
     dtype: str
     count: int
     apart: float = math.inf
-    """How far the version before is from this one, in times the noise of all logprobs together."""
+    """The distance of the previous version from this one, in multiples of the noise of all logprobs
+    together."""
     share: float = 1.0
-    """Where the engine is on the way from the version before (0) to this one (1)."""
+    """The engine's position on the way from the previous version (0) to this one (1)."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether the version before could not be told from this one."""
+        """Whether the previous version cannot be told from this one."""
         return self.apart < CLEAR
 
     @property
@@ -75,16 +79,17 @@ class ProbeResult(Struct, frozen=True):
 
 
 def probe_ids(vocabulary: int) -> list[int]:
-    """The fixed sequence: spread over the vocabulary, it makes no sense, so that no model is
-    certain of it."""
+    """Returns the fixed sequence. It is spread over the vocabulary and makes no sense, so that no
+    model is certain of it."""
     return [(7919 * number + 11) % vocabulary for number in range(PREFIXES[-1])]
 
 
 def chosen_scores(
     ids: Sequence[int], now: Sequence[float], before: Sequence[float], dtype: str
 ) -> TokenScores:
-    """Where the two versions differ most, and the last beginnings. `now` and `before` are the
-    logprobs at all candidates; without `before`, the usual beginnings are taken."""
+    """Returns the scores where the two versions differ most, with those of the last beginnings.
+    `now` and `before` are the logprobs at all candidates. Without `before`, the default beginnings
+    are used."""
     if not before:
         at = [CANDIDATES.index(length) for length in PREFIXES]
     else:
@@ -112,8 +117,8 @@ async def check_version(replica: Replica, version: WeightFolder) -> None:
 async def check_scores(
     replica: Replica, scores: TokenScores, *, version: str, model: str
 ) -> ProbeResult:
-    """Raises `WeightsNotTaken` if the engine computes other logprobs than the trainer. `model`: the
-    name by which it is asked for the version."""
+    """Compares the engine's logprobs with the trainer's. Raises `WeightsNotTaken` if they differ
+    too much. `model` is the name by which the engine is asked for the version."""
     longest = replica.endpoint.described.max_model_len or math.inf
     count = sum(length < longest for length in scores.lengths)
     try:
@@ -136,7 +141,7 @@ async def check_scores(
 
 
 def compared(found: Sequence[float], scores: TokenScores, engine_dtype: str = "") -> ProbeResult:
-    """`found`: the engine's, at the first of the lengths."""
+    """Compares the engine's logprobs `found`, at the first of the lengths, with the trainer's."""
     gaps = [a - b for a, b in zip(found, scores.logprobs, strict=False)]
     dtype = _coarser(scores.dtype, engine_dtype or scores.dtype)
     if not all(map(math.isfinite, gaps)):

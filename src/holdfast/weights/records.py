@@ -1,4 +1,4 @@
-"""The records of replicas' weights: in the journal of a run, or in this process alone."""
+"""The records of replicas' weights, in the journal of a run or only in this process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from holdfast.records.samples.replica_weights import ReplicaWeights
 
 
 class MemoryRecords:
-    """For engines that only this process samples from."""
+    """The records of engines from which only this process samples."""
 
     def __init__(self) -> None:
         self.changes = Changes()
@@ -31,7 +31,8 @@ class MemoryRecords:
 
 
 class JournalRecords:
-    """Those of a run. `consumer`: whose lease allows to write; None for who only samples."""
+    """The records of a run. `consumer` is the consumer whose lease allows writing; it is None in a
+    process that only samples."""
 
     def __init__(self, journal: Journal, run: Run, *, consumer: Consumer | None = None):
         self.changes = journal.changes
@@ -42,7 +43,7 @@ class JournalRecords:
         self._reading = asyncio.Lock()
 
     async def read(self) -> Sequence[ReplicaWeights]:
-        """One read serves all who asked before it began."""
+        """Reads the records. Calls that come before a read begins share it."""
         if self._next is None:
             self._next = asyncio.create_task(self._read(), name="records of weights")
         return await asyncio.shield(self._next)

@@ -1,7 +1,7 @@
-"""One engine's switches for training: pause, resume, its prefix cache, its version, its words.
+"""One engine's switches for training: pause, resume, prefix cache, version and errors.
 
-Each kind of engine has its own routes for them; here they are one. Every request has a deadline,
-and what an engine answers to a request that failed is in the error, word for word.
+Each kind of engine has its own routes for them; here they have one interface. Every request has a
+deadline, and the error of a failed request quotes the engine's answer.
 """
 
 import re
@@ -20,15 +20,15 @@ from holdfast.weights.carrier import Device
 from holdfast.weights.version import WeightsNotTaken
 
 SWITCH_SECONDS = 60.0
-"""For a request that moves no weights."""
+"""Seconds for a request that moves no weights."""
 UPDATE_SECONDS = 600.0
-"""Seconds for an engine that reads a model; large models take minutes."""
+"""Seconds for an engine to read a model. Large models take minutes."""
 NO_ROUTE = (403, 404, 405, 501)
 DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """The kind of engine, by its own name."""
+    """The kind of an engine, by its own name."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -37,12 +37,12 @@ class EngineKind(StrEnum):
 
 
 class TransferBackend(StrEnum):
-    """What vLLM was started with, as `--weight-transfer-config`."""
+    """The backend with which vLLM was started, by `--weight-transfer-config`."""
 
     NO_ROUTE = "no route"
     NONE = "none"
     HOLDFAST = "holdfast"
-    """That of `vllm_worker`."""
+    """The backend of `vllm_worker`."""
     NCCL = "nccl"
     OTHER = "other"
 
@@ -61,20 +61,20 @@ class Replica:
         self.endpoint = endpoint
         self.name = endpoint.name
         self.release = ""
-        """The engine's version number, once it was described."""
+        """The engine's version number, once `describe` has asked for it."""
         self.dtype = ""
         """The data type of its model, if it reports one."""
         self.device = ""
         """cpu or cuda, if it reports one."""
         self.transfer = TransferBackend.NONE
         self.workers: tuple[Device, ...] = ()
-        """Of a vLLM with our worker extension: where each of its workers computes."""
+        """The device of each worker, for a vLLM with Holdfast's worker extension."""
         self.world_size = 1
-        """How many worker processes it has."""
+        """The number of the engine's worker processes."""
         self.is_divided = False
-        """Of SGLang: whether its workers differ in more than tensor parallelism."""
+        """Whether SGLang's workers differ in more than tensor parallelism."""
         self.is_paused = False
-        """Whether this process has paused it."""
+        """Whether this process has paused the engine."""
 
     def __repr__(self) -> str:
         return f"Replica({self.name!r})"
@@ -90,7 +90,7 @@ class Replica:
         return f"{self.kind} {self.release}".strip()
 
     async def describe(self) -> None:
-        """Asks what it is. What it does not say stays unknown."""
+        """Asks the engine about itself. An answer that is missing stays unknown."""
         if self.kind is EngineKind.VLLM:
             self.release = str((await self._ask("/version")).get("version", ""))
             text = str((await self._ask("/server_info")).get("vllm_config", ""))
@@ -111,7 +111,7 @@ class Replica:
         self.world_size = size if isinstance(size, int) else 1
 
     async def _find_transfer(self) -> "TransferBackend":
-        """By its complaint about a request without values, which names its class."""
+        """Finds the backend by sending a request without values: the error names its class."""
         try:
             await self.post("/init_weight_transfer_engine", {"init_info": {}})
         except WeightsNotTaken as error:
@@ -140,7 +140,8 @@ class Replica:
         return found if isinstance(found, dict) else {}
 
     async def has_route(self, path: str) -> bool:
-        """Whether it knows a path: sent an empty request, an engine that does complains of that."""
+        """Returns whether the engine knows a path. An engine that knows it complains about an empty
+        request in another way than one that does not."""
         try:
             await self.endpoint.send("POST", path, {}, seconds=SWITCH_SECONDS)
         except Denied as error:
@@ -152,7 +153,8 @@ class Replica:
     async def post(
         self, path: str, body: object = None, *, seconds: float = SWITCH_SECONDS
     ) -> Mapping[str, object]:
-        """Its answer, if it succeeded. Raises `WeightsNotTaken` with the engine's own words."""
+        """Returns the engine's answer. Raises `WeightsNotTaken`, in the engine's own words, if the
+        request failed."""
         try:
             raw = await self.endpoint.send("POST", path, body, seconds=seconds)
         except TimeoutError as error:
@@ -166,7 +168,7 @@ class Replica:
         return found
 
     async def post_if_known(self, path: str, body: object) -> bool:
-        """As `post`; whether it knows the path."""
+        """Posts a request. Returns False if the engine does not know the path."""
         try:
             await self.post(path, body)
         except WeightsNotTaken as error:
@@ -176,7 +178,8 @@ class Replica:
         return True
 
     async def loaded(self) -> str:
-        """The fingerprint of the weights that its workers loaded last, where they say it."""
+        """Returns the fingerprint of the weights that the workers loaded last; "" if they do not
+        say."""
         body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
         results = body.get("results")
         return str(results[0]) if isinstance(results, list) and results else ""
@@ -184,8 +187,8 @@ class Replica:
     # --- while weights change
 
     async def pause(self) -> None:
-        """Nothing is sampled until `resume`. Requests in flight are kept, or, where the engine can
-        only abort them, go on from their tokens by themselves."""
+        """Stops sampling until `resume`. The engine keeps requests in flight. If it can only abort
+        them, they continue from their tokens by themselves."""
         self.is_paused = True
         if self.kind is EngineKind.VLLM:
             await self.post("/pause?mode=keep")
@@ -202,20 +205,20 @@ class Replica:
         self.is_paused = False
 
     async def set_aside(self, version: str = UNFINISHED) -> None:
-        """What it has is called so, where the engine knows names: nobody takes weights that are
-        half there for those from before."""
+        """Renames the engine's weights, if the engine knows names, so that half-loaded weights are
+        not taken for the weights from before."""
         if self.kind is not EngineKind.EMBEDDED:  # Its updates are all or nothing.
             await self.post_if_known("/update_weight_version", self._named(version))
 
     async def reset_cache(self) -> None:
-        """Nothing that old weights computed is used again, for requests in flight neither."""
+        """Clears everything that old weights computed, even for requests in flight."""
         if self.kind is EngineKind.VLLM:
             await self.post("/reset_prefix_cache?reset_running_requests=true")
         elif self.kind is EngineKind.SGLANG:
             await self.post("/flush_cache", {})
 
     async def name_version(self, version: str) -> None:
-        """For updates that do not carry the version's name."""
+        """Gives the engine the version's name, after an update that did not carry it."""
         await self.post("/update_weight_version", self._named(version))
 
     def _named(self, version: str) -> dict[str, object]:
@@ -228,8 +231,8 @@ class Replica:
 async def resume_paused(
     urls: Sequence[str], *, api_key: str | None, report: Callable[[str], None]
 ) -> None:
-    """Resumes engines that a trainer left paused. Only for who holds them (`engine_lock`). What is
-    down or has no such route is left as it is."""
+    """Resumes engines that a trainer left paused. Call it only while holding them (`engine_lock`).
+    Leaves engines alone that are down or have no such route."""
     policy = EnginePolicy(urls, "", api_key=api_key)
     try:
         for endpoint in policy.endpoints:

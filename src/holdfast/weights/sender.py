@@ -1,8 +1,8 @@
 """The process that sends weights: it reads a version's folder and hands it out.
 
-A process of its own, because a collective that waits for a member that died cannot be cancelled: a
-process can be killed. It is asked on stdin and answers on stdout, in lines of JSON, and ends when
-its stdin does.
+It is a process of its own, because a collective that waits for a dead member cannot be cancelled,
+but a process can be killed. Requests come on stdin and answers go to stdout, as lines of JSON. The
+process ends when its stdin ends.
 
     {"do": "open", "address": "127.0.0.1", "world_size": 3}   → {"port": 4711}, {"joined": true}
     {"do": "send", "folder": "…"}                             → {"sent": true, "seconds": 0.3}
@@ -41,12 +41,12 @@ from holdfast.weights.shared_memory import TRIAL, SharedBuffer
 
 
 def metas_of(folder: Path) -> list[TensorMeta]:
-    """The tensors in a folder's safetensors, from their headers."""
+    """Returns the tensors in a folder's safetensors, from their headers."""
     return [meta for meta, _ in _listed(folder)]
 
 
 def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
-    """As vLLM's weight transfer takes it."""
+    """Returns the description that vLLM's weight transfer takes."""
     return {
         "names": [meta.name for meta in metas],
         "dtype_names": [meta.dtype for meta in metas],
@@ -75,7 +75,8 @@ _NAMES = {
 
 
 class TensorFolder:
-    """A version's tensors, read when they are asked for: a model may not fit into memory twice."""
+    """The tensors of a version, read only when needed, because a model may not fit into memory
+    twice."""
 
     def __init__(self, folder: Path):
         listed = _listed(folder)
@@ -84,7 +85,7 @@ class TensorFolder:
         self._open: dict[Path, Any] = {}
 
     def read(self, metas: Sequence[TensorMeta]) -> Tensor:
-        """Their bytes, one after the other."""
+        """Returns the bytes of the tensors, concatenated."""
         return join([self._tensor(meta.name) for meta in metas])
 
     def _tensor(self, name: str) -> Tensor:
@@ -98,7 +99,7 @@ class TensorFolder:
 
 
 class Sender:
-    """One group at a time, and one piece of shared memory."""
+    """Sends weights, with one group at a time and one piece of shared memory."""
 
     def __init__(self) -> None:
         self._group: BroadcastGroup | None = None
@@ -115,8 +116,8 @@ class Sender:
         device: str = "cpu",
         name: str = "",
     ) -> None:
-        """Says where it listens, and returns when all members are there. `members`: whose group
-        it is, holdfast's, vllm's or sglang's."""
+        """Makes a group: answers with its port at once, and again when all members have joined.
+        `members` says whose group it is: holdfast's, vllm's or sglang's."""
         if self._group is not None:
             self._group.close()
         listener = listen(address)
@@ -137,7 +138,7 @@ class Sender:
     def send(
         self, folder: str, *, seconds: float = SEND_SECONDS, framing: str = Framing.BUCKETS
     ) -> None:
-        """Says for how long it sent."""
+        """Broadcasts a version to the group. Answers with the seconds that it took."""
         assert self._group is not None, "opened"
         tensors = TensorFolder(Path(folder))
         began = time.monotonic()
@@ -149,8 +150,8 @@ class Sender:
         send_answer({"sent": True, "seconds": time.monotonic() - began})
 
     def share(self, folder: str, part: int, *, device: str = "cpu") -> None:
-        """Puts a message of a version into shared memory, in place of the last one. Returns its
-        handle, its contents, and how many there are."""
+        """Puts one message of a version into shared memory, in place of the last one. Answers with
+        its handle, its contents and the number of messages."""
         tensors = TensorFolder(Path(folder))
         parts = list(cut(tensors.metas))
         handle = self._replace(tensors.read(parts[part]), device)
@@ -173,7 +174,8 @@ def send_answer(answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """A collective may wait for minutes; the end of stdin ends the process all the same."""
+    """Answers requests until stdin ends. The end of stdin ends the process even while a collective
+    waits."""
     requests: Queue[dict[str, Any]] = Queue()
     threading.Thread(target=_read, args=[requests], name="holdfast-stdin", daemon=True).start()
     sender = Sender()

@@ -1,7 +1,7 @@
-"""Memory of one process that another maps: a GPU's by CUDA IPC, or that of a nameless file.
+"""Memory of one process that another maps: a GPU's, by CUDA IPC, or that of a nameless file.
 
-What travels is a handle of plain values, as JSON: nothing is unpickled on either side. The memory
-ends with the process that made it, so that one that is killed leaves nothing behind.
+The handle that travels is plain values, as JSON, so that neither side unpickles. The memory ends
+with the process that made it: a killed process leaves no memory behind.
 """
 
 import mmap
@@ -16,13 +16,14 @@ from torch.multiprocessing import reductions as torch_reductions
 reductions: Any = torch_reductions
 
 TRIAL = b"holdfast"
-"""Test data that is shared to find out whether memory can be shared."""
+"""Test bytes, shared to find out whether two processes can share memory."""
 _RAW = ("handle", "ref_counter_handle", "event_handle")
 _REST = ("storage_size", "storage_offset", "ref_counter_offset", "event_sync_required")
 
 
 class SharedBuffer:
-    """Bytes that one other process maps by `handle`, once. `close` it when that has read them."""
+    """Bytes that one other process maps once, by `handle`. `close` the buffer after that process
+    has read them."""
 
     def __init__(self, content: Tensor, device: str = "cpu"):
         self._file = -1
@@ -44,7 +45,7 @@ class SharedBuffer:
 
 
 def read_shared(handle: dict[str, Any], device: torch.device) -> Tensor:
-    """A copy of the bytes: their owner uses the memory again. Raises `OSError`."""
+    """Returns a copy of the bytes, because their owner uses the memory again. Raises `OSError`."""
     if "path" in handle:
         with open(handle["path"], "rb") as file:
             view = mmap.mmap(file.fileno(), max(handle["size"], 1), access=mmap.ACCESS_COPY)
@@ -55,7 +56,7 @@ def read_shared(handle: dict[str, Any], device: torch.device) -> Tensor:
 
 
 def check_shared(handle: dict[str, Any], device: torch.device) -> None:
-    """Raises `OSError` if that is not what the other process shares for a trial."""
+    """Raises `OSError` if the memory does not hold the bytes of a trial."""
     if bytes(read_shared(handle, device).cpu().numpy()) != TRIAL:
         raise OSError("it finds other memory than the trainer's")
 

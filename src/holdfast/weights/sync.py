@@ -1,12 +1,13 @@
-"""WeightSync: a version of the weights into every replica of a policy, all or nothing for each.
+"""WeightSync: gives every replica of a policy a version of the weights, all or nothing for each.
 
-Prepare, send, check. Each replica's record says where it stands, and everyone who samples goes by
-it (`policy.client.weight_gate`): no call begins at a replica whose weights are on their way, and
-tokens of weights that turn out to be wrong are dropped. Requests in flight are kept by engines. A
-replica that did not take a version is sent it again by the probe of its circuit breaker, started
-anew if it is ours, or given up with its root cause. One that comes back, or whose weights somebody
-wants, is given the version in force. No engine is left paused: not by a dead trainer, whose
-successor resumes it, and not by this one when it gives up.
+It prepares, sends and checks. A record tells the state of each replica, and everyone who samples
+follows it (`policy.client.weight_gate`): no call begins at a replica whose weights are on their
+way, and tokens of wrong weights are dropped. Engines keep the requests in flight.
+
+If a replica did not take a version, the probe of its circuit breaker sends the version again. If
+that fails too, a replica of ours is started anew, and any other is given up with its root cause. A
+replica that comes back, or whose weights are wanted, gets the newest version. No engine stays
+paused: a dead trainer's successor resumes it, and so does a sync that gives up.
 """
 
 import asyncio
@@ -51,25 +52,26 @@ from holdfast.weights.strategies.strategy import (
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 MAX_SENDS = 3
-"""How often a replica that answers is sent a version that it does not take."""
+"""How often a version is sent to a replica that answers but does not take it."""
 LOOK_SECONDS = 1.0
 Restart = Callable[[Endpoint], Awaitable[None]]
 
 
 class UpdateTimes(Struct):
-    """Of the last update, in seconds."""
+    """The seconds that the last update took."""
 
     prepared: float = 0.0
     sent: float = 0.0
-    """The transfer alone."""
+    """The time of the transfer itself."""
     stood_still: float = 0.0
-    """For which requests in flight were not sampled, at most."""
+    """The longest time for which requests in flight were not sampled."""
     held: float = 0.0
-    """For which no new call began."""
+    """The time for which no new call began."""
 
 
 class WeightSync:
-    """`start` it before the first version; then `publish` each. For one event loop."""
+    """Gives replicas new weights. Call `start` before the first version, then `publish` for each
+    version. All calls belong to one event loop."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class WeightSync:
         restart: Restart | None = None,
         report: Callable[[str], None] = lambda line: None,
     ):
-        """`strategies` in the order of preference. `restart` starts a replica anew, if it is ours.
+        """`strategies` are in the order of preference. `restart` starts a replica of ours anew.
         `report` gets lines for people."""
         self._policy = policy
         self._strategies = tuple(strategies)
@@ -92,10 +94,10 @@ class WeightSync:
         self._choices: dict[Replica, Choice] = {}
         self._locks = {replica: asyncio.Lock() for replica in self._replicas.values()}
         self._suspects: dict[Replica, str] = {}
-        """Replicas whose weights are not known to be whole, with the reason."""
+        """Replicas whose weights may not be whole, with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Replicas that were restarted for the current version, once at most."""
+        """Replicas that were restarted for the current version, which happens at most once."""
         self._version: WeightFolder | None = None
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -103,13 +105,13 @@ class WeightSync:
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
-        """The last comparison of each replica, by its name."""
+        """The last comparison with each replica, by the replica's name."""
 
     # --- before the first version
 
     async def start(self) -> None:
-        """Finds out how each replica gets its weights. Raises `UsageError` where none can, and
-        `EndpointDown` for one that goes away meanwhile: what it offers is not known then."""
+        """Finds out how each replica gets its weights. Raises `UsageError` if no way exists, and
+        `EndpointDown` if a replica goes away meanwhile, because its ways are then unknown."""
         up = [r for e, r in self._replicas.items() if e.introduce is None]
         try:
             choices = await asyncio.gather(*(self._choose(replica) for replica in up))
@@ -127,7 +129,7 @@ class WeightSync:
         self.record_in(self._records)
 
     def record_in(self, records: WeightRecords) -> None:
-        """Where it is written, from now on, which weights the replicas have."""
+        """Writes the replicas' weights to these records from now on."""
         self._records = records
         patience = self._policy.patience
         self._policy.gate_by(WeightGate(records, patience=patience, is_sender=True))
@@ -146,8 +148,8 @@ class WeightSync:
     # --- a version
 
     async def publish_first(self, version: WeightFolder) -> None:
-        """As `publish`, but an engine that is up and does not take it is an error: what cannot work
-        is refused before anything is sampled."""
+        """Publishes the first version. Unlike `publish`, raises `WeightsNotTaken` if any engine
+        that is up does not take it, so that a wrong setup is refused before anything is sampled."""
         self._is_first = True
         try:
             await self.publish(version)
@@ -157,7 +159,7 @@ class WeightSync:
             raise WeightsNotTaken(why)
 
     async def adopt(self, version: WeightFolder) -> None:
-        """For engines that were started with the version: it is checked, and not sent."""
+        """Checks engines that were started with the version, without sending it."""
         for strategy in self._used():
             await strategy.prepare(version)
         self._version = version
@@ -169,9 +171,9 @@ class WeightSync:
             replica.endpoint.weights = version.name
 
     async def publish(self, version: WeightFolder) -> None:
-        """Returns when every replica that gets calls has the version: calls that begin later are
-        sampled with it. Raises `WeightsNotTaken` if no replica took it. Cancelled, it ends the
-        update first."""
+        """Gives the version to the replicas. On return, every replica that gets calls has it, and
+        calls that begin later are sampled with it. Raises `WeightsNotTaken` if no replica took it.
+        If cancelled, ends the update first."""
         began = time.monotonic()
         for strategy in self._used():
             await strategy.prepare(version)
@@ -189,12 +191,12 @@ class WeightSync:
 
     @property
     def dtypes(self) -> list[str]:
-        """Of the engines' models; "" where an engine does not say."""
+        """The data types of the engines' models; "" for an engine that does not say."""
         replicas = self._replicas.values()
         return [r.dtype or ("float32" if r.kind is EngineKind.EMBEDDED else "") for r in replicas]
 
     def in_use(self) -> set[str]:
-        """Names of versions whose files may still be read by an engine."""
+        """Returns the names of versions whose files an engine may still read."""
         return {name for strategy in self._used() for name in strategy.in_use()}
 
     async def _update_all(self, version: WeightFolder) -> None:
@@ -206,7 +208,8 @@ class WeightSync:
         await asyncio.gather(*groups)
 
     async def _wait_until_taken(self, version: WeightFolder) -> None:
-        """Until a replica has it; the others get no calls before they have."""
+        """Waits until a replica has the version. The other replicas get no calls until they have
+        it."""
         while not any(e.weights == version.name for e in self._policy.endpoints):
             left = [e.breaker for e in self._policy.endpoints if not e.breaker.is_abandoned]
             if not left:
@@ -221,7 +224,8 @@ class WeightSync:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _tidy(self) -> None:
-        """What fails here is tried again after the next version."""
+        """Tidies up after an update. A failure is reported and tried again after the next
+        version."""
         for replica, choice in self._choices.items():
             if replica.endpoint.breaker.is_passing:
                 try:
@@ -259,13 +263,14 @@ class WeightSync:
     async def _begin(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> bool:
-        """Records that weights are on their way, and pauses the engine, if it has to stand still;
-        whether it does. Until they are there, it samples under a name that no version has."""
+        """Records that weights are on their way, and pauses the engine if the strategy needs that.
+        Returns whether the weights can be sent. Until they are there, the engine samples under a
+        name that no version has."""
         endpoint = replica.endpoint
         try:
             await endpoint.ask_incarnation()
             if not strategy.stands_still:
-                return True  # Nobody asks for the new name before it is recorded.
+                return True  # No request has the new name before it is recorded.
             await self._note(replica, WeightState.SENDING, version)
             crashpoint.reach("weights.noted")
             await replica.pause()
@@ -284,7 +289,7 @@ class WeightSync:
         answer: Acknowledgement,
         before: str | None,
     ) -> None:
-        """Checks one replica, or leaves it without calls."""
+        """Checks one replica after a transfer. A replica that fails gets no calls."""
         replica, endpoint = answer.replica, answer.replica.endpoint
         is_sampling = False
         try:
@@ -308,7 +313,7 @@ class WeightSync:
     async def _give_back(
         self, strategy: WeightStrategy, replica: Replica, before: str | None
     ) -> None:
-        """It has the weights that it had, and goes on with what it was at."""
+        """Resumes a replica with the weights that it had before. Its requests continue."""
         if strategy.stands_still:
             if before is not None and strategy.mends(replica):
                 await replica.set_aside(before)
@@ -318,7 +323,7 @@ class WeightSync:
     async def _accept(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> None:
-        """The check was passed."""
+        """Records that a replica has passed the check, and switches it to the version."""
         model = strategy.model_of(version, replica)
         await self._note(replica, WeightState.CHECKED, version, model=model)
         strategy.switch(version, replica)
@@ -347,7 +352,9 @@ class WeightSync:
     async def _compare_content(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> None:
-        """Where no logprob tells the version from the one before."""
+        """Compares fingerprints of the loaded weights, because no logprob distinguishes the version
+        from the one before. Raises `WeightsNotTaken` if they differ. Reports once if the engine
+        offers no fingerprint."""
         if not (replica.workers and strategy.stands_still):
             if not self._is_blind:
                 self._report(
@@ -376,7 +383,8 @@ class WeightSync:
         model: str = "",
         why: str = "",
     ) -> None:
-        """The next state of what is being sent to the replica, or the first of something else."""
+        """Records a state of a replica: the end of a transfer that is recorded, or else a new
+        entry."""
         endpoint = replica.endpoint
         while True:
             last = newest_by_replica(await self._records.read()).get(endpoint.url)
@@ -391,7 +399,9 @@ class WeightSync:
                 return
 
     async def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
-        """It gets no calls. Those that it was at go on elsewhere, or when it is back."""
+        """Records that a replica failed. It gets no calls until it has the version. If its weights
+        may not be whole, its requests are interrupted, and continue elsewhere or when it is
+        back."""
         endpoint = replica.endpoint
         self._suspects[replica] = why
         assert self._version is not None, "a version was sent"
@@ -403,7 +413,7 @@ class WeightSync:
         endpoint.breaker.trip()
 
     async def _give_up(self, replica: Replica, why: str) -> None:
-        """It is not sent anything any more. Whoever samples from it is not left waiting."""
+        """Gives a replica up for good. Callers that wait for it are told."""
         replica.endpoint.breaker.abandon(why)
         await self._resume_left(replica)
 
@@ -414,14 +424,15 @@ class WeightSync:
             except WeightsNotTaken as error:
                 self._report(f"weights: {error}; it may be left paused: POST its /resume")
 
-    # --- a replica that failed, comes back, or has weights that nobody knows
+    # --- a replica that failed, comes back, or has unknown weights
 
     def _watch(self) -> None:
         if self._watching is None:
             self._watching = asyncio.create_task(self._see_wants(), name="wanted weights")
 
     async def _see_wants(self) -> None:
-        """For ever: where the weights of a replica are wanted, its breaker asks for them."""
+        """Watches the records for ever. If a replica's weights are wanted, its breaker trips, so
+        that its probe sends them."""
         changes = self._records.changes
         while True:
             seen = changes.count
@@ -433,7 +444,8 @@ class WeightSync:
             await changes.wait(seen, timeout=LOOK_SECONDS)
 
     async def _look_at(self, replica: Replica, _: Sequence[str]) -> str | None:
-        """Called by the probe of a replica that answers; why it cannot be used, if so."""
+        """Brings a replica up to date, called by the probe of a replica that answers. Returns why
+        the replica cannot be used, or None."""
         if self._version is None:
             return None  # It is about to be given the first one.
         version = self._version
@@ -461,7 +473,7 @@ class WeightSync:
     async def _recheck(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> str | None:
-        """It says that it has the version."""
+        """Checks a replica that claims to have the version. Returns why it fails, or None."""
         try:
             await self._resume_left(replica)
             await self._check(strategy, version, replica)
@@ -476,7 +488,8 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Why the replica must be restarted first; None if it need not, or has been."""
+        """Returns why the replica must be restarted first; None if it need not be or was
+        already."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         version = await replica.endpoint.version()
@@ -490,7 +503,8 @@ class WeightSync:
         return why
 
     async def _refuse(self, replica: Replica) -> str | None:
-        """After it was sent the version again; why it did not take it, if so."""
+        """Returns why a replica did not take the version that was sent again, or None. After
+        several refusals, the replica is started anew or given up."""
         if (why := self._suspects.get(replica)) is None:
             return None
         self._refusals[replica] = self._refusals.get(replica, 0) + 1

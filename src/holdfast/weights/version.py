@@ -1,4 +1,4 @@
-"""A version of the weights on disk, and the logprobs by which it is recognised."""
+"""A version of the weights on disk, and the logprobs that identify it."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from msgspec import Struct
 from holdfast.records.errors import HoldfastError
 
 PREFIXES = (*range(2, 48, 3), 96, 192)
-"""Lengths of beginnings of the fixed sequence. The last fill blocks of a prefix cache: one that is
-stale shows."""
+"""Lengths of the beginnings of the fixed sequence. The last ones fill blocks of a prefix cache, so
+that a stale cache shows."""
 
 
 class WeightsNotTaken(HoldfastError):
@@ -16,21 +16,22 @@ class WeightsNotTaken(HoldfastError):
 
 
 class TokenScores(Struct, frozen=True):
-    """A fixed sequence, and the logprob of the most likely token after some of its beginnings, with
-    the trainer's weights."""
+    """A fixed sequence, with the trainer's logprob of the most likely token after some of its
+    beginnings."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     dtype: str = "float32"
-    """In which the trainer computed them."""
+    """The data type in which the trainer computed the logprobs."""
     lengths: tuple[int, ...] = PREFIXES
-    """Of the beginnings."""
+    """The lengths of the beginnings."""
     before: tuple[float, ...] = ()
-    """With the weights of the version before, where the trainer knows it."""
+    """The logprobs with the previous version of the weights, if the trainer knows them."""
 
 
 class WeightFolder(Struct, frozen=True):
-    """A version on disk: a Hugging Face folder. Its name never stands for other bytes."""
+    """A version of the weights on disk, as a Hugging Face folder. A name never stands for other
+    bytes."""
 
     name: str
     path: Path
@@ -38,9 +39,10 @@ class WeightFolder(Struct, frozen=True):
     adapter: Path | None = None
     """The same version as a LoRA adapter, if an adapter is trained."""
     scores: TokenScores | None = None
-    """What an engine with these weights must compute; None: its word is trusted."""
+    """The logprobs that an engine with these weights must compute. With None, the engine's claim is
+    trusted."""
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of its weights."""
+    """Returns the size of a folder's weights in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

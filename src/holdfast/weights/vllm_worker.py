@@ -1,14 +1,14 @@
-"""What runs inside vLLM's worker processes, if it is started with it:
+"""The code that runs inside vLLM's worker processes, if vLLM is started with it:
 
     PYTHONPATH=… vllm serve MODEL \\
         --worker-extension-cls holdfast.weights.vllm_worker.WeightWorker \\
         --weight-transfer-config '{"backend": "holdfast"}'
 
-The extension says where it computes, and reloads tied embeddings, which vLLM on a CPU leaves as
-they were. The backend receives weights over TCP, from GPU to GPU, or from memory that it shares
-with the trainer: all of them first, into the machine's memory, because a GPU has no room for two
-models; then they are loaded, so that a sender that dies half-way has changed nothing. Imports
-torch, vLLM and what `collective` needs; never run by Holdfast itself.
+The extension reports the device of a worker, and reloads tied embeddings, which vLLM on a CPU
+leaves unchanged. The backend receives weights over TCP, from GPU to GPU, or from memory that it
+shares with the trainer. It first receives all of them into the machine's memory, because a GPU has
+no room for two models, and loads them only then. A sender that dies half-way has therefore changed
+nothing. This module imports torch, vLLM and what `collective` needs. Holdfast itself never runs it.
 """
 
 from collections.abc import Iterable
@@ -48,8 +48,8 @@ BACKEND = "holdfast"
 
 @dataclass
 class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """A rendezvous, at which this engine's workers have the ranks from `rank_offset` on; or, by
-    shared memory, the handle of a trial."""
+    """A rendezvous at which this engine's workers have the ranks from `rank_offset` on. For shared
+    memory, the handle of a trial instead."""
 
     carrier: str
     master_address: str = ""
@@ -61,7 +61,8 @@ class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What is sent, in its order; `handle`: where it is in shared memory."""
+    """The description of the sent tensors, in their order. `handle` says where they are in shared
+    memory."""
 
     names: list[str]
     dtype_names: list[str]
@@ -72,7 +73,7 @@ class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 class HoldfastWeightTransferEngine(
     WeightTransferEngine[HoldfastInitInfo, HoldfastUpdateInfo]  # type: ignore[misc]
 ):
-    """Nothing of the model changes before `finish_weight_update`."""
+    """vLLM's side of a weight transfer. The model does not change before `finish_weight_update`."""
 
     init_info_cls = HoldfastInitInfo
     update_info_cls = HoldfastUpdateInfo
@@ -146,8 +147,8 @@ def load(model: Any, model_config: Any, tensors: Iterable[tuple[str, Tensor]]) -
 
 
 def _pack_head(model: Any) -> None:
-    """On a CPU, vLLM computes with a packed copy of the head, and a reload does not renew that of a
-    head which is the embedding."""
+    """Packs a tied head again. On a CPU, vLLM computes with a packed copy of the head, which a
+    reload does not renew if the head is the embedding."""
     head = getattr(model, "lm_head", None)
     head = getattr(head, "base_layer", head)
     is_tied = bool(getattr(model.config, "tie_word_embeddings", False))
@@ -166,15 +167,16 @@ class WeightWorker:
     device: Any
 
     def holdfast_describe(self) -> dict[str, Any]:
-        """A `Device`."""
+        """Returns the worker's `Device` as plain values."""
         return dict(msgspec.to_builtins(this_device(str(self.device))))
 
     def holdfast_loaded(self) -> str:
-        """The fingerprint of the weights that were loaded last; "" for those of its start."""
+        """Returns the fingerprint of the weights that were loaded last; "" for the weights of the
+        start."""
         return str(getattr(self.model_runner.model, "holdfast_loaded", ""))
 
     def holdfast_load(self, weights_path: str) -> int:
-        """Reads a folder whole, then loads it. Returns how many tensors it had."""
+        """Reads a whole folder and then loads it. Returns the number of its tensors."""
         from safetensors.torch import load_file
 
         files = sorted(Path(weights_path).glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""How much memory is free where a model is to be."""
+"""How much memory is free on the device of a model."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ MEMORY = Path("/proc/meminfo")
 
 
 def free_memory(device: str) -> int | None:
-    """In bytes; None where nobody says."""
+    """Returns the free memory in bytes, or None if it is unknown."""
     if device.startswith("cuda"):
         number = device.partition(":")[2]
         return int(torch.cuda.mem_get_info(int(number) if number else None)[0])

@@ -1,11 +1,13 @@
 """The network that is trained: a Hugging Face causal LM folder, in full or with a LoRA adapter.
 
-Rows go through it packed, with our attention and a head in chunks, where a trial at the start shows
-that this is as near to float32 as the model's own forward pass; else one sequence at a time, and
-`why_sequential` says why. On a GPU the layers are compiled, all of them as one, for rows of any
-length, where the trial shows the same of it; where it does not, or the head has no kernels,
-`why_slow` says so. With several ranks it is spread over them: all make it at once, and call it in
-the same order, since each call gathers the weights.
+Rows go through it packed, with Holdfast's own attention and a head in chunks. A trial at the start
+must show that this is as near to float32 as the model's own forward pass. Otherwise sequences go
+one at a time, and `why_sequential` says why.
+
+On a GPU the layers are compiled, all as one, for rows of any length, if the trial shows the same of
+the compiled layers. `why_slow` says why they are not, or why the head has no kernels. With several
+ranks, the network is spread over them. All ranks make it at once and call it in the same order,
+because each call gathers the weights.
 """
 
 import copy
@@ -38,8 +40,8 @@ _CANNOT_PACK = (NotImplementedError, TypeError, ValueError, KeyError, RuntimeErr
 
 
 class Network:
-    """A causal LM that gives logprobs of trained tokens, with gradients. It is in evaluation mode:
-    nothing drops out, and no router has noise."""
+    """A causal LM that gives logprobs of trained tokens, with gradients. It is in evaluation mode,
+    without dropout or router noise."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class Network:
         longest: int = 1024,
         ranks: RankGroup | None = None,
     ):
-        """`compiled`: whether the layers are; None: on a GPU, in less than float32, by one rank.
-        `longest`: how many tokens a sequence may have."""
+        """`compiled` says whether the layers are compiled; with None, they are on a GPU, in less
+        than float32, on a single rank. `longest` is the most tokens of a sequence."""
         ranks = ranks or RankGroup()
         self.folder = folder
         self.device = torch.device(ranks.device(device))
@@ -76,8 +78,8 @@ class Network:
             _checkpoint_activations(self.module)
         self._decoder = self._plain.get_decoder()
         self.whole: Any = self.module
-        """The module with all weights as `take_whole` got them; on rank 0 alone, if there are
-        several."""
+        """The module with all weights, as `take_whole` got them. If there are several ranks, only
+        rank 0 has it."""
         self._sharded: ShardedCalls | None = None
         if ranks.size > 1:
             _check_alike(ranks, f"the weights in {folder}", digest_of(self.module.state_dict()))
@@ -109,12 +111,13 @@ class Network:
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """(logprobs, entropies) of the row's trained tokens; `temperature` has one for each."""
+        """Returns (logprobs, entropies) of the row's trained tokens. `temperature` has one value
+        for each token."""
         function = self._sequential if self.why_sequential else self._packed
         return self._call(partial(function, row, temperature))
 
     def _call(self, function: Callable[[], Result]) -> Result:
-        """With weights that are whole."""
+        """Calls a function while the weights are whole."""
         if self._sharded is None:
             return function()
         return self._sharded.call(function)
@@ -129,7 +132,8 @@ class Network:
 
     @torch.no_grad()
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """The logprob of the most likely token after each of these beginnings of `ids`."""
+        """Returns the logprob of the most likely next token after the beginnings of `ids` that have
+        these lengths."""
         logits = self._call(partial(self._logits, ids, [length - 1 for length in lengths]))
         best: list[float] = logits.float().log_softmax(-1).max(-1).values.tolist()
         return best
@@ -149,7 +153,7 @@ class Network:
         return logits
 
     def without_adapter(self) -> Any:
-        """A context in which a LoRA network is the model that it began from."""
+        """Returns a context in which a LoRA network is the model without its adapter."""
         return self.module.disable_adapter() if self.lora is not None else nullcontext()
 
     def _packed(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +167,7 @@ class Network:
         )
 
     def _hidden(self, row: PackedRow) -> Tensor:
-        """The last hidden state of each of the row's tokens."""
+        """Returns the last hidden state of each of the row's tokens."""
         output = self._decoder(
             input_ids=to_tensor(row.ids, self.device)[None],
             position_ids=to_tensor(row.positions, self.device)[None],
@@ -177,7 +181,7 @@ class Network:
         return plain_logprobs(self.module, row, temperature)
 
     def _try_packed(self) -> None:
-        """Takes packed rows if they are as near to float32 as the model's own pass is; else
+        """Switches to packed rows if they are as near to float32 as the model's own pass. Otherwise
         sequences go one at a time, by that pass."""
         row = self.trial.row
         try:
@@ -199,8 +203,8 @@ class Network:
 
     @torch.no_grad()
     def _check_sequential(self) -> None:
-        """Raises `UsageError` where the model's own pass, as it is trained, is not that which was
-        tried: it did not take its own attention back, or something drops out."""
+        """Raises `UsageError` if the model's own pass gives other logprobs than in the trial. It
+        may not have taken its own attention back, or have dropout."""
         sequence = self.trial.sequences[-1]
         own = self._call(lambda: plain_logprobs(self.module, alone(sequence))[0].tolist())
         gap = gap_between(own, self.trial.exact[-len(own) :])
@@ -211,7 +215,7 @@ class Network:
             )
 
     def _try_compiled(self) -> None:
-        """Compiles the layers if they are then as near to float32 as the model's own pass is."""
+        """Compiles the layers if they are then as near to float32 as the model's own pass."""
         from torch import _dynamo as dynamo
 
         layers, row = _layers(self.module), self.trial.row
@@ -238,7 +242,7 @@ class Network:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, shapes, types and bytes: the same for the same weights."""
+    """Returns a digest of names, shapes, types and bytes. Equal weights have equal digests."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
@@ -257,7 +261,7 @@ def _check_alike(ranks: RankGroup, what: str, own: str) -> None:
 
 
 def _layers(module: Any) -> list[Any]:
-    """The modules that are known to be layers."""
+    """Returns the modules that are known to be layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
@@ -297,8 +301,8 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
 
 
 def _sort_sets(config: Any) -> None:
-    """Sorts sets, because peft writes them in the order of their hashes, which differs between
-    processes: equal content would be published as different bytes."""
+    """Sorts sets. peft would write them in the order of their hashes, which differs between
+    processes, so that equal content would be published as different bytes."""
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
             setattr(config, name, sorted(value))

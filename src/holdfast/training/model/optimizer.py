@@ -1,7 +1,7 @@
-"""The optimizer: AdamW with a schedule, over float32 copies where the model is in less.
+"""The optimizer: AdamW with a schedule, over float32 copies if the model has a smaller data type.
 
-Everything that it knows can be read out and put back as plain tensors. Where the network is spread
-over ranks, each updates its own part of every weight, and what is read out is whole.
+Its whole state can be read and restored as plain tensors. If the network is spread over ranks, each
+rank updates its own part of every weight, and the state that is read is whole.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer:
-    """Updates `parameters`, which have gradients, in place."""
+    """Updates `parameters`, from their gradients, in place."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Optimizer:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """The trained parameters as exact as they are kept. All ranks call it; rank 0 gets them."""
+        """Gathers the trained parameters in the precision in which they are kept. All ranks call
+        it; rank 0 gets the result."""
         return self._whole({name: copy.detach() for name, copy in self._copies.items()})
 
     def _whole(self, parts: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
@@ -60,8 +61,8 @@ class Optimizer:
         return gathered
 
     def update(self, rate: float) -> Tensor:
-        """One step down the gradients, which are then gone. Their norm before clipping; where it is
-        not finite, nothing was changed. Does not wait for a GPU."""
+        """Takes one step along the gradients and clears them. Returns their norm before clipping;
+        if it is not finite, nothing was changed. Does not wait for a GPU."""
         self._gather()
         for group in self._adamw.param_groups:
             group["lr"] = rate
@@ -70,7 +71,7 @@ class Optimizer:
         return norm
 
     def _gather(self) -> None:
-        """The gradients, in float32, at the copies."""
+        """Moves the gradients to the copies, in float32."""
         parts = [
             (p, local_part(p.grad), self._copies[name])
             for name, p in self._parameters.items()
@@ -84,7 +85,7 @@ class Optimizer:
             copy.grad, parameter.grad = gradient, None
 
     def _norm(self) -> Tensor:
-        """Of all gradients, on all ranks."""
+        """Returns the norm of all gradients, on all ranks."""
         gradients = [copy.grad for copy in self._copies.values() if copy.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if self._ranks.size == 1:
@@ -101,8 +102,8 @@ class Optimizer:
         return norm
 
     def _step_on_device(self) -> Tensor:
-        """The same without asking for the norm: the fused kernel scales the gradients itself and
-        leaves everything as it is if it is told that they are not finite."""
+        """Takes the same step without waiting for the norm. The fused kernel scales the gradients
+        itself, and changes nothing if it is told that they are not finite."""
         norm = self._norm()
         scaling: Any = self._adamw
         scaling.grad_scale = ((norm + 1e-6) / self._settings.max_norm).clamp(min=1.0)
@@ -112,8 +113,8 @@ class Optimizer:
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """The moments and step counts, by parameter; nothing before the first step. All ranks call
-        it; rank 0 gets them."""
+        """Gathers the moments and step counts by parameter; before the first step there are none.
+        All ranks call it; rank 0 gets the result."""
         states = {name: self._adamw.state.get(copy) for name, copy in self._copies.items()}
         known = {name: state for name, state in states.items() if state}
         tensors: dict[str, Tensor] = {}
@@ -125,7 +126,7 @@ class Optimizer:
         return tensors
 
     def check(self, weights: Mapping[str, Tensor]) -> None:
-        """Raises `UsageError` where `restore` could not go on from them."""
+        """Raises `UsageError` if `restore` could not continue from these weights."""
         if set(weights) != set(self._copies):
             odd = sorted(set(weights) ^ set(self._copies))[:3]
             raise UsageError(f"the checkpoint's weights are not this model's: {', '.join(odd)}")
@@ -139,8 +140,8 @@ class Optimizer:
         state: Mapping[str, Tensor],
         steps: Mapping[str, float] | None = None,
     ) -> None:
-        """Goes on from what `weights` and `state` gave, which were checked. All ranks call it: rank
-        0 with the tensors, the others with nothing but the step counts."""
+        """Restores weights and state that were checked. All ranks call it: rank 0 with the tensors,
+        the others only with the step counts."""
         if steps is None:
             steps = steps_of(state)
         with torch.no_grad():
@@ -155,7 +156,7 @@ class Optimizer:
         self._write_back()
 
     def _part(self, whole: Tensor | None, name: str) -> Tensor:
-        """This rank's own of what rank 0 has."""
+        """Returns this rank's part of a tensor that rank 0 has."""
         parameter, device = self._parameters[name], self._copies[name].device
         if whole is None:
             whole = torch.empty(parameter.shape, dtype=torch.float32)
@@ -170,7 +171,7 @@ class Optimizer:
 
 
 def steps_of(state: Mapping[str, Tensor]) -> dict[str, float]:
-    """The step counts among what `Optimizer.state` gave."""
+    """Returns the step counts from the result of `Optimizer.state`."""
     return {
         key.removeprefix("step/"): float(value)
         for key, value in state.items()
@@ -179,5 +180,6 @@ def steps_of(state: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _step_device(copy: Tensor) -> torch.device:
-    """Fused AdamW keeps its step count beside the weights, the plain one on the CPU."""
+    """Returns the device of the step count. Fused AdamW keeps it beside the weights, plain AdamW on
+    the CPU."""
     return copy.device if copy.is_cuda else torch.device("cpu")

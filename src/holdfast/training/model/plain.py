@@ -1,8 +1,8 @@
-"""The model's own forward pass: one sequence at a time, with its own attention and its own head.
+"""The model's own forward pass: one sequence at a time, with its own attention and head.
 
-It is what all other ways to compute the model are compared with, and in float32 it is the judge of
-who is wrong. The model is loaded as transformers makes it, and in evaluation mode: an engine
-samples without dropout and without the noise of a router.
+All other ways to compute the model are compared with this pass, and in float32 it judges which side
+is wrong. The model is loaded as transformers makes it, and in evaluation mode, because an engine
+samples without dropout and router noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 from holdfast.training.packing.tensors import to_tensor
 
 SHORTEST = 16
-"""Beginnings from so many tokens on are compared with longer sequences."""
+"""Beginnings of at least so many tokens are compared with longer sequences."""
 _PERFECT = Gap(1, 0.0, (0.0, 0.0, 0.0), 0.0)
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """transformers draws them on stderr whenever it reads or writes weights."""
+    """Hides the progress bars that transformers draws on stderr when it reads or writes weights."""
     from transformers.utils import logging
 
     were_enabled = logging.is_progress_bar_enabled()
@@ -40,7 +40,7 @@ def no_progress_bars() -> Iterator[None]:
 
 @no_progress_bars()
 def load_model(folder: Path, dtype: torch.dtype) -> Any:
-    """The causal LM in `folder`, with the attention that transformers chooses for it."""
+    """Loads the causal LM in `folder`, with the attention that transformers chooses for it."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
@@ -61,7 +61,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> Any:
 def plain_logprobs(
     module: Any, row: PackedRow, temperature: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs, entropies) of the trained tokens of a row that holds one sequence."""
+    """Returns (logprobs, entropies) of the trained tokens of a row that holds one sequence."""
     assert len(row.segments) == 1, "packed for one sequence at a time"
     device = module.get_output_embeddings().weight.device
     logits = module(
@@ -78,21 +78,21 @@ def plain_logprobs(
 
 
 def alone(sequence: TokenSequence) -> PackedRow:
-    """A row of this sequence and nothing else."""
+    """Returns a row with only this sequence."""
     return pack([sequence], budget=len(sequence.ids))[0]
 
 
 @torch.no_grad()
 def logprobs_of(module: Any, sequence: TokenSequence) -> list[float]:
-    """Of its trained tokens."""
+    """Returns the logprobs of the sequence's trained tokens."""
     values: list[float] = plain_logprobs(module, alone(sequence))[0].tolist()
     return values
 
 
 def check_judge(module: Any, sequence: TokenSequence, logprobs: Sequence[float], name: str) -> None:
-    """Raises `UsageError` for a model whose own forward pass is no measure: `logprobs`, those of
-    the sequence in float32, must be numbers, come out again, and be the same for each beginning of
-    the sequence. `name`: of the model."""
+    """Raises `UsageError` for a model whose own forward pass cannot be a judge. `logprobs` are
+    those of the sequence in float32. They must be finite, be the same when computed again, and be
+    the same for each beginning of the sequence. `name` is the name of the model."""
     if not is_as_near(gap_between(logprobs, logprobs), _PERFECT):
         raise UsageError(f"{name} cannot be trained: its own forward pass gives NaN or infinity")
     powers = (1 << power for power in range(SHORTEST.bit_length() - 1, 64))
@@ -104,14 +104,16 @@ def check_judge(module: Any, sequence: TokenSequence, logprobs: Sequence[float],
 
 
 def _agrees(module: Any, sequence: TokenSequence, size: int, whole: dict[int, float]) -> bool:
-    """Whether the first `size` tokens by themselves have the logprobs of the longer sequence."""
+    """Returns whether the first `size` tokens by themselves have the same logprobs as in the longer
+    sequence."""
     trained = [offset for offset in sequence.trained if offset < size]
     own = logprobs_of(module, TokenSequence(sequence.ids[:size], trained))
     return is_as_near(gap_between(own, [whole[offset] for offset in trained]), _PERFECT)
 
 
 def _why_unsteady(module: Any, sequence: TokenSequence) -> str:
-    """The longest sequence whose beginnings have the logprobs that they have by themselves."""
+    """Returns why the logprobs are not steady. Searches for the longest sequence that does not
+    change the logprobs of its beginning."""
     first = TokenSequence(sequence.ids[: SHORTEST // 2], list(range(1, SHORTEST // 2)))
 
     def is_steady(size: int) -> bool:

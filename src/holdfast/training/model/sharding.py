@@ -1,7 +1,7 @@
-"""A network whose weights are spread over ranks: each has a part of every layer (FSDP2).
+"""A network whose weights are spread over ranks: each rank has a part of every layer (FSDP2).
 
-A layer is whole while it is computed. Gradients are added up over the ranks, not averaged: what a
-token weighs is made for the whole step.
+A layer is whole while it is computed. Gradients are added up over the ranks, not averaged, because
+the weights of tokens are made for the whole step.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ class ShardedCalls(nn.Module):
         super().__init__()
         self._module = module
         mesh = init_device_mesh(ranks.device_type, (ranks.size,))
-        # In bfloat16, a sum over ranks would lose what the float32 copies keep.
+        # In bfloat16, a sum over ranks would lose digits that the float32 copies keep.
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
-        # Also the outermost: what it had gathered would else survive an update of the weights.
+        # Reshard the outermost too. Otherwise its gathered weights would survive an update.
         for part in (*reversed(layers), self):
             fully_shard(part, reshard_after_forward=True, **options)
         for part in self.modules():
@@ -39,8 +39,8 @@ class ShardedCalls(nn.Module):
                 part.set_reduce_scatter_unused_params(True)
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Runs the call. Its result must be no view of another tensor. If it raises, it must raise
-        on all ranks; the next call is then as if this one had not happened."""
+        """Runs the function. Its result must be no view of another tensor. If it raises, it must
+        raise on all ranks; the next call then works as if this one had not happened."""
         try:
             result: Result = self(function)
         except Exception:
@@ -53,7 +53,8 @@ class ShardedCalls(nn.Module):
 
 
 def local_part(parameter: Tensor) -> Tensor:
-    """This rank's part of it, in the same memory; all of it if it is not sharded."""
+    """Returns this rank's part of a parameter, in the same memory. A parameter that is not sharded
+    is returned whole."""
     if not isinstance(parameter, DTensor):
         return parameter
     local: Tensor = cast("DTensor", parameter.detach()).to_local()
@@ -61,7 +62,7 @@ def local_part(parameter: Tensor) -> Tensor:
 
 
 def gather(local: Tensor, parameter: Tensor) -> Tensor:
-    """The whole of which each rank has its part of `parameter`'s shape. All ranks call it."""
+    """Joins the ranks' parts into a tensor of `parameter`'s shape. All ranks call it."""
     if not isinstance(parameter, DTensor):
         return local
     distributed = DTensor.from_local(
@@ -76,7 +77,7 @@ def gather(local: Tensor, parameter: Tensor) -> Tensor:
 
 
 def part_of(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's part of a whole that every rank has."""
+    """Returns this rank's part of a tensor that every rank has whole."""
     if not isinstance(parameter, DTensor):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements

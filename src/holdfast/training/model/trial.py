@@ -1,8 +1,8 @@
-"""The trial: which ways to compute a model's logprobs are right, before anything is trained.
+"""The trial: finds which ways to compute a model's logprobs are right, before anything is trained.
 
-The judge is the model's own forward pass in float32, over one sequence as long as a run may have
-and a few short ones that share beginnings. A faster way is taken if it is as near to the judge as
-the model's own pass in the data type that is trained (`nearness`).
+The judge is the model's own forward pass in float32. It computes one sequence as long as a run may
+have, and a few short ones that share beginnings. A faster way is used if it is as near to the judge
+as the model's own pass in the data type that is trained (`nearness`).
 """
 
 import math
@@ -22,7 +22,7 @@ from holdfast.training.model.plain import SHORTEST, check_judge, load_model, log
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 WORK = {"cpu": 1e11, "cuda": 2e14}
-"""Floating-point operations that one pass of the trial may take: some seconds."""
+"""The floating-point operations that one pass of the trial may take: a few seconds' worth."""
 _SCORED = 512
 """About how many tokens of the long sequence are compared."""
 _SHARED = 9
@@ -30,23 +30,24 @@ _SHARED = 9
 
 
 class Trial(Struct, frozen=True):
-    """Sequences, and the exact logprobs of their trained tokens."""
+    """The sequences of a trial, and the exact logprobs of their trained tokens."""
 
     sequences: list[TokenSequence]
     exact: list[float]
-    """Of all trained tokens, sequence by sequence."""
+    """The logprobs of all trained tokens, sequence by sequence."""
     length: int
-    """Of the longest sequence."""
+    """The length of the longest sequence in the trial."""
     plain: Gap
-    """How far the model's own pass in the data type that is trained is from the exact ones."""
+    """The gap between the model's own pass in the trained data type and the exact logprobs."""
     longest: int
-    """How long a sequence of a run may be."""
+    """The length of the longest sequence that a run may have."""
     is_exact: bool = True
-    """False: float32 does not fit into memory, and `exact` is the model's own pass."""
+    """False if float32 does not fit into memory. Then `exact` comes from the model's own pass in
+    its data type."""
 
     @property
     def limits(self) -> str:
-        """What the trial could not look at; "" if nothing."""
+        """What the trial could not cover; "" if it covered everything."""
         parts = []
         if self.length < self.longest:
             parts.append(f"up to {self.length:,} tokens, of {self.longest:,} that one may have")
@@ -58,12 +59,12 @@ class Trial(Struct, frozen=True):
 
     @property
     def row(self) -> PackedRow:
-        """All of them in one row."""
+        """All sequences in one row."""
         total = sum(len(sequence.ids) for sequence in self.sequences)
         return pack(self.sequences, budget=total)[0]
 
     def gap(self, logprobs: Sequence[float]) -> Gap:
-        """Of logprobs of `row`, in its order."""
+        """Returns the gap of logprobs in the order of `row`."""
         row, values = self.row, iter(self.exact)
         known = {
             (number, index): next(values)
@@ -78,8 +79,8 @@ class Trial(Struct, frozen=True):
 
 
 def hold_trial(folder: Path, module: Any, *, longest: int) -> Trial:
-    """The trial of a model as it was loaded: in a data type, on a device. Raises `UsageError` for
-    one that cannot be trained in any way. `longest`: tokens of a trajectory."""
+    """Holds the trial of a loaded model, in its data type and on its device. `longest` is the most
+    tokens of a trajectory. Raises `UsageError` for a model that cannot be trained in any way."""
     device, dtype = module.device, module.dtype
     longest = min(longest, _positions(module) or longest)
     length = _affordable(module, longest)
@@ -115,7 +116,7 @@ def _hold(folder: Path, module: Any, length: int, *, has_judge: bool) -> Trial:
 
 
 def _rounding(module: Any) -> Gap:
-    """What is allowed between two roundings, where nobody knows the exact numbers."""
+    """Returns the gap that is allowed between two roundings, if the exact logprobs are unknown."""
     mean = explained(str(module.dtype).removeprefix("torch.")) / FACTOR
     return Gap(1, mean, (mean, 3 * mean, 10 * mean), mean)
 
@@ -125,7 +126,8 @@ def _vocabulary(module: Any) -> int:
 
 
 def _positions(module: Any) -> int | None:
-    """How long sequences may be. Dynamic RoPE is made for more than the model was trained with."""
+    """Returns the most positions of a sequence, or None. Dynamic RoPE stretches them beyond the
+    length of the model's training."""
     text = module.config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}
     stretch = rope.get("factor", 1.0) if rope.get("rope_type") == "dynamic" else 1.0
@@ -134,13 +136,13 @@ def _positions(module: Any) -> int | None:
 
 
 def _has_room(module: Any) -> bool:
-    """Whether float32 weights fit beside it."""
+    """Returns whether float32 weights fit beside the model."""
     free = free_memory(str(module.device))
     return free is None or 8 * sum(p.numel() for p in module.parameters()) < free
 
 
 def _affordable(module: Any, longest: int) -> int:
-    """The longest sequence whose pass costs no more than `WORK`."""
+    """Returns the length of the longest sequence whose pass costs no more than `WORK`."""
     text = module.config.get_text_config()
     weights = 2.0 * sum(p.numel() for p in module.parameters())
     pairs = 4.0 * int(text.num_hidden_layers) * int(text.hidden_size)
@@ -151,7 +153,7 @@ def _affordable(module: Any, longest: int) -> int:
 
 
 def _sequences(vocabulary: int, length: int) -> list[TokenSequence]:
-    """A long one, and short ones of which two begin as it does."""
+    """Returns a long sequence and short ones, of which two begin like the long one."""
     numbers = [(7919 * n + 11) % vocabulary for n in range(max(length, 64))]
     spread = range(4 * SHORTEST, length, max(1, length // _SCORED))
     scored = sorted({*range(1, min(4 * SHORTEST, length)), *spread, length - 1})

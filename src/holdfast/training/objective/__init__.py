@@ -1,6 +1,6 @@
-"""What a step minimizes.
+"""The objective that a step minimizes.
 
 - `objective`: the frozen value, its five choices and the presets
 - `losses`: an objective as numbers, over flat tensors
-- `diagnostics`: what a step's tokens say about its health
+- `diagnostics`: numbers about the health of a step, from its tokens
 """

@@ -1,6 +1,6 @@
-"""Diagnostics: what a step's tokens say about its health, gathered over its micro-batches.
+"""Diagnostics: numbers about the health of a step, from the tokens of its micro-batches.
 
-Nothing is read from the device before the end: that would wait for all that runs there.
+No number is read from the device before the end, because that would wait for all work there.
 """
 
 import numpy
@@ -12,11 +12,11 @@ from holdfast.training.objective.losses import LossParts, TokenBatch
 
 QUANTILES = (0.01, 0.5, 0.99)
 _STALE = -1.0
-"""In place of the gap of a token that other weights have sampled."""
+"""Marks the gap of a token that other weights have sampled."""
 
 
 class DiagnosticTotals(Struct, frozen=True):
-    """What one rank has gathered; the lists as float32."""
+    """The totals of one rank, with its lists as float32."""
 
     tokens: int
     sums: dict[str, float]
@@ -55,7 +55,7 @@ class Diagnostics:
         self._sums[name] = self._sums[name] + total if name in self._sums else total
 
     def totals(self) -> DiagnosticTotals:
-        """For another process, which adds them to its own."""
+        """Returns the totals for another process, which adds them to its own."""
         sums = {name: float(total) for name, total in self._sums.items()}
         return DiagnosticTotals(self._tokens, sums, _as_bytes(self._ratio), _as_bytes(self._gap))
 
@@ -67,7 +67,7 @@ class Diagnostics:
             self._count(name, torch.tensor(total, dtype=torch.float64))
 
     def numbers(self) -> dict[str, float]:
-        """Means over the tokens of the step, under the names that metrics have."""
+        """Returns means over the tokens of the step, under the names that metrics have."""
         if not self._tokens:
             return {}
         numbers = {name: float(total) / self._tokens for name, total in self._sums.items()}
@@ -88,7 +88,7 @@ def _from_bytes(values: bytes) -> Tensor:
 
 
 def _quantiles(values: Tensor) -> dict[float, float]:
-    """By rank: torch.quantile refuses more than 16 million values."""
+    """Returns quantiles by rank, because torch.quantile refuses more than 16 million values."""
     ordered = values.sort().values
     last = len(ordered) - 1
     return {share: float(ordered[round(share * last)]) for share in QUANTILES}

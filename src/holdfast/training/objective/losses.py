@@ -1,9 +1,9 @@
 """Losses: an objective as numbers. Pure functions over flat tensors.
 
-All tensors are as long as there are trained tokens, in any order; `sequences` says which tokens
+Every tensor has one value for each trained token, in any order; `sequences` says which tokens
 belong together. The weights of tokens are made once for the whole optimizer step
-(`batch.sequence_weights`), so that the sum over micro-batches is the same however a batch is cut.
-A sequence lies whole in one micro-batch.
+(`batch.sequence_weights`), so that the sum over micro-batches does not depend on how a batch is
+cut. A sequence lies whole in one micro-batch.
 """
 
 import torch
@@ -24,29 +24,29 @@ from holdfast.training.objective.objective import (
 )
 
 _MAX_LOG_RATIO = 20.0
-"""Beyond it a ratio is as good as infinite, and its gradient is no use to anybody."""
+"""The largest log ratio. Beyond it a ratio is as good as infinite, and its gradient is useless."""
 
 
 class TokenBatch(Struct):
-    """The trained tokens of a micro-batch. All of them [tokens]."""
+    """The trained tokens of a micro-batch. Every tensor has the shape [tokens]."""
 
     logprobs: Tensor
-    """Logprobs of the trained policy; the only ones with a gradient."""
+    """Logprobs of the trained policy. Only they have a gradient."""
     engine_logprobs: Tensor
     """Logprobs that were recorded when the tokens were sampled."""
     advantages: Tensor
     weights: Tensor
-    """From `batch.sequence_weights`."""
+    """The weights from `batch.sequence_weights`."""
     sequences: Tensor
     """The number of each token's sequence, from 0 on."""
     old_logprobs: Tensor | None = None
-    """Logprobs of the trainer at the beginning of the step; None: the recorded ones are the old
-    policy's."""
+    """Logprobs of the trainer at the beginning of the step. With None, the recorded logprobs stand
+    for the old policy."""
     reference_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     fresh: Tensor | None = None
-    """Where the gap between engine and trainer is measured: tokens that the weights have sampled
-    which the trainer's logprobs are of; None: everywhere."""
+    """The tokens at which the gap between engine and trainer is measured: those sampled by the
+    weights of the trainer's logprobs. With None, all tokens."""
 
     @property
     def old(self) -> Tensor:
@@ -60,12 +60,13 @@ class LossParts(Struct):
     clipped: Tensor
     """Whether the clip changed this token's gradient."""
     kept: Tensor
-    """False where a correction or the mask of stale sequences took the token out."""
+    """False if a correction or the mask of stale sequences left the token out."""
     kl: Tensor | None
 
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossParts]:
-    """The micro-batch's share of the step's loss, to be summed over micro-batches."""
+    """Returns the micro-batch's share of the step's loss, to be summed over micro-batches, and its
+    parts."""
     ratio = _ratio(batch, objective.ratio)
     losses, clipped = _clip(batch, ratio, objective.clip)
     factor = _correction(batch, objective.correction)
@@ -87,8 +88,8 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossPa
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor:
-    """An estimate of KL(policy ‖ reference), per token. k1 is unbiased and may be negative; k2 has
-    the smallest bias of its gradient; k3 is unbiased and never negative."""
+    """Estimates KL(policy ‖ reference) per token. k1 is unbiased and may be negative. k2 has the
+    smallest bias of its gradient. k3 is unbiased and never negative."""
     difference = logprobs - reference
     if kind is KlEstimate.K1:
         return difference
@@ -99,7 +100,7 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor
 
 
 def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
-    """The mean over each token's sequence, at the token's place."""
+    """Returns, at each token's place, the mean over its sequence."""
     sums, counts = _sequence_sums(values, sequences)
     return (sums / counts)[sequences]
 
@@ -112,9 +113,10 @@ def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ratio(batch: TokenBatch, level: Level) -> Tensor:
-    """Of new to old. Of a sequence, each token has the value of the whole and the gradient of its
-    own logprob: the gradients of the mean would be the same where all tokens count alike, and
-    would reach tokens that a correction left out, or whose advantage is another one."""
+    """Returns the ratio of new to old probabilities. At the level of sequences, each token has the
+    value of the whole sequence and the gradient of its own logprob. The gradient of the sequence's
+    mean would be the same only if all tokens counted alike. Otherwise it would reach tokens that a
+    correction left out or that have another advantage."""
     difference = batch.logprobs - batch.old
     if level is Level.SEQUENCE:
         whole = sequence_means(difference.detach(), batch.sequences)
@@ -123,7 +125,7 @@ def _ratio(batch: TokenBatch, level: Level) -> Tensor:
 
 
 def _clip(batch: TokenBatch, ratio: Tensor, clip: object) -> tuple[Tensor, Tensor]:
-    """The loss of each token, and where the clip changed its gradient."""
+    """Returns the loss of each token, and whether the clip changed its gradient."""
     gain = batch.advantages
     if isinstance(clip, Clip):
         return _two_sided(gain, ratio, clip)
@@ -151,7 +153,7 @@ def _two_sided(gain: Tensor, ratio: Tensor, clip: Clip) -> tuple[Tensor, Tensor]
 
 
 def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
-    """The factor of each token, without a gradient."""
+    """Returns the factor of each token, without a gradient."""
     if correction is None:
         return torch.ones_like(batch.engine_logprobs)
     recorded = batch.old_logprobs is None
@@ -167,7 +169,7 @@ def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
 
 
 def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
-    """0 for the tokens of stale sequences with a negative advantage, else 1."""
+    """Returns 0 for tokens of stale sequences with a negative advantage, otherwise 1."""
     if limit is None:
         return torch.ones_like(batch.engine_logprobs)
     # Against the engine, also with recomputed logprobs: its gap makes a sequence as wrong as age.

@@ -21,7 +21,7 @@ def _check_at_least(name: str, value: float, least: float) -> None:
 
 
 class Level(StrEnum):
-    """Over what a ratio of probabilities is taken."""
+    """The span over which a ratio of probabilities is taken."""
 
     TOKEN = "token"  # noqa: S105 - no password
     SEQUENCE = "sequence"
@@ -34,14 +34,14 @@ class Mean(StrEnum):
     TOKENS = "tokens"
     """Every token weighs the same (DAPO)."""
     TRAJECTORIES = "trajectories"
-    """Every trajectory weighs the same, and each of its tokens (GRPO)."""
+    """Every trajectory weighs the same, and within it each of its tokens (GRPO)."""
     CONSTANT = "constant"
-    """The sum over each trajectory divided by `Objective.constant` (Dr.GRPO)."""
+    """The sum over each trajectory is divided by `Objective.constant` (Dr.GRPO)."""
 
 
 class Clip(Struct, frozen=True, tag=True):
-    """PPO's: no further gain where the ratio has left [1 - low, 1 + high]; with `dual`, no further
-    loss where it is above `dual` and the advantage is negative."""
+    """PPO's clip. There is no further gain if the ratio has left [1 - low, 1 + high]. With `dual`,
+    there is no further loss if the ratio is above `dual` and the advantage is negative."""
 
     low: float = 0.2
     high: float = 0.2
@@ -58,8 +58,8 @@ class Clip(Struct, frozen=True, tag=True):
 
 
 class Cap(Struct, frozen=True, tag=True):
-    """CISPO's: the ratio, kept in [1 - low, 1 + high], is a weight without a gradient, so that
-    every token keeps one. `low` 1 leaves the lower side open."""
+    """CISPO's clip. The ratio, bounded to [1 - low, 1 + high], is a weight without a gradient, so
+    that every token keeps its gradient. `low` = 1 leaves the lower side open."""
 
     low: float = 1.0
     high: float = 0.2
@@ -71,7 +71,7 @@ class Cap(Struct, frozen=True, tag=True):
 
 
 class Gate(Struct, frozen=True, tag=True):
-    """SAPO's: a sigmoid around 1 instead of an edge; the larger, the narrower."""
+    """SAPO's clip: a sigmoid around 1 in place of an edge. Larger values make it narrower."""
 
     positive: float = 1.0
     negative: float = 1.05
@@ -84,11 +84,12 @@ class Gate(Struct, frozen=True, tag=True):
 
 
 class Unclipped(Struct, frozen=True, tag=True):
-    """The ratio as it is (REINFORCE)."""
+    """No clip: the ratio as it is (REINFORCE)."""
 
 
 class KlEstimate(StrEnum):
-    """How the divergence is estimated from the logprobs of the sampled token (Schulman's names)."""
+    """How the divergence is estimated from the logprobs of the sampled token, in Schulman's
+    names."""
 
     K1 = "k1"
     K2 = "k2"
@@ -98,18 +99,19 @@ class KlEstimate(StrEnum):
 class KlPlace(StrEnum):
     LOSS = "loss"
     REWARD = "reward"
-    """Taken off the trajectory's reward, before advantages are estimated."""
+    """The penalty is subtracted from the trajectory's reward before advantages are estimated."""
 
 
 class Kl(Struct, frozen=True):
     """A penalty for leaving the reference model."""
 
     coefficient: float = 0.0
-    """0: no reference is needed, nor loaded."""
+    """With 0, no reference is needed or loaded."""
     estimate: KlEstimate = KlEstimate.K3
     place: KlPlace = KlPlace.LOSS
     weighted: bool = False
-    """By the token's ratio, which makes its gradient unbiased where the policy has moved on."""
+    """Whether the term is multiplied by the token's ratio, which makes its gradient unbiased when
+    the policy has changed."""
 
     def __post_init__(self) -> None:
         check_fields(self, "kl ")
@@ -124,19 +126,19 @@ class BoundAction(StrEnum):
 
 
 class Correction(Struct, frozen=True):
-    """Of the gap between the engine, whose logprobs were recorded, and the trainer.
+    """The correction of the gap between the engine, whose logprobs were recorded, and the trainer.
 
-    Each token's loss is multiplied by trainer / engine probability, bounded. With the recorded
-    logprobs as the old policy, the ratio holds that factor already: then a mask has weights of 0
-    and 1, and truncation is refused.
+    Each token's loss is multiplied by trainer / engine probability, bounded. If the recorded
+    logprobs stand for the old policy, the ratio already holds that factor: a mask then has weights
+    of 0 and 1, and truncation is refused.
     """
 
     action: BoundAction = BoundAction.TRUNCATE
     level: Level = Level.TOKEN
-    """Of a sequence, the factor is the product over its tokens."""
+    """At the level of sequences, the factor is the product over the tokens of a sequence."""
     high: float = 2.0
     low: float = 0.0
-    """0: one-sided."""
+    """With 0, the bound is one-sided."""
 
     def __post_init__(self) -> None:
         check_fields(self, "correction ")
@@ -154,21 +156,22 @@ CORRECTIONS = {"tis": TIS, "mis": MIS, "icepop": ICEPOP}
 
 
 class Objective(Struct, frozen=True):
-    """What a step minimizes. See docs/losses.md for the formulas."""
+    """The function that a step minimizes. docs/losses.md has the formulas."""
 
     estimator: Estimator = ESTIMATORS["grpo"]
     ratio: Level = Level.TOKEN
     clip: Clip | Cap | Gate | Unclipped = Clip()
     mean: Mean = Mean.TRAJECTORIES
     constant: int | None = None
-    """The divisor of `Mean.CONSTANT`, for instance the longest reply that is possible."""
+    """The divisor of `Mean.CONSTANT`, for example the length of the longest possible reply."""
     kl: Kl = Kl()
     correction: Correction | None = None
     recompute_old: bool = False
-    """Whether the old policy's logprobs are computed by the trainer at the beginning of the step;
-    by default they are the recorded ones."""
+    """Whether the trainer computes the old policy's logprobs at the beginning of the step. By
+    default they are the recorded ones."""
     stale_mask: float | None = None
-    """Sequences with a negative advantage whose mean log(engine / new) is above it are left out."""
+    """Sequences with a negative advantage are left out if their mean log(engine / new) is above
+    this."""
     entropy: float = 0.0
     """The coefficient of an entropy bonus."""
 
@@ -200,11 +203,12 @@ PRESETS = {
     "rloo": Objective(ESTIMATORS["rloo"], clip=Unclipped()),
     "reinforce++": Objective(ESTIMATORS["reinforce++"], mean=Mean.TOKENS),
 }
-"""By the names that papers have for them."""
+"""The objectives by their names in papers."""
 
 
 def objective_named(name: str) -> Objective:
-    """Raises `UsageError` that lists the names for one that is unknown."""
+    """Returns a preset by its name. Raises `UsageError`, which lists the names, for an unknown
+    one."""
     if not isinstance(name, str):
         raise UsageError(
             f"a loss of ours is named by a text, not {name!r:.100}; a function of your own goes to "

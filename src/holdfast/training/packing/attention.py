@@ -1,9 +1,9 @@
 """Attention over packed rows: each segment sees itself and its path back to the root.
 
-Registered with transformers under `NAME`. The layout of the row goes through the model's call as
-the keyword argument `packed_layout`. A dense mask, which transformers would make for packed
-positions, costs more than packing saves; here nothing that must not be seen is computed, but for
-the triangle of each segment.
+It is registered with transformers under `NAME`. The layout of the row goes through the model's call
+as the keyword argument `packed_layout`. transformers would make a dense mask for packed positions,
+which costs more than packing saves. Here, except for the triangle of each segment, no product is
+computed that must not be seen.
 """
 
 from inspect import signature
@@ -21,11 +21,11 @@ from holdfast.training.packing.tensors import to_tensor
 NAME = "holdfast_packed"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
 _ASKS_FOR_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
-"""Older versions take grouped heads without being asked."""
+"""Whether `varlen_attn` must be asked for grouped heads. Older versions take them without."""
 
 
 class PackedLayout:
-    """Where each segment's queries and keys lie in a row, made once for all layers."""
+    """The places of each segment's queries and keys in a row, made once for all layers."""
 
     def __init__(self, row: PackedRow, device: torch.device):
         self.queries = [slice(segment.start, segment.end) for segment in row.segments]
@@ -46,7 +46,8 @@ class PackedLayout:
             self.key_order = to_tensor(order, device) if self.is_shared else None
 
     def mask(self, segment: int, window: int | None) -> Tensor | None:
-        """[queries, keys] of one segment; None where plain causal attention is right."""
+        """Returns the mask [queries, keys] of one segment, or None if plain causal attention is
+        right."""
         length = self.key_lengths[segment]
         if len(self.keys[segment]) == 1 and (window is None or window >= length):
             return None
@@ -80,10 +81,11 @@ def attend(
     dropout: float = 0.0,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: query [1, heads, tokens, size], the result [1, tokens, heads,
-    size].
+    """Computes attention as transformers calls it: query [1, heads, tokens, size], result [1,
+    tokens, heads, size].
 
-    Raises `NotImplementedError` for models that want more of their attention than this can do."""
+    Raises `NotImplementedError` for models that need features that this attention does not have.
+    """
     wanted = [name for name in _UNKNOWN_ARGUMENTS if others.get(name) is not None]
     if wanted or dropout:
         raise NotImplementedError(f"packed attention has no {(*wanted, 'dropout')[0]}")
@@ -100,7 +102,8 @@ def _by_segment(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """The row is split once: the gradient of a slice would be as long as the row, for each."""
+    """Attends segment by segment. The row is split once, because the gradient of each slice would
+    be as long as the row."""
     grouped = query.shape[1] != key.shape[1]
     widths = [own.stop - own.start for own in layout.queries]
     queries, keys, values = (
@@ -160,7 +163,8 @@ def _varlen(
 
 
 def _gather(states: Tensor, order: Tensor) -> Tensor:
-    """In float32 on the way back, where the gradients of all who share a token are added up."""
+    """Gathers states. In the backward pass, the gradients of a shared token are added up in
+    float32."""
     return states.float().index_select(0, order).to(states.dtype)
 
 
@@ -169,5 +173,5 @@ def _power_of_two(size: int) -> int:
 
 
 def _ends(lengths: list[int], device: torch.device) -> Tensor:
-    """Where each sequence begins, and where the last one ends, as varlen_attn wants it."""
+    """Returns where each sequence begins and where the last one ends, as varlen_attn needs it."""
     return to_tensor([0, *accumulate(lengths)], device).int()

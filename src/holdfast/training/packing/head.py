@@ -1,8 +1,8 @@
 """The head: logprobs and entropies of chosen tokens, without ever holding all logits.
 
-16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here a few thousand
-rows of them exist at a time, once on the way forward and once on the way back. On a GPU the
-products are the vendor's, and what comes between them is one pass each (`kernels`).
+16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here only a few
+thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a GPU
+the vendor's library computes the products, and the work between them is one pass each (`kernels`).
 """
 
 from functools import cache
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 CHUNK_LOGITS = 2**24
-"""Logits that exist at a time: 64 MiB in float32."""
+"""The most logits that exist at a time on a CPU: 64 MiB in float32."""
 GPU_SHARE = 32
-"""On a GPU they may have this part of its memory: larger chunks are faster, up to 4 GiB of them."""
+"""On a GPU, the logits may use 1 / `GPU_SHARE` of its memory, up to 4 GiB, because larger chunks
+are faster."""
 _GPU_ROWS = 128
-"""Chunks on a GPU have a multiple of it: its matrix units work on such tiles."""
+"""The rows of a chunk on a GPU are a multiple of this, the tile size of its matrix units."""
 
 
 def token_logprobs(
@@ -27,9 +28,10 @@ def token_logprobs(
     temperature: Tensor,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs, entropies), both [tokens] in float32, of softmax(hidden · weightᵀ / temperature).
+    """Returns (logprobs, entropies) of softmax(hidden · weightᵀ / temperature), both [tokens] in
+    float32.
 
-    `hidden` [tokens, size] predicts `targets` [tokens]; both results have gradients.
+    `hidden` [tokens, size] predicts `targets` [tokens]. Both results have gradients.
     """
     inputs = (hidden, weight, bias, targets, temperature)
     results: tuple[Tensor, Tensor] = _Head.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -88,7 +90,7 @@ class _Head(torch.autograd.Function):
 def _score(
     logits: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(logprobs, entropies, normalizers) of a chunk."""
+    """Returns (logprobs, entropies, normalizers) of a chunk."""
     scaled = _scale(logits, bias, temperature)
     normalizer = scaled.logsumexp(-1)
     picked = scaled.gather(-1, targets[:, None])[:, 0]
@@ -128,15 +130,15 @@ def _scale(logits: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """On a GPU in float32, which costs it little; rounded to bfloat16, a logit of 20 is off by up
-    to 0.06."""
+    """Computes logits, in float32 on a GPU, where that costs little. In bfloat16, a logit of 20
+    would be off by up to 0.06."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
     return hidden @ weight.T
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right"""
+    """Computes total += left @ right."""
     if left.is_cuda and left.dtype != torch.float32:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:
@@ -159,8 +161,8 @@ def _gpu_chunk_logits(device: torch.device) -> int:
 
 
 def why_unfused(device: torch.device) -> str:
-    """Why the head makes many passes over its logits on this device; empty where it does not, or
-    where nothing else is to be had."""
+    """Returns why the head makes many passes over its logits on this device. Returns "" if it does
+    not, or if the device has no faster way."""
     return _fused()[1] if device.type == "cuda" else ""
 
 
@@ -170,7 +172,8 @@ def _kernels(device: torch.device) -> Any:
 
 @cache
 def _fused() -> tuple[Any, str]:
-    """The kernels, if they are to be had here, and else why not; tried out on a few numbers."""
+    """Returns the kernels and "", or None and why they do not work here. Tries them on a few
+    numbers."""
     try:
         from holdfast.training.packing import kernels
 
@@ -182,7 +185,7 @@ def _fused() -> tuple[Any, str]:
 
 
 def _try_out(kernels: Any, device: torch.device) -> None:
-    """Raises `RuntimeError` where the kernels do not give the numbers of plain torch."""
+    """Raises `RuntimeError` if the kernels do not give the numbers of plain torch."""
     logits = torch.linspace(-3, 3, 15, device=device).reshape(3, 5)
     targets, ones = torch.arange(3, device=device), torch.ones(3, device=device)
     scored = _score(logits, None, targets, 2 * ones)

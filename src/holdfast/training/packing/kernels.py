@@ -1,7 +1,7 @@
-"""What the head does with a chunk of logits, as Triton kernels: one pass over them each way.
+"""The work of the head on a chunk of logits, as Triton kernels: one pass over the logits each way.
 
-The same functions as `head` has in plain torch, which makes about fifteen passes. Needs Triton;
-`head` falls back without it. All sums are in float32.
+The functions are those of `head` in plain torch, which makes about fifteen passes. They need
+Triton; `head` works without it. All sums are in float32.
 """
 
 # Triton reads annotations as code, and allows no others than its own.
@@ -19,7 +19,7 @@ SLOPE_BLOCK, SLOPE_WARPS = 2048, 4
 def score(
     logits: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(logprobs, entropies, normalizers) of a chunk."""
+    """Returns (logprobs, entropies, normalizers) of a chunk."""
     rows, columns = logits.shape
     output = torch.empty(3, rows, device=logits.device)
     _score[(rows,)](
@@ -51,7 +51,7 @@ def slope(
     *,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient of a chunk's logits."""
+    """Returns the gradient of a chunk's logits."""
     rows, columns = logits.shape
     output = torch.empty(rows, columns, dtype=dtype, device=logits.device)
     _slope[(rows, triton.cdiv(columns, SLOPE_BLOCK))](
@@ -103,7 +103,7 @@ def _score(
         shrink = tl.exp(peak - higher)
         part = tl.exp(scaled - higher)
         mass = mass * shrink + part
-        # Where nothing is left of a token, its logit may be minus infinity.
+        # If the probability of a token is 0, its logit may be minus infinity.
         expected = expected * shrink + part * tl.where(part == 0.0, 0.0, scaled)
         peak = higher
     total = tl.sum(mass, 0)

@@ -1,9 +1,9 @@
-"""Rows: token sequences packed side by side, what they have in common only once.
+"""Rows: token sequences packed side by side, with common beginnings only once.
 
-A row is a list of segments. Each segment attends to itself and to its path back to the root;
-without anything shared, every sequence is one segment. A trained token is a pair: the place in the
-row that predicts it, and the token. So a common beginning is computed once, and each sequence that
-goes through it keeps its own trained tokens. Pure Python; the same input gives the same rows.
+A row is a list of segments. Each segment attends to itself and to its path back to the root. If no
+beginning is shared, every sequence is one segment. A trained token is stored as a pair: the place
+in the row that predicts it, and the token. A common beginning is therefore computed once, while
+each sequence keeps its own trained tokens. Pure Python: the same input gives the same rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,43 +14,43 @@ from holdfast.records.errors import UsageError
 
 
 class TokenSequence(Struct, frozen=True):
-    """One sequence to be packed."""
+    """A sequence to be packed."""
 
     ids: Sequence[int]
     trained: Sequence[int]
-    """Offsets of the tokens that are trained; ascending, from 1 on."""
+    """Offsets of the trained tokens, ascending and at least 1."""
     family: int = 0
-    """Sequences of one family are likely to begin alike: they are packed together."""
+    """Sequences of one family are likely to begin alike, and are packed together."""
 
 
 class Segment(Struct, frozen=True):
-    """Tokens [start, end) of a row, which go on from the end of `parent`."""
+    """The tokens [start, end) of a row, which continue from the end of `parent`."""
 
     start: int
     end: int
     parent: int = -1
-    """The segment's number in the row; -1 for a root."""
+    """The number of the parent segment in the row; -1 for a root."""
     position: int = 0
-    """Of the first token in its sequence."""
+    """The position of the first token in its sequence."""
 
 
 class PackedRow(Struct, frozen=True):
-    """One row. The lists after `segments` have an entry for each trained token; those of a sequence
-    follow each other, in its order."""
+    """A row. The lists after `segments` have an entry for each trained token. The entries of a
+    sequence lie together, in its order."""
 
     ids: list[int]
     positions: list[int]
     segments: list[Segment]
     predictors: list[int]
-    """Where in the row the token is predicted."""
+    """The place in the row that predicts the token."""
     targets: list[int]
     sequences: list[int]
-    """Which of the packed sequences it belongs to."""
+    """The number of the packed sequence to which the token belongs."""
     indices: list[int]
-    """Which of that sequence's trained tokens it is."""
+    """The number of the token among that sequence's trained tokens."""
 
     def path(self, segment: int) -> list[int]:
-        """The numbers of the segments from the root to `segment`, with it."""
+        """Returns the numbers of the segments from the root to `segment`, including it."""
         parents = [segment]
         while (parent := self.segments[parents[-1]].parent) >= 0:
             parents.append(parent)
@@ -58,9 +58,10 @@ class PackedRow(Struct, frozen=True):
 
 
 def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True) -> list[PackedRow]:
-    """Rows of at most `budget` tokens that hold every sequence once.
+    """Packs every sequence once, into rows of at most `budget` tokens.
 
-    Raises `UsageError` for a sequence that is longer than the budget: nothing is dropped silently.
+    Raises `UsageError` for a sequence that is longer than the budget, because no sequence is
+    dropped silently.
     """
     for number, sequence in enumerate(sequences):
         if len(sequence.ids) > budget:
@@ -78,7 +79,8 @@ def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True)
 
 
 def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[int]:
-    """The longest first, which fills rows best; families stay together where they can share."""
+    """Returns the order of packing: the longest first, which fills rows best. Families stay
+    together if they can share."""
     numbers = range(len(sequences))
     if not share:
         return sorted(numbers, key=lambda n: -len(sequences[n].ids))
@@ -97,7 +99,8 @@ def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[i
 
 
 def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, share: bool) -> "_Tree":
-    """The first row with room for it, among those with its family first; else a new one."""
+    """Returns the first row with room for the sequence, preferably one with its family, or a new
+    row."""
     if share:
         for tree in trees:
             if sequence.family not in tree.families:
@@ -112,7 +115,7 @@ def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, shar
 
 
 class _Node:
-    """A run of tokens, and what follows it."""
+    """A run of tokens, with the runs that continue it."""
 
     __slots__ = ("children", "ids", "members")
 
@@ -120,7 +123,7 @@ class _Node:
         self.ids = ids
         self.children: list[_Node] = []
         self.members: list[int] = []
-        """The sequences that end here."""
+        """The numbers of the sequences that end here."""
 
 
 class _Tree:
@@ -132,7 +135,7 @@ class _Tree:
         self.families: set[int] = set()
 
     def shared_with(self, ids: Sequence[int]) -> int:
-        """How many tokens at the beginning of `ids` are in the row already."""
+        """Returns how many tokens at the beginning of `ids` are in the row already."""
         nodes, at = self.roots, 0
         while True:
             node = next((n for n in nodes if at < len(ids) and n.ids[0] == ids[at]), None)
@@ -204,15 +207,15 @@ def _train(
 
 
 def _split(node: _Node, at: int) -> None:
-    """`node` keeps its first `at` tokens; the rest becomes its only child."""
+    """Splits a node: it keeps its first `at` tokens, and the rest becomes its only child."""
     rest = _Node(node.ids[at:])
     rest.children, rest.members = node.children, node.members
     node.ids, node.children, node.members = node.ids[:at], [rest], []
 
 
 def _common(left: Sequence[int], right: Sequence[int], start: int) -> int:
-    """How many tokens of `left` and `right` are equal from `start` on; by halves, because comparing
-    slices is fast."""
+    """Returns how many tokens of `left` and `right` are equal from `start` on. Searches by halves,
+    because comparing slices is fast."""
     low, high = 0, min(len(left), len(right) - start)
     while low < high:
         middle = (low + high + 1) // 2

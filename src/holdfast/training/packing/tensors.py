@@ -1,6 +1,7 @@
 """Lists as tensors on the device, without waiting for it.
 
-The rows of a step follow each other there; a copy that waited for them would leave the device idle.
+The device computes the rows of a step one after the other. A copy that waited for them would leave
+it idle.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from torch import Tensor
 
 
 def to_tensor(values: Sequence[float] | Tensor, device: torch.device) -> Tensor:
-    """Of int64, or of float32."""
+    """Returns a tensor of int64 or float32."""
     tensor = values if isinstance(values, Tensor) else _from_list(values)
     if device.type != "cuda":
         return tensor.to(device)
@@ -19,6 +20,6 @@ def to_tensor(values: Sequence[float] | Tensor, device: torch.device) -> Tensor:
 
 
 def _from_list(values: Sequence[float]) -> Tensor:
-    """By numpy, which reads a list four times as fast as torch does."""
+    """Makes a tensor by numpy, which reads a list four times as fast as torch."""
     tensor = torch.from_numpy(numpy.asarray(values))
     return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,8 +1,9 @@
-"""RankGroup: what the ranks of a training say to each other, and what they add up.
+"""RankGroup: the messages between the ranks of a training, and their sums.
 
-Rank 0 leads: it sends each of the others its share of a call, and all compute it. A training in one
-process is a group of one, which says nothing. Messages are bytes; nothing is pickled. No wait is
-without an end: a rank that has died is noticed by the kernel, one that stands still by a deadline.
+Rank 0 leads: it sends each other rank its share of a call, and all compute it. A training in one
+process is a group of one, which sends no messages. Messages are bytes and never pickled. Every wait
+ends: the kernel reports a rank that has died, and a deadline ends the wait for a rank that stands
+still.
 """
 
 import os
@@ -23,32 +24,32 @@ from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.version import installed_version
 
 START_SECONDS = 600.0
-"""Within which all ranks have to be there; torch alone may take a minute on a busy machine."""
+"""Seconds within which all ranks must join. Importing torch may take a minute on a busy machine."""
 COLLECTIVE_SECONDS = 1800.0
-"""Within which all ranks have to come together: they compute rows of about the same cost."""
+"""Seconds within which all ranks must reach a collective. They compute rows of about the same
+cost."""
 CAUSE_SECONDS = 10.0
-"""A collective that failed may know of a death before the kernel has told."""
+"""Seconds to wait for the kernel's report of a death after a collective failed."""
 FORCE_SECONDS = 30.0
-"""After which rank 0 gives up waiting for a collective that has lost a rank."""
+"""Seconds after which rank 0 gives up waiting for a collective that has lost a rank."""
 FORCED_EXIT = 5
-"""The exit code of the command line when the same command continues."""
+"""The exit code of the command line if the same command continues."""
 POLL_SECONDS, BUSY_POLL_SECONDS = 0.05, 0.002
 IDLE_SECONDS = 2.0
-"""Seconds after which a waiting rank looks less often: between steps there are no calls."""
+"""Seconds after which a waiting rank looks less often, because no calls come between steps."""
 END = b"\xc0"
 """The last message that rank 0 sends, instead of a call."""
 _LOOPBACK = "GLOO_SOCKET_IFNAME"
 
 
 class RankDied(HoldfastError):
-    """A rank has ended, or stands still. Nothing durable is lost, and the same command
-    continues."""
+    """A rank has ended or stands still. No durable data is lost, and the same command continues."""
 
     retryable = True
 
 
 class RankGroup:
-    """One process that trains alone; `JoinedRanks` is several."""
+    """A group of one process that trains alone. `JoinedRanks` has several."""
 
     rank = 0
     size = 1
@@ -59,42 +60,45 @@ class RankGroup:
         return self.rank == 0
 
     def device(self, name: str) -> str:
-        """The device of this rank, if the training's is `name`."""
+        """Returns the device of this rank, if the training's device is `name`."""
         return name
 
     def send(self, shares: Sequence[bytes]) -> None:
-        """Rank 0: to each rank its share; its own is not sent."""
+        """Sends each rank its share, on rank 0. Rank 0 keeps its own share."""
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks, in their order. All ranks call it."""
+        """Returns the messages of all ranks, in their order. All ranks call it."""
         return [message]
 
     def add_up(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, which is the same bits on each. All call it."""
+        """Returns the sum over all ranks, with the same bits on each. All ranks call it."""
         return values
 
     def broadcast(self, values: Tensor) -> Tensor:
-        """Rank 0's. All call it, with a tensor of the same shape, which is overwritten."""
+        """Returns rank 0's tensor. All ranks call it with a tensor of the same shape, which is
+        overwritten."""
         return values
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """While all ranks compute. Raises `RankDied` with the root cause where one died."""
+        """Encloses a computation of all ranks. Raises `RankDied` with the root cause if a rank
+        died."""
         yield
 
     def check_alive(self) -> None:
-        """Raises `RankDied` when one has."""
+        """Raises `RankDied` if a rank has died."""
 
     def on_death(self, notify: Callable[[], None]) -> None:
-        """Calls it, in any thread, when a rank has died."""
+        """Calls `notify`, in any thread, when a rank has died."""
 
 
 class JoinedRanks(RankGroup):
-    """A rank among several. Made on all of them at once, with a store that all see.
+    """A rank among several. All ranks make it at once, with a store that all see.
 
-    `describe`: what rank 0 knows of another that has died, "" for nothing. `poll`: called while it
-    waits for the others; raises when one of them will never come. `leave`: the last that another
-    rank does before it ends because rank 0 died."""
+    `describe` returns what rank 0 knows about a dead rank, or "". `poll` is called while this rank
+    waits for the others, and raises if one of them will never come. `leave` is called in every
+    other rank before it ends because rank 0 died.
+    """
 
     def __init__(
         self,
@@ -134,7 +138,7 @@ class JoinedRanks(RankGroup):
             torch.set_num_threads(max(1, threads // size))
 
     def _others(self, poll: Callable[[], None]) -> Mapping[int, int]:
-        """The processes of the other ranks, when all are there."""
+        """Waits until all ranks have joined. Returns the process ids of the others."""
         self._store.set(f"pid/{self.rank}", str(os.getpid()))
         others = [rank for rank in range(self.size) if rank != self.rank]
         deadline = time.monotonic() + START_SECONDS
@@ -183,7 +187,7 @@ class JoinedRanks(RankGroup):
         dist.broadcast(_as_tensor(b"".join(shares)), 0)
 
     def receive(self) -> bytes:
-        """The data that rank 0 sent to this rank; waits for it without limit."""
+        """Returns the data that rank 0 sent to this rank. Waits for it without limit."""
         self._calls += 1
         lengths = self._wait_for(f"call/{self._calls}")
         received = torch.zeros(sum(lengths), dtype=torch.uint8)
@@ -192,7 +196,8 @@ class JoinedRanks(RankGroup):
         return received[end - lengths[self.rank] : end].numpy().tobytes()
 
     def _wait_for(self, key: str) -> list[int]:
-        """Waits at the store: in a collective, a stuck rank would look like one that has time."""
+        """Waits for a key in the store. In a collective, a waiting rank would look like one that is
+        stuck."""
         since = time.monotonic()
         while not self._store.check([key]):
             is_idle = time.monotonic() - since > IDLE_SECONDS
@@ -233,7 +238,8 @@ class JoinedRanks(RankGroup):
             self._is_together = False
 
     def _cause(self, error: RuntimeError) -> Exception:
-        """The cause of a failed collective: the dead rank, not the collective's own error."""
+        """Returns the cause of a failed collective: the dead rank instead of the collective's own
+        error."""
         if self._died.wait(CAUSE_SECONDS if _is_of_a_collective(error) else 0):
             return RankDied(self._death())
         if _is_of_a_collective(error):
@@ -242,7 +248,7 @@ class JoinedRanks(RankGroup):
         return error
 
     def fail(self, cause: str) -> None:
-        """Leaves word of why this rank is about to end."""
+        """Records why this rank is about to end."""
         self._store.set(f"cause/{self.rank}", cause)
 
     def check_alive(self) -> None:
@@ -259,7 +265,7 @@ class JoinedRanks(RankGroup):
         return f"rank {rank} of {self.size} has ended{_more(cause)}"
 
     def _note_death(self, rank: int) -> None:
-        """In the watch's thread."""
+        """Notes a death. The watch's thread calls it."""
         if not self.is_leader:
             self._end_with(rank)
         if self._store.check([f"left/{rank}"]):
@@ -273,7 +279,7 @@ class JoinedRanks(RankGroup):
         threading.Thread(target=self._force, name="a lost collective", daemon=True).start()
 
     def _end_with(self, rank: int) -> NoReturn:
-        """It holds nothing that could be lost, and rank 0 says why."""
+        """Ends this process, which holds no data that could be lost. Rank 0 reports why."""
         if rank == 0:
             self._leave()
         else:
@@ -281,7 +287,7 @@ class JoinedRanks(RankGroup):
         os._exit(FORCED_EXIT)
 
     def _force(self) -> None:
-        """A collective that does not return would hold this process for ever."""
+        """Ends this process if a collective does not return, because it would hang for ever."""
         began = time.monotonic()
         while self._is_together:
             if time.monotonic() - began > FORCE_SECONDS:
@@ -291,12 +297,13 @@ class JoinedRanks(RankGroup):
             time.sleep(POLL_SECONDS)
 
     def stop_watching(self) -> None:
-        """Whoever ends from now on is no dead rank."""
+        """Stops watching. A rank that ends from now on does not count as dead."""
         self._watch.close()
 
     def part(self) -> None:
-        """All ranks call it when they watch no more: rank 0 lets the others go, if they wait for a
-        call. Those that wait for something else end when it has ended."""
+        """Parts the ranks. All ranks call it after they stopped watching. Rank 0 releases the
+        others if they wait for a call. A rank that waits for something else ends when rank 0 has
+        ended."""
         if self._died.is_set() or not self._is_in_step:
             return
         if self.is_leader:
@@ -341,8 +348,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 class DeathWatch:
-    """Calls `on_death` with the key of each process of `pids` that ends, in a thread of its own,
-    until it is closed."""
+    """Calls `on_death` when a process of `pids` ends, with its key, in a thread of its own until it
+    is closed."""
 
     def __init__(self, pids: Mapping[int, int], on_death: Callable[[int], None]):
         self._handles: dict[int, int] = {}
@@ -372,7 +379,7 @@ class DeathWatch:
                 self._on_death(self._handles[handle])
 
     def close(self) -> None:
-        """Nothing is called afterwards."""
+        """Stops the watch. `on_death` is not called afterwards."""
         os.close(self._closing)  # Its reader wakes up.
         self._thread.join()
         for handle in (self._ending, *self._handles):

@@ -1,7 +1,7 @@
 """The processes of the other ranks: started here, or all of them by torchrun.
 
-Started here, each is this Python in a session of its own, with its output in a file. It ends with
-rank 0, however that ends, since it watches that process.
+A process that is started here is this Python in a session of its own, with its output in a file. It
+ends whenever rank 0 ends, because it watches that process.
 """
 
 import os
@@ -26,11 +26,11 @@ FOLLOWER = "holdfast.training.follower"
 """The module that the other ranks run."""
 END_SECONDS = 10.0
 _NEEDED = ("set_force_sum_reduction_for_comms", "set_reduce_scatter_unused_params")
-"""Of FSDP2, from torch 2.13 on."""
+"""Methods of FSDP2 that torch has from 2.13 on."""
 
 
 def check_ranks(size: int, device: str, *, gpus: int) -> None:
-    """Raises `UsageError` where so many cannot train together on this machine."""
+    """Raises `UsageError` if so many ranks cannot train together on this machine."""
     if size == 1:
         return
     if not hasattr(os, "pidfd_open"):
@@ -54,7 +54,7 @@ def check_ranks(size: int, device: str, *, gpus: int) -> None:
 
 @contextmanager
 def open_ranks(size: int, device: str, *, logs: Path) -> Iterator[RankGroup]:
-    """All ranks, of which this process is the first. Those that were started are ended."""
+    """Joins all ranks, of which this process is the first. Ends the processes that it started."""
     place = torchrun_place()
     if place is not None:
         with _by_torchrun(place, size, device) as group:
@@ -140,13 +140,13 @@ class _Processes:
                 )
 
     def check(self) -> None:
-        """Raises `RankDied` for one that ended before it was there."""
+        """Raises `RankDied` if a process ended before it joined."""
         for rank, process in self._running.items():
             if process.poll() is not None:
                 raise RankDied(f"rank {rank} did not start: {self.describe(rank)}")
 
     def describe(self, rank: int) -> str:
-        """How it ended, and the last line that it printed."""
+        """Describes how a process ended, with the last line that it printed."""
         try:
             code = self._running[rank].wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -157,7 +157,7 @@ class _Processes:
         return f"{text or f'exit code {code}'} (see {self._logs[rank]})"
 
     def end(self) -> None:
-        """They hold nothing that could be lost."""
+        """Kills the processes, which hold no data that could be lost."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():

@@ -1,4 +1,4 @@
-"""Where torchrun has put this process, by its environment. No torch."""
+"""The place that torchrun gave to this process, from its environment. Needs no torch."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class TorchrunPlace(Struct, frozen=True):
-    """Where torchrun has put this process."""
+    """The place that torchrun gave to this process."""
 
     rank: int
     size: int
@@ -15,7 +15,7 @@ class TorchrunPlace(Struct, frozen=True):
 
 
 def torchrun_place(environment: Mapping[str, str] = os.environ) -> TorchrunPlace | None:
-    """None for a process that torchrun did not start, or started as the only one."""
+    """Returns the place, or None for a process that torchrun did not start, or started alone."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     if not all(environment.get(name) for name in names):
         return None

@@ -1,8 +1,8 @@
-"""Batches: tasks go in, whole groups that are settled come out, each to exactly one step.
+"""Batches: tasks go in, and whole settled groups come out, each to exactly one step.
 
-The order of tasks is a pure function of the seed, so that nothing has to be saved: whenever all
-that was admitted is settled and a batch is not whole, what is missing is admitted. A resumed run
-comes to the same batches as one that was never stopped.
+The order of tasks is a pure function of the seed, so that no position must be saved. Whenever all
+admitted tasks are settled and a batch is not whole, the missing tasks are admitted. A resumed run
+comes to the same batches as a run that was never stopped.
 """
 
 import shlex
@@ -26,22 +26,21 @@ from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
-"""Seconds after which a consumer looks whether something is missing. Settled groups wake it at
-once."""
+"""Seconds after which a consumer looks for missing tasks. Settled groups wake it at once."""
 
 
 FUTILE_DRAWS = 4
-"""How often the groups of a step may be drawn again because none is valid."""
+"""How often the groups of a step may be drawn again because no group is valid."""
 
 
 class NothingRewarded(HoldfastError):
-    """No trajectory of a step has a reward: there is nothing to learn from."""
+    """No trajectory of a step has a reward, so that the step cannot be trained."""
 
 
 class NothingValid(HoldfastError):
-    """Rollouts fail one after the other: no batch will ever be whole.
+    """Rollouts fail one after the other, so that no batch will ever be whole.
 
-    `by`: who is responsible for the last failure.
+    `by` names who is responsible for the last failure.
     """
 
     def __init__(self, message: str, *, by: Cause | None = None):
@@ -54,17 +53,17 @@ class StepBatch(Struct, frozen=True):
 
     groups: tuple[TrainingGroup, ...]
     dismissed: tuple[TrainingGroup, ...]
-    """The uninformative groups, which were replaced as far as the bound allowed."""
+    """The groups that were dismissed. They were replaced as far as the bound allowed."""
     trajectories: int
-    """Members of all of these groups."""
+    """The members of all of these groups."""
     failed: int
-    """Members without a valid outcome; in no loss and no baseline."""
+    """Members without a valid outcome. They are in no loss and no baseline."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What else was measured while it was waited for, by the names that metrics have."""
+    """Further measurements from the wait for the batch, by the names that metrics have."""
 
     @property
     def drawn(self) -> int:
-        """Groups that were sampled for it."""
+        """The number of groups that were sampled for the step."""
         return len(self.groups) + len(self.dismissed)
 
     @property
@@ -73,7 +72,8 @@ class StepBatch(Struct, frozen=True):
 
     @property
     def sampled(self) -> tuple[TrainingGroup, ...]:
-        """Everything that was: the informative groups alone would say nothing of the policy."""
+        """All groups that were sampled. The informative groups by themselves would not show how
+        good the policy is."""
         return (*self.groups, *self.dismissed)
 
     @property
@@ -86,7 +86,7 @@ class StepBatch(Struct, frozen=True):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The mean of each of the scorer's metrics, over the trajectories that have it."""
+        """The mean of each of the scorer's metrics, over the trajectories that have the metric."""
         values: dict[str, list[float]] = {}
         for trajectory in (t for group in self.sampled for t in group.trajectories):
             for name, value in trajectory.metrics.items():
@@ -95,23 +95,23 @@ class StepBatch(Struct, frozen=True):
 
 
 RollOut = Callable[[], Awaitable[None]]
-"""Called before rollouts are waited for."""
+"""Called before a wait for rollouts."""
 
 
 async def already_rolling() -> None:
-    """For a source with rollouts beside it from its beginning."""
+    """Does nothing, for a source whose rollouts run from its beginning."""
 
 
 class BatchSource(Protocol):
-    """Where a training gets its batches from."""
+    """The source of a training's batches."""
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
-        """Waits until there is a whole batch for `step`; None when the stream of groups has ended
-        before it."""
+        """Waits for a whole batch for `step`. Returns None if the stream of groups ended before
+        it."""
         ...
 
     async def close(self) -> None:
-        """Ends what it does in the background."""
+        """Ends the background work."""
         ...
 
 
@@ -120,8 +120,8 @@ Refused = Sequence[tuple[TrainingGroup, Dismissal]]
 
 
 class Batches:
-    """The batches of one consumer of one run. The next tasks are admitted when everything before
-    is settled and a batch is not whole: what is sampled is sampled by the newest weights."""
+    """The batches of one consumer of one run. The next tasks are admitted when all earlier ones are
+    settled and a batch is not whole. Each task is therefore sampled with the newest weights."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class Batches:
         self._groups = settings.groups
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
-        """Waits until there is a whole batch for `step`. With `dynamic`, uninformative groups are
-        dismissed and replaced, up to the bound; then the step gets what there is."""
+        """Waits for a whole batch for `step`. With `dynamic`, uninformative groups are dismissed
+        and replaced, up to the bound; then the step gets the groups that there are."""
         dismissed: list[TrainingGroup] = []
         counted = [0, 0]
         loaded: dict[str, TrainingGroup] = {}
@@ -168,13 +168,13 @@ class Batches:
         return StepBatch(tuple(kept), tuple(dismissed), counted[0], counted[1])
 
     async def close(self) -> None:
-        """There is nothing in the background."""
+        """Does nothing: there is no background work."""
 
     async def _load(self, members: Sequence[TrajectoryRow]) -> TrainingGroup:
         return await load_group(self._journal, members)
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
-        """Refuses groups of a whole batch that cannot be trained."""
+        """Returns the groups of a whole batch that must not be trained."""
         if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
@@ -188,8 +188,8 @@ class Batches:
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """A whole batch in the order of tasks, because the order of settling depends on timing.
-        None at the end of the stream."""
+        """Returns a whole batch in the order of tasks, because the order of settling depends on
+        timing. Raises `UsageError` at the end of the stream; a subclass may return None."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
@@ -232,7 +232,8 @@ class Batches:
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
-    """Raises if nothing was scored: training would continue for ever without a gradient."""
+    """Raises `NothingRewarded` if no trajectory was scored, because training would continue for
+    ever without a gradient."""
     if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "
@@ -242,7 +243,7 @@ def check_rewarded(batch: StepBatch, run: Run) -> None:
 
 
 def command_for(verb: str, run: str, journal: Journal) -> str:
-    """`holdfast VERB RUN`, with the journal that it has to be given."""
+    """Returns the text `holdfast VERB RUN`, with the option for the journal if it needs one."""
     server = getattr(journal, "address", None)
     name = str(getattr(journal, "path", "") or getattr(server, "name", ""))
     where = f" --journal {shlex.quote(name)}" if name not in ("", JOURNAL.default) else ""
@@ -250,8 +251,8 @@ def command_for(verb: str, run: str, journal: Journal) -> str:
 
 
 def train_on(model: Path, learning_rate: object, *, wanted_rate: object = None) -> str:
-    """What goes on with the weights alone. The rate is named: that by default depends on which
-    model is given. `wanted_rate`: the rate that was given now, if it is refused."""
+    """Returns advice for training on from only the weights. It names the learning rate, whose
+    default depends on the model. `wanted_rate` is the rate that was asked for and refused."""
     rate = f"{learning_rate}"
     if wanted_rate not in (None, learning_rate):
         rate = f"{wanted_rate}, or {learning_rate} as before"

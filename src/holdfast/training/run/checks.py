@@ -1,4 +1,5 @@
-"""What is refused before anything is sampled or written: each in one line that says what to do."""
+"""The checks before anything is sampled or written. Each refusal is one line that says what to
+do."""
 
 import inspect
 import json
@@ -27,14 +28,14 @@ from holdfast.training.objective.objective import Objective
 from holdfast.training.settings import TrainingSettings
 
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How the classes of models that sample are called."""
+"""The endings of the class names of models that sample."""
 
 
 # --- the call
 
 
 def check_arguments(journal: object, *, loss: object) -> None:
-    """Names the easy mistakes."""
+    """Raises `UsageError` for common mistakes in the arguments."""
     if not isinstance(journal, Path | str) and not hasattr(journal, "next_batch"):
         raise UsageError(f"journal is a journal or its path, not {journal!r:.100}")
     if loss is not None and not callable(loss):
@@ -50,7 +51,7 @@ def check_arguments(journal: object, *, loss: object) -> None:
 
 
 def check_model(folder: Path) -> None:
-    """Raises for what is no causal LM in safetensors on this disk."""
+    """Raises `UsageError` if the folder holds no causal LM in safetensors."""
     config = _read_json(folder / "config.json")
     made = config.get("architectures")
     if isinstance(made, list) and made and not any(str(name).endswith(_HEADS) for name in made):
@@ -73,8 +74,8 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def count_parameters(folder: Path) -> int:
-    """The number of parameters, from the headers of the model's files. Raises `UsageError` for a
-    damaged file."""
+    """Returns the number of parameters, from the headers of the model's files. Raises `UsageError`
+    for a damaged file."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -91,7 +92,7 @@ def count_parameters(folder: Path) -> int:
 
 
 def check_device(name: str) -> None:
-    """Raises for a device that torch does not have here."""
+    """Raises `UsageError` for a device that torch does not have here."""
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
         raise UsageError(f"device {name!r} is none of cpu, cuda, cuda:0, cuda:1, …")
@@ -105,8 +106,8 @@ def check_device(name: str) -> None:
 
 
 def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddress) -> None:
-    """Raises where not even weights, gradients and optimizer fit; activations come on top of it.
-    An engine that is started here holds the model, too."""
+    """Raises `UsageError` if weights, gradients and optimizer do not fit into memory. Activations
+    need more memory on top. An engine that is started here holds the model too."""
     parameters = count_parameters(folder)
     needed = memory_needed(parameters, settings, has_engine=not address.urls)
     free = free_memory(settings.device)
@@ -124,8 +125,8 @@ def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddres
 
 
 def check_shares(total: int, free: int, trainer: int, engine: int, *, share: float) -> None:
-    """Whether a trainer and an engine fit on one GPU, in bytes. `engine`: its weights; it needs
-    room for its cache, too."""
+    """Raises `UsageError` if a trainer and an engine do not fit on one GPU. All sizes are in bytes.
+    `engine` is the size of its weights; it also needs room for its cache."""
     for_engine = int(total * share)
     left = free - for_engine
     if engine < for_engine and trainer <= left:
@@ -149,7 +150,7 @@ def total_memory(device: str) -> int:
 
 
 def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bool) -> int:
-    """In bytes, of each device that is trained on."""
+    """Returns the bytes that training needs on each of its devices."""
     size = 2 if settings.dtype == "bfloat16" else 4
     copies = 1 + (has_engine and settings.device == "cpu") + _has_reference(settings)
     trained = 0 if settings.lora else parameters
@@ -160,7 +161,8 @@ def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bo
 
 
 def _has_reference(settings: TrainingSettings) -> bool:
-    """Whether a second model is loaded: with LoRA, the model without its adapter is one."""
+    """Returns whether a second model is loaded as the reference. With LoRA, the model without its
+    adapter can be the reference."""
     has_kl = bool(settings.trainer.objective.kl.coefficient)
     return has_kl and (settings.lora is None or settings.reference is not None)
 
@@ -177,7 +179,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """A warning about held-out tasks that are also trained on; "" without any."""
+    """Returns a warning about held-out tasks that are trained on; "" if there are none."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:
@@ -189,7 +191,7 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises if the sampled distribution would differ from the trained one."""
+    """Raises `UsageError` if the sampled distribution would differ from the trained one."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -199,8 +201,8 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def check_stop_token_ids(sampling: Sampling, model: Path) -> None:
-    """Raises for one that the model does not have. Engines refuse it too, but with each reply, and
-    by then the training is recorded with it."""
+    """Raises `UsageError` for a stop token that the model does not have. Engines would refuse it
+    only with each reply, when the training is already recorded with it."""
     known = _read_json(model / "config.json").get("vocab_size")
     for token in sampling.stop_token_ids:
         if isinstance(known, int) and token >= known:
@@ -214,7 +216,8 @@ def check_stop_token_ids(sampling: Sampling, model: Path) -> None:
 
 
 def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
-    """Raises where the engine's logprobs would not be those of the distribution that is sampled."""
+    """Raises `UsageError` if the engine's logprobs are not those of the distribution that is
+    sampled."""
     mode = mode_with(policy.logprobs_mode, sampling)
     if mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise UsageError(
@@ -225,7 +228,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises if an engine reports other tokens than those of `model`."""
+    """Raises `UsageError` if an engine reports other tokens than those of `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"
@@ -253,7 +256,7 @@ def _vocabulary(path: Path) -> object:
 
 
 class LossFailed(HoldfastError):
-    """A loss of the user's own raised, or returned something else than a loss."""
+    """The user's own loss raised an error, or did not return a loss."""
 
     def __init__(self, message: str, traceback: str = ""):
         super().__init__(message)
@@ -261,7 +264,8 @@ class LossFailed(HoldfastError):
 
 
 def loss_file(loss: Loss) -> str:
-    """FILE:NAME, from which another rank imports it. Raises `UsageError` where none can."""
+    """Returns the FILE:NAME from which another rank imports the loss. Raises `UsageError` if it
+    cannot be imported."""
     name = getattr(loss, "__qualname__", type(loss).__qualname__)
     file = getattr(loss, "__globals__", {}).get("__file__")
     if not name.isidentifier() or not isinstance(file, str):
@@ -273,7 +277,7 @@ def loss_file(loss: Loss) -> str:
 
 
 def check_loss(loss: Callable[..., object]) -> None:
-    """Raises `UsageError` for what cannot be called as a loss is."""
+    """Raises `UsageError` for an object that cannot be called as a loss."""
     wants = "it is called as loss(batch, objective), and returns (loss, parts): docs/training.md"
     if inspect.iscoroutinefunction(loss):
         raise UsageError(f"the loss {_name(loss)} is async: write `def`; {wants}")
@@ -292,7 +296,7 @@ def _name(loss: Callable[..., object]) -> str:
 
 
 def checked_loss(loss: Loss) -> Loss:
-    """`loss`, whose mistakes are named as its own."""
+    """Wraps `loss` so that its mistakes are reported under its name."""
     name = _name(loss)
 
     def call(batch: TokenBatch, objective: Objective) -> tuple[torch.Tensor, LossParts]:

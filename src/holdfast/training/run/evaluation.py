@@ -1,4 +1,5 @@
-"""Held-out tasks: evaluated as a run of their own in the same journal, as durable as any other."""
+"""Held-out tasks, evaluated as a run of their own in the same journal, as durable as any other
+run."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -25,19 +26,19 @@ from holdfast.training.settings import TrainingSettings
 
 
 class EvaluationStopped(HoldfastError):
-    """It ended before every task was settled."""
+    """The evaluation ended before every task was settled."""
 
 
 class HeldOutReward(Struct, frozen=True):
-    """The mean over all trajectories that have a reward."""
+    """The mean reward over all trajectories that have one."""
 
     reward: float
     error: float | None
-    """Its standard error; None where there are too few tasks."""
+    """Its standard error, or None if there are too few tasks."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """By the names that metrics have."""
+        """The values by the names that metrics have."""
         error = {} if self.error is None else {"eval_reward_error": self.error}
         return {"eval_reward": self.reward, **error}
 
@@ -59,9 +60,9 @@ class HeldOut(Struct, frozen=True):
         report: Callable[[str], None],
         progress: Progress | None = None,
     ) -> HeldOutReward | None:
-        """The reward with the weights `version` after `step`; an evaluation that was
-        interrupted goes on. None for one that fails, or that takes longer than its deadline, which
-        is reported: training goes on."""
+        """Returns the reward with the weights `version`, which are those after `step`. Continues an
+        evaluation that was interrupted. Returns None if the evaluation fails or passes its
+        deadline; the failure is reported, and training continues."""
         spec = self._spec(version)
         try:
             # Before anything is trained, code may be another than at the first start.
@@ -86,7 +87,8 @@ class HeldOut(Struct, frozen=True):
         return held_out
 
     async def recorded(self, version: str) -> HeldOutReward | None:
-        """What `evaluate` came to with `version`, if all of it is recorded: no engine is asked."""
+        """Returns the recorded reward of `version`, or None if the evaluation is not recorded
+        completely. Asks no engine."""
         spec = self._spec(version)
         run = await self.journal.find_run(spec.name)
         if run is None or run.spec.differences(spec):
@@ -117,7 +119,7 @@ class HeldOut(Struct, frozen=True):
 
 
 async def _reward(journal: Journal, run: Run) -> HeldOutReward | None:
-    """None where nothing has a reward."""
+    """Returns the mean reward, or None if no trajectory has one."""
     by_task: dict[str, list[float]] = {}
     for task, reward in await journal.rewards(run):
         by_task.setdefault(task, []).append(reward)
@@ -128,7 +130,7 @@ async def _reward(journal: Journal, run: Run) -> HeldOutReward | None:
 
 
 async def _why_missing(journal: Journal, run: Run) -> str:
-    """Why some trajectories have no reward; "" if all have one."""
+    """Returns why some trajectories have no reward; "" if all have one."""
     rows = await journal.trajectories(run)
     failed = [row for row in rows if row.status is Status.FAILED]
     unscored = len(rows) - len(failed) - len(await journal.rewards(run))

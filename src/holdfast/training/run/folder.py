@@ -1,4 +1,4 @@
-"""The folder of a training: it begins empty, and one process at a time writes into it. It belongs
+"""The folder of a training. It begins empty, and one process at a time writes into it. It belongs
 to a journal, which is opened with it."""
 
 import errno
@@ -18,7 +18,7 @@ CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg",
 PARTS = "pipeline"
 """The folder with the logs and states of parts that run in their own processes."""
 RANKS = "ranks"
-"""Where the other ranks have theirs."""
+"""The folder with the logs of the other ranks."""
 _OURS = (
     *(CHECKPOINTS, WEIGHTS, "metrics.", CURVE, ENGINE_LOG, PARTS, RANKS),
     *("tensorboard", "wandb", "."),
@@ -36,7 +36,7 @@ class DiskTooSmall(UsageError):
 
 
 class DiskFull(HoldfastError):
-    """A file of the training did not fit any more."""
+    """The disk has no room for a file of the training."""
 
 
 class OtherTraining(UsageError):
@@ -47,9 +47,10 @@ class OtherTraining(UsageError):
 
 @contextmanager
 def use_folder(folder: Path, *, holds_parts: bool = False) -> Iterator[None]:
-    """Makes the folder and holds it until the end. Raises `UsageError` for one that holds something
-    else, and `FolderInUse`. A new one in which nothing was written is removed again.
-    `holds_parts`: it is not a training's own, but the one in it that its parts have."""
+    """Makes the folder and holds it until the end. Raises `UsageError` if it holds something else,
+    and `FolderInUse` if another process trains in it. Removes a new folder in which nothing was
+    written. `holds_parts` marks the folder that the parts of a training share inside the training's
+    own."""
     try:
         if not holds_parts:
             check_folder(folder)
@@ -77,8 +78,8 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `UsageError` for a folder that holds something else. Files that are put beside a
-    training's checkpoints later, such as its report, do not matter."""
+    """Raises `UsageError` if the folder holds something else. Files beside a training's
+    checkpoints, such as a report, are allowed."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --out is a folder")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -91,8 +92,8 @@ def check_folder(folder: Path) -> None:
 
 
 def _lock(handle: int, folder: Path) -> None:
-    """The kernel gives it back with the process, however that ends. It is held by a frozen process,
-    too: one that wakes up cannot write between the files of its successor."""
+    """Locks the folder. The kernel releases the lock when the process ends. Even a frozen process
+    holds it, so that a process that wakes up cannot write between the files of its successor."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -105,7 +106,7 @@ def _lock(handle: int, folder: Path) -> None:
 
 
 def check_disk(folder: Path, needed: int) -> None:
-    """Raises `DiskTooSmall` where fewer than `needed` bytes are free."""
+    """Raises `DiskTooSmall` if fewer than `needed` bytes are free."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DiskTooSmall(
@@ -120,7 +121,8 @@ def _size(number: int) -> str:
 
 @contextmanager
 def name_full_disk(folder: Path) -> Iterator[None]:
-    """Weights and checkpoints are written aside and renamed: what did not fit was never there."""
+    """Raises `DiskFull` in place of an error about a full disk. Weights and checkpoints are written
+    aside and renamed, so that a file that did not fit leaves no trace."""
     from safetensors import SafetensorError
 
     try:
@@ -136,7 +138,8 @@ def name_full_disk(folder: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def use_journal(journal: Journal | Path | str, must_exist: bool) -> AsyncIterator[Journal]:
-    """A journal of the caller's stays open; one that is named is closed again."""
+    """Yields the journal. Closes it if it was given by its path; the caller's own journal stays
+    open."""
     if not isinstance(journal, Path | str):
         yield journal
         return

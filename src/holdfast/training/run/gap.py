@@ -1,10 +1,10 @@
 """The gap between engine and trainer: the health signal of a training.
 
-The engine's recorded logprobs and the trainer's own are of the same tokens and the same weights:
-they differ by rounding, or one of the two computes another model. Every step looks at the mean.
-Where it is wider than the data types explain, the model's own forward pass in float32 is the judge
-of which side is wrong. The judge reads the published folder of the weights, and knows nothing of
-how either side computes.
+The engine's recorded logprobs and the trainer's own are for the same tokens and the same weights.
+They differ only by rounding, unless one side computes another model. Every step checks the mean
+gap. If the gap is wider than the data types explain, the model's own forward pass in float32 judges
+which side is wrong. The judge reads the published folder of the weights, and does not depend on how
+either side computes.
 """
 
 import asyncio
@@ -35,14 +35,16 @@ from holdfast.training.trainer import Trainer
 from holdfast.weights.version import WeightFolder
 
 JUDGED_TOKENS = {"cpu": 4096, "cuda": 65536}
-"""The judge reads sequences of about so many tokens, the longest ones."""
+"""About how many tokens the judge reads, from the longest sequences."""
 NOISIER = 2.0
-"""How much farther from float32 a right side may be than the model's own pass in its data type."""
+"""A right side may be this many times farther from float32 than the model's own pass in its data
+type."""
 ENGINE_SECONDS = 120.0
 EMBEDDED_TOKENS = 512
-"""Of the embedded engine: all its slots keep the room of the longest sequence that one had."""
+"""The longest comparison with the embedded engine. All its slots keep the room of the longest
+sequence that any slot had."""
 PROBED_BY_WEIGHTS = 192
-"""Shorter beginnings are compared whenever an engine gets weights."""
+"""Beginnings up to this length are compared whenever an engine gets weights."""
 
 
 class GapTooWide(HoldfastError):
@@ -50,15 +52,16 @@ class GapTooWide(HoldfastError):
 
 
 class GapVerdict(Struct, frozen=True):
-    """How far both sides are from the model's own forward pass in float32, on the same tokens."""
+    """The distance of both sides from the model's own forward pass in float32, on the same
+    tokens."""
 
     tokens: int
     engine: Gap
     trainer: Gap
     allowed: float
-    """In nats, on average."""
+    """The mean gap that is allowed, in nats."""
     refused: str = ""
-    """Why the trainer cannot compute the model at all."""
+    """Why the trainer cannot compute the model at all; "" if it can."""
 
     @property
     def engine_is_wrong(self) -> bool:
@@ -82,13 +85,13 @@ class GapVerdict(Struct, frozen=True):
 
 
 class GapWatch:
-    """Watches one training."""
+    """Watches the gap of one training."""
 
     def __init__(self, settings: TrainingSettings, *, report: Callable[[str], None]):
         self._settings = settings
         self._report = report
         self._accepted = 0.0
-        """A wider gap than data types explain, which the judge or the user let pass."""
+        """The widest gap that is accepted because the judge or the user let it pass."""
 
     def check(
         self,
@@ -99,8 +102,8 @@ class GapWatch:
         version: WeightFolder,
         dtypes: Sequence[str],
     ) -> None:
-        """Raises `GapTooWide`, before anything of the step is saved. `version`: the weights that
-        have sampled; `dtypes`: of the engines, as far as they say. `gap`: None where no token of
+        """Raises `GapTooWide` before anything of the step is saved. `version` has the weights that
+        sampled, and `dtypes` the engines' data types as far as known. `gap` is None if no token of
         the step was sampled by these weights."""
         types = (self._settings.dtype, *(dtypes or ("",)))
         limit = max(explained(*types), self._accepted)
@@ -118,8 +121,9 @@ class GapWatch:
         )
 
     async def compare(self, policy: EnginePolicy, trainer: Trainer, dtypes: Sequence[str]) -> None:
-        """Compares engines and trainer along one sequence as long as the trial's, before anything
-        is sampled. Raises `GapTooWide`. An engine that is away is compared in the steps."""
+        """Compares engines and trainer along one sequence as long as the trial's, before any
+        rollout is sampled. Raises `GapTooWide`. An engine that is away is only compared in the
+        steps."""
         types = (self._settings.dtype, *(dtypes or ("",)))
         for endpoint in policy.endpoints:
             lengths = _lengths(min(_room(endpoint), trainer.network.trial.length))
@@ -158,14 +162,15 @@ class GapWatch:
 
 
 def _room(endpoint: Endpoint) -> int:
-    """The longest prompt that it is sent."""
+    """Returns the longest prompt that the endpoint is sent."""
     if endpoint.described.owned_by == "holdfast":
         return EMBEDDED_TOKENS
     return (endpoint.described.max_model_len or sys.maxsize) - 1
 
 
 def _lengths(longest: int) -> list[int]:
-    """A few, up to `longest`: a wrong window or encoding shows at all lengths above its own."""
+    """Returns a few lengths up to `longest`. A wrong window or encoding shows at all lengths above
+    its own."""
     lengths = (longest // 8, longest // 4, longest // 2, longest)
     return [length for length in lengths if length > PROBED_BY_WEIGHTS]
 
@@ -187,7 +192,8 @@ def _longest_fresh(
 def judge(
     folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, dtype: str
 ) -> GapVerdict:
-    """Who is off, on what was recorded with the weights in `folder`. `dtype`: the coarser one."""
+    """Judges which side is wrong, on tokens recorded with the weights in `folder`. `dtype` is the
+    coarser data type of the two sides."""
     device = settings.device
     try:
         return _judge(folder, sequences, settings, dtype, device)
@@ -236,7 +242,7 @@ def _plain(
 def _trained(
     folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, device: str
 ) -> list[float]:
-    """As the trainer computes them."""
+    """Returns the logprobs as the trainer computes them."""
     network = Network(
         folder,
         device=device,

@@ -1,12 +1,12 @@
 """The loop of a training run: batch, step, checkpoint, commit, weights; again.
 
-Exactly once (I6): the ledger reserves a batch for a step, the step is trained, a checkpoint holds
-it, and then the ledger commits it. After a restart the newest whole checkpoint is the truth, and
-the ledger is rewound to it: later steps are trained again from recorded rollouts, and nothing is
-generated again.
+Each group is trained exactly once (I6): the ledger reserves a batch for a step, the step is
+trained, a checkpoint holds it, and then the ledger commits it. After a restart the newest whole
+checkpoint is the truth, and the ledger is rewound to it. Later steps are trained again from
+recorded rollouts, without new samples.
 
-A step's trajectories are sampled with the step's version. So the engines are wanted when every step
-that the run has a version of is trained again, and not before: nothing is sampled until then.
+A step's trajectories are sampled with the step's version of the weights. After a restart, the
+engines therefore start only when every step for which the run has a version is trained again.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class ServedWeights(Struct, frozen=True):
-    """Engines that serve the newest weights, and the way by which they get others."""
+    """Engines that serve the newest weights, with the way to give them newer ones."""
 
     connection: Connection
     sync: WeightSync
@@ -70,18 +70,20 @@ class Restored(Struct, frozen=True):
     notes: tuple[str, ...]
     """Messages about checkpoints that were skipped."""
     train_on: str = ""
-    """Advice for continuing in another way; "" if nothing is trained."""
+    """Advice for training on from these weights as another run; "" if no step is trained."""
     folder: int = 1
-    """The number of the folder that the checkpoint was made in (`TrainingRecord`)."""
+    """The number of the folder in which the checkpoint was made (`TrainingRecord`)."""
 
 
 class NothingTrainable(NotTrainable):
-    """No step is trained, and what is rolled out for the first one never will be."""
+    """No step is trained yet, and the trajectories for the first step can never be trained."""
 
 
 def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path, run: str) -> None:
-    """Raises `UsageError` where a training does not go on as this run, or with these settings.
-    With another number of steps it does, if no step that was trained depends on that."""
+    """Raises `UsageError` if the checkpoint is of another run or was made with other settings.
+
+    The number of steps may differ, if no trained step depended on it.
+    """
     where = f"the checkpoint of step {state.step} in {folder}"
     if state.run != run:
         raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
@@ -117,14 +119,15 @@ def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) 
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
-    """As `check_state`, of the newest checkpoint in the folder, which is not loaded for it."""
+    """Does `check_state` for the newest checkpoint of the folder, without loading its tensors."""
     state = checkpoint.newest_state(folder / CHECKPOINTS)
     if state is not None:
         check_state(state, settings, folder=folder, run=run)
 
 
 def different_settings(recorded: object, settings: TrainingSettings) -> list[str]:
-    """Each that differs, with both values; how many steps there are does not count."""
+    """Returns a line for each setting that differs, with both values. Ignores the number of
+    steps."""
     now = structs.replace(settings.trainer, steps=1)
     if isinstance(recorded, dict) and isinstance(recorded.get("trainer"), dict):
         recorded = {**recorded, "trainer": {**recorded["trainer"], "steps": 1}}
@@ -146,7 +149,7 @@ class TrainingState:
         self._model = weights.digest_of(trainer.network.whole.state_dict())
         self._scores = weights.Scores()
         self._gathered: tuple[int, dict[str, Tensor]] | None = None
-        """The weights after a step: from all ranks, once for all that is made of them."""
+        """The weights gathered from all ranks, with their step. They are gathered once per step."""
 
     def restore(self) -> Restored:
         """Continues from the newest whole checkpoint, if there is one. Raises `UsageError` for a
@@ -183,7 +186,7 @@ class TrainingState:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Of the first checkpoint and of two versions of the weights."""
+        """The bytes on disk of the first checkpoint and two versions of the weights."""
         network = self.trainer.network
         trained = sum(p.numel() * 4 for p in network.parameters.values())
         model: int = sum(p.numel() * p.element_size() for p in network.module.parameters())
@@ -213,7 +216,7 @@ class TrainingState:
         )
 
     async def name_weights(self, journal: Journal, consumer: Consumer) -> WeightFolder:
-        """The weights as they are now, as a folder with a name that is durable."""
+        """Writes the present weights as a folder under a durable name."""
         step = self.trainer.step_number
         digest = await in_thread(lambda: weights.digest_of(self._weights()))
         name = await weights.choose_name(journal, consumer, step, digest)
@@ -233,7 +236,7 @@ class TrainingState:
 
 
 def _differences(recorded: object, now: object, name: str = "") -> list[str]:
-    """Each setting that differs, by its innermost name, with both values."""
+    """Returns a line for each setting that differs: its innermost name and both values."""
     if isinstance(recorded, dict) and isinstance(now, dict):
         names = sorted(recorded.keys() | now.keys())
         return [
@@ -245,15 +248,15 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """The text of a value with fields, each with its name; empty fields are left out."""
+    """Returns the text of a value: each field with its name, without the empty fields."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)
 
 
 class TrainingLoop:
-    """Trains until the last step. The engine works on the run beside it, from the moment on at
-    which `wants_engines` is set and they were given (`use`)."""
+    """Trains until the last step, while the engine works on the run. `use` hands the engines over
+    once `wants_engines` is set."""
 
     def __init__(
         self,
@@ -269,8 +272,8 @@ class TrainingLoop:
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before`: the last step of which the run has a version. `held_out`: None without
-        evaluations."""
+        """`trained_before` is the last step for which the run has a version. `held_out` is None
+        without evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -284,12 +287,12 @@ class TrainingLoop:
         self._watch = GapWatch(settings, report=report)
         self._engines: asyncio.Future[ServedWeights] = asyncio.get_running_loop().create_future()
         self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the newest version is to be served, and rollouts are to go on."""
+        """Done when the newest version must be served and rollouts must continue."""
         self.is_stepping = False
-        """Whether a step is under way whose checkpoint is not safe yet."""
+        """Whether a step has begun whose checkpoint is not safe yet."""
 
     async def work(self, done: int) -> None:
-        """The steps after `done`, counted from 1."""
+        """Trains the steps after step number `done`."""
         try:
             await self._work(done)
         finally:
@@ -305,7 +308,7 @@ class TrainingLoop:
         return await asyncio.shield(self._engines)
 
     async def compare(self, served: ServedWeights) -> None:
-        """Engines and trainer at the longest length of the trial."""
+        """Compares the logprobs of engines and trainer at the longest length of the trial."""
         policy = served.connection.policy
         assert isinstance(policy, EnginePolicy), "made by connect()"
         await self._watch.compare(policy, self._state.trainer, served.sync.dtypes)
@@ -347,7 +350,7 @@ class TrainingLoop:
             await self._evaluate_due(step)
 
     def _train(self, step: int, batch: StepBatch) -> StepResult:
-        """Raises `GapTooWide` before anything of the step is saved."""
+        """Trains one step. Raises `GapTooWide` before anything of the step is saved."""
         version = self._state.version
         assert version is not None, "weights have a name before they are trained"
         result = self._state.trainer.step(batch.groups, version=version.name)
@@ -357,8 +360,8 @@ class TrainingLoop:
         return result
 
     async def _batch_of(self, step: int) -> StepBatch | None:
-        """Raises what the source raises, with a way on that leads somewhere: records stay as they
-        are, and the code of a training can change until a step is trained."""
+        """Returns the batch of a step. Adds advice to the errors of the source: recorded
+        trajectories cannot change, and the code can change only until a step is trained."""
         try:
             return await self._batches.of_step(step, self._roll_out)
         except NotTrainable as error:
@@ -381,7 +384,7 @@ class TrainingLoop:
             raise NothingValid(f"{error}; {way_on}", by=error.by) from error
 
     async def _roll_out(self) -> None:
-        """A batch waits for rollouts."""
+        """Makes the engines start, because a batch waits for rollouts."""
         if not self.wants_engines.done():
             self._report(
                 f"records of steps that were trained before are gone, and step "
@@ -396,7 +399,7 @@ class TrainingLoop:
         return train_on(self._state.version.path, rate)
 
     async def _end_early(self, last: int) -> None:
-        """The stream of groups has ended: what was trained is saved, as after the last step."""
+        """Saves and commits the last step, because no more groups will come."""
         self._report(f"the stream of groups has ended after step {last}")
         if last and not self._is_due(last, self._settings.checkpoint_every):
             await in_thread(self._state.save)
@@ -406,8 +409,8 @@ class TrainingLoop:
         return step % every == 0 or step == self._settings.trainer.steps
 
     async def _evaluate_due(self, step: int) -> None:
-        """What is not recorded of the evaluation of a step that is trained again was not evaluated
-        before either: engines may have a later version."""
+        """Evaluates the weights after a step, if an evaluation is due. If the step is trained
+        again, only a recorded evaluation counts, because the engines may have a later version."""
         if self._held_out is None or not self._is_due(step, self._settings.eval_every):
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
@@ -425,7 +428,8 @@ class TrainingLoop:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """As `asyncio.to_thread`, but a cancelled caller waits, so that no thread is left computing."""
+    """Runs a function in a thread. Unlike `asyncio.to_thread`, a cancelled caller waits until the
+    thread has ended."""
     return await to_its_end(asyncio.to_thread(function, *arguments))
 
 

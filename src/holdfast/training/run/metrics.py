@@ -1,8 +1,8 @@
-"""The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers where wanted.
+"""The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers if wanted.
 
-The file has the steps that the newest checkpoint or the running process has trained: what a resumed
-run trains again is written again in its place. An evaluation is a line of its own until the file is
-written anew, at the next start or at the end; lines of one step belong together.
+The file has the steps that the newest checkpoint or the running process has trained. Steps that a
+resumed run trains again replace their old lines. An evaluation has a line of its own until the file
+is written anew, at the next start or at the end; lines of one step belong together.
 """
 
 import json
@@ -20,10 +20,10 @@ from holdfast.training.run.folder import CURVE
 
 FILE = "metrics.jsonl"
 SCORED = "scorer/"
-"""Before the name of a scorer's metric."""
+"""The prefix of the names of a scorer's metrics."""
 COLUMNS = 100
 ROUNDING = 1e-9
-"""A gradient below it is of rewards whose mean was rounded."""
+"""A gradient smaller than this comes only from rounding the mean of equal rewards."""
 
 
 class Tracker(Protocol):
@@ -36,8 +36,8 @@ Lines = Mapping[int, Mapping[str, float]]
 
 
 class TrainingMetrics:
-    """Writes numbers; owns the file in `folder`. A tracker that fails is reported and left out:
-    training goes on."""
+    """Writes the numbers of a training, and owns the file in `folder`. A tracker that fails is
+    reported and left out, and training continues."""
 
     def __init__(self, folder: Path, *, report: Callable[[str], None] = lambda line: None):
         self._path = folder / FILE
@@ -45,12 +45,13 @@ class TrainingMetrics:
         self._trackers: list[Tracker] = []
 
     def follow(self, trackers: Iterable[Tracker]) -> None:
-        """From now on they get the numbers, too, before the file does: what the file lacks after a
-        kill is written again, and what a tracker lacked would be missing for ever."""
+        """Sends the numbers to these trackers from now on, before the file. After a kill, a resumed
+        run writes lines that the file lacks again, but numbers that a tracker lacks would be
+        missing for ever."""
         self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:
-        """Drops the lines after `step`; of each other step, one line is left."""
+        """Drops the lines after `step`, and merges the lines of each earlier step into one."""
         kept = [{"step": at, **line} for at, line in self.lines().items() if at <= step]
         aside = self._path.with_suffix(".partial")
         with aside.open("w") as file:
@@ -60,14 +61,14 @@ class TrainingMetrics:
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
-        """The metrics by step. Later lines about a step are added to it."""
+        """Returns the metrics by step. Later lines of a step are merged into its earlier ones."""
         lines_by_step: dict[int, dict[str, Any]] = {}
         for line in read(self._path):
             lines_by_step.setdefault(line.pop("step"), {}).update(line)
         return dict(sorted(lines_by_step.items()))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Durable, so that a step whose checkpoint is safe has its numbers."""
+        """Writes the numbers durably, so that a step whose checkpoint is safe has its numbers."""
         self._each_tracker("log", dict(numbers), step)
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")
@@ -92,7 +93,7 @@ class TrainingMetrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; the last one may have been cut by a kill."""
+    """Returns the whole lines of a file. A kill may have cut the last line."""
     if not path.exists():
         return []
     values = []
@@ -107,26 +108,29 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def is_skipped(numbers: Mapping[str, float]) -> bool:
-    """Whether a step trained nothing, since no gradient was finite."""
+    """Returns whether a step trained nothing because no gradient was finite."""
     return 0 < numbers.get("skipped_updates", 0) == numbers.get("updates")
 
 
 def is_empty(numbers: Mapping[str, float]) -> bool:
-    """Whether no token was sampled for a step: the rollout did not ask its policy."""
+    """Returns whether no token was sampled for a step, because the rollout did not ask its
+    policy."""
     return numbers.get("tokens") == 0 and numbers.get("trajectories", 0) > 0
 
 
 def is_flat(numbers: Mapping[str, float]) -> bool:
-    """Whether a step trained nothing, since the rewards of each group are equal. By the gradient,
-    too: a KL, or a baseline of the whole batch, may give one all the same."""
+    """Returns whether a step trained nothing because the rewards of each group are equal. The
+    gradient must be 0 too, because a KL term or a baseline of the whole batch may still give
+    one."""
     is_without = numbers.get("groups_informative") == 0 and not is_empty(numbers)
     return is_without and numbers.get("gradient_norm", 1.0) < ROUNDING
 
 
 def step_line(step: int, numbers: Mapping[str, float]) -> str:
-    """What moves, in lines of at most 100 columns: the reward with its standard error, the gap
-    between engine and trainer, the share of clipped tokens, sampled tokens per second, groups with
-    a gradient, and the means of scorers' metrics. Whatever else there is, is in `metrics.jsonl`."""
+    """Returns the most important numbers of a step, in lines of at most 100 columns: the reward
+    with its standard error, the gap between engine and trainer, the share of clipped tokens,
+    sampled tokens per second, groups with a gradient, and the means of scorers' metrics.
+    `metrics.jsonl` has all numbers."""
     clipped = numbers.get("clipped_positive", 0.0) + numbers.get("clipped_negative", 0.0)
     rate = numbers.get("sampled_tokens", 0.0) / max(numbers["seconds"], 1e-9)
     parts = [
@@ -150,8 +154,8 @@ def with_error(mean: float, error: float | None) -> str:
 
 
 def standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
-    """Of the mean over all values, of which those of one cluster depend on each other (CR1). None
-    with fewer than two clusters."""
+    """Returns the standard error of the mean over all values, where values of one cluster depend on
+    each other (CR1). None with fewer than two clusters."""
     clusters = [values for values in clusters if values]
     count = sum(map(len, clusters))
     if len(clusters) < 2:
@@ -180,15 +184,15 @@ class TrainingReport(Struct, frozen=True):
 
     run: str
     steps: int
-    """How many were trained, in all."""
+    """The number of all trained steps."""
     model: Path
     """The folder of the newest weights."""
     stopped: str
-    """Why it stopped early; "" when it trained all steps."""
+    """Why the training stopped early; "" if it trained all steps."""
     rewards: list[float]
-    """The mean over each step's trajectories."""
+    """The mean reward over each step's trajectories."""
     held_out: dict[int, float]
-    """The mean over held-out tasks, by step."""
+    """The mean reward over held-out tasks, by step."""
     skipped_steps: int
     """The number of steps in which nothing was trained, because no gradient was finite."""
     flat_steps: int = 0
@@ -198,14 +202,14 @@ class TrainingReport(Struct, frozen=True):
 
     @property
     def trained_nothing(self) -> bool:
-        """Whether there were steps, and the model is still the initial one."""
+        """Whether steps ran, but the model is still the initial one."""
         return 0 < self.steps == self.skipped_steps + self.flat_steps + self.empty_steps
 
 
 def report_of(
     run: str, metrics: TrainingMetrics, *, folder: Path, model: Path, stopped: str
 ) -> TrainingReport:
-    """A summary of the metrics; draws the curve into the folder."""
+    """Summarizes the metrics, and draws the learning curve into the folder."""
     lines = metrics.lines()
     metrics.rewind(max(lines, default=0))
     rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}

@@ -1,7 +1,8 @@
-"""The run of a training in its journal: made, found again, or refused; brought to the checkpoint.
+"""The run of a training in its journal: made, found again or refused, and brought to the
+checkpoint.
 
-The checkpoint that was restored is the truth: the ledger is rewound, or brought forward, to it.
-Until a step is trained, nothing depends on the code: the same command may come with another.
+The restored checkpoint is the truth: the ledger is rewound or brought forward to it. Until a step
+is trained, the run does not depend on the code, and the same command may come with changed code.
 """
 
 from collections.abc import Callable, Collection
@@ -33,7 +34,8 @@ async def open_training(
     settings: TrainingSettings,
     folder: Path,
 ) -> Run:
-    """Raises `UsageError` for a run that is no training, or another one."""
+    """Makes or finds the run. Raises `UsageError` if the found run is no training or another
+    one."""
     run = await journal.find_run(spec.name)
     if run is None and restored.step:
         raise UsageError(
@@ -60,7 +62,8 @@ async def open_training(
 
 
 def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> None:
-    """A folder without checkpoints does not say with what the run was trained; the run does."""
+    """Raises `OtherTraining` if the run was trained with other settings. A folder without
+    checkpoints does not record them, but the run does."""
     recorded = training_of(run)
     if recorded and (changed := different_settings(recorded.settings, settings)):
         raise OtherTraining(
@@ -79,8 +82,8 @@ async def begin_record(
     trained: int,
     folder: Path,
 ) -> TrainingRecord:
-    """What the run is to say of its training now; `trained`: the last step that it has a version
-    of. Raises `OtherTraining` for a folder after which another one took the run over."""
+    """Returns the run's new record of its training. `trained` is the last step for which the run
+    has a version. Raises `OtherTraining` if another folder took the run over after this one."""
     stored_run = await journal.find_run(run.spec.name)
     before = training_of(stored_run or run)
     number = 1 if before is None else before.folder
@@ -98,19 +101,19 @@ async def begin_record(
 
 
 async def open_again(journal: Journal, run: Run, *, steps: int) -> None:
-    """A training that had ended, and is to have more steps, takes tasks again."""
+    """Unseals a run whose training had ended, if it now has more steps."""
     newest = newest_of(await journal.versions(run))
     if (await journal.progress(run)).sealed and newest is not None and newest.step < steps:
         await journal.unseal(run)
 
 
 async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> str:
-    """Why the training cannot go on with these changes; "" if it can."""
+    """Returns why the training cannot continue with these changes; "" if it can."""
     if not await _may_change_code(journal, run, spec, restored):
         other = restored.train_on or "give another --run and --out"
         return f"a training goes on as it began; {other}"
     held = await journal.held_groups(run)
-    held.pop(TRAINER, None)  # What is not trained is given back before the code changes.
+    held.pop(TRAINER, None)  # Untrained groups are given back before the code changes.
     if held and run.spec.has_other_scorer(spec):
         return f"{two_scorers(held)}, or give another --run and --out"
     if unscored := await find_left_unscored(journal, run, spec):
@@ -119,7 +122,8 @@ async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: 
 
 
 async def _may_change_code(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> bool:
-    """Until something is trained: a scorer that is missing is written into the same file."""
+    """Returns whether the code may still change, which it may until a step is trained. For example,
+    a missing scorer is often written into the same file."""
     return (
         run.spec.differs_by_code(spec) and not restored.step and not await is_trained(journal, run)
     )
@@ -134,8 +138,8 @@ async def rewind(
     folder: Path,
     report: Callable[[str], None],
 ) -> None:
-    """The ledger is brought to the checkpoint: forward, too, when the kill came between the
-    checkpoint and its commit. `trained`: the last step that the run has a version of."""
+    """Brings the ledger to the checkpoint. That is forward if a kill came between the checkpoint
+    and its commit. `trained` is the last step for which the run has a version."""
     for note in restored.notes:
         report(note)
     await _check_forward(journal, consumer, restored, folder=folder)
@@ -151,8 +155,9 @@ async def rewind(
 async def _check_forward(
     journal: Journal, consumer: Consumer, restored: Restored, *, folder: Path
 ) -> None:
-    """A kill between a checkpoint and its commit leaves the groups of its steps taken. Where they
-    are not, they were given back since, and the checkpoint would be trained on them once more."""
+    """Raises `OtherTraining` if the checkpoint would be trained on its groups twice. A kill between
+    a checkpoint and its commit leaves the groups of its steps taken. Groups that are no longer
+    taken were given back since."""
     committed = consumer.committed or 0
     if restored.step <= committed:
         return
@@ -170,7 +175,7 @@ async def _check_forward(
 async def adopt_code(
     journal: Journal, consumer: Consumer, spec: RunSpec, *, report: Callable[[str], None]
 ) -> Consumer:
-    """Existing rollouts stay, and the new scorer scores them."""
+    """Adopts changed code. Existing rollouts stay, and the new scorer scores them."""
     run = consumer.run
     differences = run.spec.differences(spec)
     if not differences:
@@ -192,8 +197,9 @@ async def adopt_code(
 async def find_lost_versions(
     journal: Journal, run: Run, version: str, *, report: Callable[[str], None]
 ) -> set[str]:
-    """Versions of the same step as `version`, which is in force, and of later ones: weights may
-    come out differently where steps are trained again. Reports what had begun with them."""
+    """Returns the other versions of the step of `version`, which is in force, and those of later
+    steps. They are lost, because steps that are trained again may give other weights. Reports the
+    trajectories that had begun with them."""
     versions = await journal.versions(run)
     step = next(each.step for each in versions if each.name == version)
     lost = {each.name for each in versions if each.step >= step} - {version}
@@ -209,15 +215,15 @@ async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) ->
     count = 0
     for row in await journal.trajectories(run):
         if row.records and not row.settled:
-            with suppress(JournalCorrupt):  # Whoever works on it cuts its log, and says so.
+            with suppress(JournalCorrupt):  # Its worker cuts the log and reports it.
                 history = History(await journal.history(row.id))
                 count += history.finished is None and history.sampled_by(versions)
     return count
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
-    """Gives what failed for good new budgets, and asks for verdicts that could not be read again,
-    but for members of groups that a consumer has. Recorded steps are replayed."""
+    """Gives trajectories that failed for good new budgets, and asks again for verdicts that could
+    not be read. Skips groups that a consumer has. Recorded steps are replayed."""
     failed = (await journal.progress(run)).failed
     opened, unread = await open_for_retry(journal, run)
     if opened:

@@ -1,4 +1,4 @@
-"""What a training is doing at the moment, for a display that reads it at any time."""
+"""The present activity of a training, for a display that reads it at any time."""
 
 import time
 
@@ -6,31 +6,32 @@ from holdfast.engine.progress.counters import Progress
 
 
 class TrainingProgress(Progress):
-    """The rollouts' counters, by step, and what is done between rollouts."""
+    """The rollouts' counters, by step, and the activity between rollouts."""
 
     is_transient = True
 
     def __init__(self) -> None:
         super().__init__()
         self.has_begun = False
-        """Whether something was sampled, or may have been."""
+        """Whether a trajectory was sampled, or may have been."""
         self._doing = "loading the model"
         self._watched: Progress = self
         self._settled_before = 0
         self._tokens_before = 0
 
     def enter(self, doing: str) -> None:
-        """Something whose end is not known."""
+        """Begins an activity whose end is not known."""
         self._begin(doing, self)
 
     def roll_out(self, step: int, *, steps: int, settled: int) -> None:
-        """`settled`: how many trajectories of the run were, when the step began."""
+        """Begins the rollouts of a step. `settled` is the number of trajectories of the run that
+        were settled before."""
         self.has_begun = True
         self._begin(f"step {step} of {steps}: rolling out", self)
         self._settled_before = settled
 
     def evaluate(self, step: int) -> Progress:
-        """For the evaluation after `step`: its own counters."""
+        """Begins the evaluation after `step`. Returns its own counters."""
         self.has_begun = True
         self._begin(f"evaluating after step {step}", Progress())
         return self._watched
@@ -44,7 +45,7 @@ class TrainingProgress(Progress):
 
     @property
     def is_counted(self) -> bool:
-        """Whether trajectories are what is waited for."""
+        """Whether the training waits for trajectories."""
         return self._watched is not self or "rolling out" in self._doing
 
     @property

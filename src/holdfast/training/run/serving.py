@@ -1,5 +1,5 @@
-"""The engines of a training: those at its addresses, or one that is started here, which serves the
-weights in force whenever it starts."""
+"""The engines of a training: those at its addresses, or one that is started here and serves the
+newest weights whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,12 +30,12 @@ from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 MODEL = TRAINED_MODEL
-"""The engine's name for the model, whatever the folder of the version is called."""
+"""The engine's name for the model, whatever the version's folder is called."""
 
 
 class TrainingEngine:
-    """`holdfast serve` in a child process, kept alive. One that died comes back with the version
-    that is in force, so that no trajectory meets another."""
+    """`holdfast serve` in a child process, kept alive. After a death it comes back with the newest
+    version, so that no trajectory meets another version."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class TrainingEngine:
             await asyncio.to_thread(self._engine.stop)
 
     async def publish(self, sync: WeightSync, version: WeightFolder) -> None:
-        """Returns when the engine has the version. One that dies meanwhile comes back with it, and
-        is waited for."""
+        """Gives the engine a version, and returns when it has it. If the engine dies meanwhile, it
+        comes back with the version, which is waited for."""
         self._engine.serve_instead(version.path, options=self._options(version.name))
         await sync.publish(version)
 
     async def restart(self, endpoint: Endpoint) -> None:
-        """Ends it: it comes back with the version in force."""
+        """Kills the engine, which then comes back with the newest version."""
         await asyncio.to_thread(self._engine.kill)
 
     def _options(self, version: str) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ class TrainingEngine:
 
 
 class TrainingEngines:
-    """Connected and checked; they get weights when they are to `serve`."""
+    """The engines of a training, connected and checked. They get weights when they begin to
+    `serve`."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class TrainingEngines:
         log: Path,
         report: Callable[[str], None],
     ):
-        """`log`: of the engine that is started here."""
+        """`log` is the log file of an engine that is started here."""
         self._plan = plan
         self._settings = settings
         self._model = model
@@ -108,7 +109,7 @@ class TrainingEngines:
         self._log = log
         self._report = report
         self._running: tuple[Connection, WeightSync] | None = None
-        """Those at addresses."""
+        """The connection to engines at addresses."""
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -129,8 +130,8 @@ class TrainingEngines:
     async def serve(
         self, version: WeightFolder, records: WeightRecords
     ) -> AsyncIterator[ServedWeights]:
-        """A policy that samples with `version`, and the way by which it gets another one.
-        `records`: where it is written which weights each engine has."""
+        """Yields engines that sample with `version`, and the way to give them newer ones. `records`
+        is where each engine's weights are recorded."""
         if self._running is not None:
             connection, sync = self._running
             sync.record_in(records)

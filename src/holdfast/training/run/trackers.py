@@ -1,8 +1,8 @@
-"""Weights & Biases, trackio and TensorBoard: each gets every step once, whatever is killed.
+"""Weights & Biases, trackio and TensorBoard. Each gets every step once, whatever is killed.
 
-What a tracker was given may be lost with the process (Weights & Biases writes late), or may be more
-than the newest checkpoint holds. So a tracker is opened with the steps that are trained: what it
-lacks of them is given to it again, and a step that it has is not logged twice.
+A tracker may lose numbers with the process (Weights & Biases writes late), or have more steps than
+the newest checkpoint. A tracker is therefore opened with the trained steps: steps that it lacks are
+logged again, and steps that it has are not logged twice.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from holdfast.training.run.metrics import Lines, Tracker
 TRACKERS = ("wandb", "trackio", "tensorboard")
 PROJECT = "holdfast"
 EVALUATED = "eval_reward"
-"""It comes after the other numbers of its step."""
+"""The metric of an evaluation, which comes after the other numbers of its step."""
 
 
 def check_tracker(name: Tracker | str) -> None:
-    """Raises `UsageError` for a name that is unknown or not installed."""
+    """Raises `UsageError` for a tracker that is unknown or not installed."""
     if not isinstance(name, str):
         return
     if name not in TRACKERS:
@@ -36,8 +36,9 @@ def check_tracker(name: Tracker | str) -> None:
 
 
 def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -> Tracker:
-    """A tracker that was checked, brought to `lines`; one of the caller's own as it is. It may
-    write into `folder`, and speak to its server. Raises `UsageError` where it cannot be opened."""
+    """Opens a tracker that was checked, and brings it to `lines`. Returns the caller's own tracker
+    unchanged. The tracker may write into `folder` and connect to its server. Raises `UsageError` if
+    it cannot be opened."""
     if not isinstance(name, str):
         return name
     makers: dict[str, Callable[..., Tracker]] = {
@@ -46,7 +47,7 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
         "tensorboard": _Tensorboard,
     }
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # What they say is not the command's output.
+        with contextlib.redirect_stdout(sys.stderr):  # Keeps their prints off stdout.
             return makers[name](run=run, folder=folder, lines=lines)
     except Exception as error:
         first = next(iter(str(error).splitlines()), "") or repr(error)
@@ -54,15 +55,15 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
 
 
 def tracked_name(run: Run) -> str:
-    """A name that is the same for every process of a training, and differs from that of a training
-    with the same name in another journal."""
+    """Returns a name that is the same for every process of a training, and that no training with
+    the same name in another journal has."""
     made = hashlib.sha256(f"{run.spec.name}\0{run.created}".encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", run.spec.name)[:60]
     return f"{readable}-{made[:8]}"
 
 
 class _Resumed:
-    """A tracker that knows the last step which it has; -1 for none."""
+    """A tracker that knows its last step, or -1 if it has none."""
 
     name = ""
 
@@ -83,8 +84,8 @@ class _Resumed:
 
 
 class _Wandb(_Resumed):
-    """The step is a number of its own, by which charts are drawn: W&B's own counter drops what
-    comes for a step that it has passed. Offline, each process has a folder with all steps."""
+    """Weights & Biases. Charts are drawn by a metric `step`, because W&B's own counter drops
+    numbers for a step that it has passed. Offline, each process has a folder with all steps."""
 
     name = "wandb"
 
@@ -107,7 +108,7 @@ class _Wandb(_Resumed):
 
 
 class _Trackio(_Resumed):
-    """A training is one run of trackio's, which resumes by its name."""
+    """trackio. A training is one run, which resumes by its name."""
 
     name = "trackio"
 
@@ -125,7 +126,7 @@ class _Trackio(_Resumed):
 
 
 class _Tensorboard:
-    """Steps beyond the newest checkpoint are taken back, and logged again."""
+    """TensorBoard. Steps beyond the newest checkpoint are purged and logged again."""
 
     name = "tensorboard"
 

@@ -1,8 +1,8 @@
-"""`holdfast.train`: trains a model on a rollout, or goes on with a training that was interrupted.
+"""`holdfast.train`: trains a model on a rollout, or continues an interrupted training.
 
-One process: the engine rolls out, the trainer takes what is settled, and the embedded engine, a
-child process, serves the weights in force. With several ranks, this process is the first: it alone
-has the journal, the engines and the folder, and the others compute.
+The engine rolls out, the trainer takes settled groups, and the embedded engine, a child process,
+serves the newest weights. With several ranks, this process is the first. Only the first rank has
+the journal, the engines and the folder; the other ranks compute.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ from holdfast.training.trainer import Trainer
 from holdfast.weights.records import JournalRecords
 
 Tasks = object
-"""Anything that `holdfast.read_tasks` takes: a path, a name, a list, a function."""
+"""Anything that `holdfast.read_tasks` takes: a path, a name, a list or a function."""
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
@@ -95,15 +95,16 @@ class Assembly(Struct, frozen=True):
     """The parts of a training."""
 
     open_batches: OpenBatches = Batches
-    """By default one batch after the other, each sampled by the newest weights."""
+    """Opens the source of batches. By default, batches come one after the other, and each is
+    sampled with the newest weights."""
     rolls_out: bool = True
-    """False: another process works on the run."""
+    """Whether this process rolls out. If False, another process works on the run."""
     mixes_versions: bool = False
     """Whether a trajectory may be sampled with several versions of the weights."""
 
 
 class TrainingCall(Struct, frozen=True, kw_only=True):
-    """What `train` was asked for, as values of ours."""
+    """The arguments of `train`, converted to Holdfast's own types."""
 
     plan: RunPlan
     settings: TrainingSettings
@@ -146,16 +147,16 @@ async def train(
     limit: int | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> TrainingReport:
-    """Trains `model`, a Hugging Face folder (the tiny one of ours), and keeps everything in `out`.
+    """Trains `model`, a Hugging Face folder, and keeps everything in `out`. Without `model`, trains
+    Holdfast's own tiny model.
 
-    The same call again goes on from the newest checkpoint. `tasks` and `eval_tasks` are whatever
-    `holdfast.read_tasks` takes, `columns` as there, and of `tasks` the first `limit`; `journal` is
-    one or the path of one. `policy` are the addresses of
-    engines that serve the model and take new weights; none: the embedded engine. `settings`
-    may be a dict of what `TrainingSettings.of` takes. `trackers` are names (`wandb`, `trackio`,
-    `tensorboard`) or trackers of your own. `retry_failed` tries again what failed for good, but for
-    groups that were trained or given out. Raises `UsageError` for bad input before anything is
-    sampled or written.
+    The same call again continues from the newest checkpoint. `tasks`, `eval_tasks` and `columns`
+    are arguments of `holdfast.read_tasks`; `limit` takes only the first of `tasks`. `journal` is a
+    journal or its path. `policy` has the addresses of engines that serve the model and accept new
+    weights; without addresses, the embedded engine starts. `settings` may be a dict of options of
+    `TrainingSettings.of`. `trackers` are names (`wandb`, `trackio`, `tensorboard`) or your own
+    trackers. `retry_failed` retries trajectories that failed for good, except in groups that were
+    trained or given out. Raises `UsageError` for bad input before anything is sampled or written.
     """
     require("training", extra="train")
     check_arguments(journal, loss=loss)
@@ -200,19 +201,19 @@ async def train(
 
 
 async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> list[Task]:
-    """There may be none."""
+    """Returns the tasks of the evaluations, or an empty list if none were given."""
     is_none = isinstance(tasks, list | tuple) and not tasks
     return [] if is_none else await load_tasks(tasks, columns=columns)
 
 
 async def train_plan(call: TrainingCall) -> TrainingReport:
-    """`train` for a run that is planned already. Trackers are opened when everything is checked."""
+    """Trains on a run that is planned already. Opens trackers only after every check has passed."""
     check_training(call.plan, call.settings, model=call.model, address=call.address)
     plan = await call.plan.bind_scorer()
     if shared := describe_shared(plan.tasks, call.eval_tasks):
         call.report(shared)
     renderer = renderer_for(call.model)
-    renderer_at(renderer, plan.spec.sampling)  # Raises for what it cannot write.
+    renderer_at(renderer, plan.spec.sampling)  # Raises if it cannot render so.
     stream = EpochStream(plan.tasks, seed=call.settings.seed)
     spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
     call = structs.replace(call, plan=structs.replace(plan, spec=spec))
@@ -224,7 +225,7 @@ async def train_plan(call: TrainingCall) -> TrainingReport:
 def check_training(
     plan: RunPlan, settings: TrainingSettings, *, model: Path, address: EngineAddress
 ) -> None:
-    """Raises `UsageError` for what no engine and no checkpoint is needed to see."""
+    """Raises `UsageError` for mistakes that show without an engine or a checkpoint."""
     check_sampling(plan.spec.sampling)
     plan.check_rewarded()
     plan.processor.check_setup()
@@ -303,7 +304,8 @@ class _Training:
     async def _go_back(
         self, state: TrainingState, run: Run, restored: Restored, consumer: Consumer
     ) -> int:
-        """Brings run and ledger to the checkpoint; the last step that the run has a version of."""
+        """Rewinds the run and the ledger to the checkpoint. Returns the last step for which the run
+        has a version of the weights."""
         journal, folder = self._journal, self._call.out
         newest = newest_of(await journal.versions(run))
         trained = newest.step if newest else 0
@@ -322,8 +324,8 @@ class _Training:
     async def _train(
         self, state: TrainingState, consumer: Consumer, metrics: TrainingMetrics, trained: int
     ) -> str:
-        """Why it stopped early; "" when it did not. `trained`: the last step that the run has a
-        version of."""
+        """Trains until the last step. Returns why the training stopped early, or "" if it did not.
+        `trained` is the last step for which the run has a version of the weights."""
         call, done = self._call, state.trainer.step_number
         await state.name_weights(self._journal, consumer)
         is_evaluated = not call.eval_tasks or "eval_reward" in metrics.lines().get(done, {})
@@ -390,14 +392,15 @@ class _Training:
         await self._journal.annotate_run(run, command=command, training=self._record.text)
 
     async def _catch_up(self, run: Run) -> None:
-        """Trains again what the run had been trained on before."""
+        """Records that the steps which were trained before are trained again by now."""
         if self._record.is_catching_up:
             self._record = structs.replace(self._record, is_catching_up=False)
             await self._write_record(run)
 
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
-        """The second trainer of a run is refused, also while this one's engine starts."""
+        """Subscribes as the trainer of the run. A second trainer is refused from then on, even
+        while the engine of this one starts."""
         consumer = await self._journal.subscribe(
             run, TRAINER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
@@ -411,7 +414,7 @@ class _Training:
             await self._journal.unsubscribe(consumer)
 
     async def _beside_rollouts(self, work: "_Work", state: TrainingState) -> Ending | None:
-        """Trains while the engine rolls out; how that ended."""
+        """Trains while the engine rolls out. Returns how the rollouts ended."""
         if self._call.retries_failed:
             await retry_failed(self._journal, work.run, report=self._report)
         assert state.version is not None, "weights have a name before they are served"
@@ -429,17 +432,18 @@ class _Training:
             try:
                 await self._stop.wait_or(work.training, rolling, self._renewing, work.watching)
                 if _succeeded(rolling) and not self._stop.requested:
-                    # Of a sealed run nothing is rolled out; what is recorded may still be trained.
+                    # A sealed run is not rolled out, but its records may still be trained.
                     await self._stop.wait_or(work.training, self._renewing, work.watching)
             finally:
                 is_over = await self._end(work)
-                if not is_over and not self._stop.spent:  # Then what is in flight is paid for.
+                if not is_over and not self._stop.spent:  # If spent, requests in flight are paid.
                     self._stop.request("the trainer has ended")
                 ending = await rolling
         return ending
 
     async def _end(self, work: "_Work") -> bool:
-        """Ends what is under way, and seals the run if all steps are trained; whether they are."""
+        """Ends the tasks of the training, and seals the run if all steps are trained. Returns
+        whether all are."""
         try:
             if is_over := _succeeded(work.training):
                 await self._journal.seal(work.run)
@@ -453,7 +457,7 @@ class _Training:
         return is_over
 
     async def _roll_out(self, run: Run, connection: Connection, version: str) -> Ending | None:
-        """`version` is in force."""
+        """Rolls out with the weights `version`, until the run ends or this process stops."""
         if not self._call.assembly.rolls_out:
             await self._until_sealed(run)
             return None
@@ -471,8 +475,8 @@ class _Training:
         return await rollouts.work()
 
     async def _until_sealed(self, run: Run) -> None:
-        """Waits until another process, which works on the run, has sealed it, or until the end that
-        this process has itself."""
+        """Waits until the process that works on the run has sealed it, or until this process
+        stops."""
         changes = self._journal.changes
         while not self._stop.requested:
             seen = changes.count
@@ -488,7 +492,7 @@ class _Work(Struct, frozen=True):
     loop: TrainingLoop
     training: "asyncio.Task[None]"
     watching: "asyncio.Task[None]"
-    """Ends when another rank has died."""
+    """Ends when another rank dies."""
 
     @property
     def run(self) -> Run:
@@ -496,7 +500,7 @@ class _Work(Struct, frozen=True):
 
 
 async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> None:
-    """A step that is under way becomes a checkpoint, and is committed."""
+    """Waits until a step that has begun is in a checkpoint and committed."""
     while loop.is_stepping and not training.done():
         await asyncio.wait({training}, timeout=POLL_SECONDS)
 
@@ -509,7 +513,7 @@ def _succeeded(task: "asyncio.Task[Any]") -> bool:
 async def join_ranks(
     settings: TrainingSettings, folder: Path, progress: TrainingProgress
 ) -> AsyncIterator[RankGroup]:
-    """The ranks are started before anything is loaded."""
+    """Starts the ranks, before anything is loaded."""
     if settings.ranks > 1:
         progress.enter(f"starting {settings.ranks} ranks")
     opening = open_ranks(settings.ranks, settings.device, logs=folder / RANKS)
@@ -521,7 +525,8 @@ async def join_ranks(
 
 
 async def until_death(ranks: RankGroup) -> None:
-    """Raises `RankDied` when a rank has died; between two steps, too, while nobody waits for it."""
+    """Raises `RankDied` when a rank has died, even between two steps, when no rank waits for
+    another."""
     loop, died = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:

@@ -1,7 +1,8 @@
-"""A version of the weights: a folder that engines load, and the ways into them.
+"""A version of the weights: a folder that engines load, and the ways into the engines.
 
-A version's name never stands for other bytes: it is durable in the journal, with the digest of the
-weights, before an engine gets it. It is in force when every engine that gets calls has it.
+A version's name never stands for other bytes: the journal holds it durably, with the digest of the
+weights, before an engine gets the version. A version is in force when every engine that gets calls
+has it.
 """
 
 import json
@@ -55,12 +56,13 @@ __all__ = [
 BestLogprobs = Callable[[Sequence[int], Sequence[int]], list[float]]
 _ASIDE = ".partial-"
 ADAPTER = "adapter"
-"""The folder in a version's folder that has it as a LoRA adapter."""
+"""The folder inside a version's folder that holds the version as a LoRA adapter."""
 _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation_config.json")
 
 
 async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
-    """`step-N`; if that name has other bytes already, `step-N.2`, and so on."""
+    """Returns `step-N`. If that name already stands for other bytes, returns `step-N.2`, and so
+    on."""
     name, again = f"step-{step}", 1
     while any(v.digest != digest for v in await journal.versions(consumer.run, name=name)):
         again += 1
@@ -69,13 +71,13 @@ async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: s
 
 
 def write_folder(parent: Path, name: str, network: Network) -> Path:
-    """A Hugging Face folder of the network as it is now, a LoRA adapter merged into it."""
+    """Writes the present network as a Hugging Face folder, with a LoRA adapter merged into it."""
     return write_aside(parent, name, partial(_write_files, network))
 
 
 def write_aside(parent: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """A folder whose files `write` makes in another one, which is then renamed: it is there whole,
-    or not at all. One that is there already is written anew."""
+    """Makes a folder whole or not at all: `write` fills another folder, which is then renamed.
+    Replaces an existing folder."""
     parent.mkdir(parents=True, exist_ok=True)
     aside, final = parent / f"{_ASIDE}{name}", parent / name
     shutil.rmtree(aside, ignore_errors=True)
@@ -106,8 +108,9 @@ def _write_files(network: Network, folder: Path) -> None:
 
 @torch.no_grad()
 def merged_state(network: Network) -> dict[str, Tensor]:
-    """The weights under the names of the plain model, the adapter added to copies of them: taken
-    out again (peft's unmerge), it would leave its rounding in the model at every step."""
+    """Returns the weights under the names of the plain model, with the adapter added to copies of
+    them. Merging in place and unmerging again (peft) would leave rounding errors in the model at
+    every step."""
     plain: Any = network.whole.get_base_model()
     state = {
         name.replace(".base_layer", ""): tensor
@@ -122,21 +125,22 @@ def merged_state(network: Network) -> dict[str, Tensor]:
 
 
 def remove_old(parent: Path, keep: Sequence[str]) -> None:
-    """All versions but these."""
+    """Removes all versions except those named in `keep`."""
     for path in parent.iterdir() if parent.is_dir() else ():
         if path.name not in keep:
             shutil.rmtree(path, ignore_errors=True)
 
 
 class Scores:
-    """By which an engine that has these weights is recognised: of one version after the other."""
+    """The scores by which an engine with certain weights is recognized, for one version after the
+    other."""
 
     def __init__(self) -> None:
         self._before: list[float] = []
 
     def of(self, network: Network, best_logprobs: BestLogprobs | None = None) -> TokenScores:
-        """Those of the weights as they are now, beside those of the last call. `best_logprobs`: how
-        they are computed, if not by this process alone."""
+        """Returns the scores of the present weights, with those of the last call beside them.
+        `best_logprobs` computes them if not only this process does."""
         ids = probe_ids(network.vocabulary)
         now = (best_logprobs or network.best_logprobs)(ids, CANDIDATES)
         dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
@@ -146,7 +150,7 @@ class Scores:
 
 
 def score(network: Network) -> TokenScores:
-    """Of weights whose predecessor is not known."""
+    """Returns the scores of weights whose previous version is unknown."""
     return Scores().of(network)
 
 
@@ -160,7 +164,7 @@ async def open_sync(
     restart: Restart | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[WeightSync]:
-    """As `connect_sync`, by the settings of a training. Closed afterwards."""
+    """Does `connect_sync` with the settings of a training. Closes the sync at the end."""
     stage = None
     if settings.weight_dir is not None:
         # A folder of this run alone: it is removed at the end.
@@ -195,9 +199,9 @@ async def connect_sync(
     restart: Restart | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> WeightSync:
-    """The way of weights into the engines of a policy that was checked: `publish(version)` of what
-    it returns. `model`: the folder that is trained; `device`: where. Raises `UsageError` where no
-    way is found."""
+    """Finds how weights get into the engines of a policy that was checked. Returns a sync to
+    `publish` versions with. `model` is the trained folder and `device` its device. Raises
+    `UsageError` if no way is found."""
     config = json.loads((model / "config.json").read_text())
     trainer = this_device(device)
     is_tied = bool(config.get("tie_word_embeddings"))

@@ -1,9 +1,9 @@
 """Adapter: each version of a LoRA adapter is loaded under a name of its own.
 
-Loaded in place, an engine would serve the prefix cache of the old one and read its files again at
-every request. Under a new name nothing stands still, requests in flight end with the adapter that
-they named, and a name never stands for other weights. An old one is unloaded, and its folder given
-up, when no request can name it any more.
+If adapters were replaced in place, an engine would serve the prefix cache of the old adapter and
+read its files again at every request. With a new name for each version, the engine does not stand
+still, requests in flight end with the adapter that they named, and a name never stands for other
+weights. An old adapter is unloaded, and its folder given up, when no request can name it any more.
 """
 
 import json
@@ -30,7 +30,7 @@ _UNLOAD = {
 
 
 class AdapterStrategy(WeightStrategy):
-    """`rank`: of the adapter that is trained; None: none is."""
+    """Loads LoRA adapters. `rank` is the rank of the trained adapter, or None without one."""
 
     name = "adapter"
     stands_still = False
@@ -38,7 +38,7 @@ class AdapterStrategy(WeightStrategy):
     def __init__(self, *, rank: int | None):
         self._rank = rank
         self._loaded: dict[Replica, dict[str, str]] = {}
-        """Adapters that are ours, by name, with the name of their version."""
+        """The names of Holdfast's adapters in each replica, with the name of their version."""
 
     async def offers(self, replica: Replica) -> Offer:
         if self._rank is None:
@@ -55,7 +55,8 @@ class AdapterStrategy(WeightStrategy):
         return Offer(True, "it loads adapters by name")
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Finds what an earlier process of the trainer left behind, to unload it."""
+        """Finds the adapters that an earlier trainer process left behind, so that they are
+        unloaded."""
         for replica in replicas:
             self._loaded[replica] = dict.fromkeys(await _listed(replica), "")
 
@@ -73,7 +74,7 @@ class AdapterStrategy(WeightStrategy):
         self._loaded.setdefault(replica, {})[name] = version.name
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
-        """An engine that was started anew has none of them."""
+        """Returns whether the engine lists the adapter. An engine that was restarted lists none."""
         listed = await _listed(replica)
         self._loaded[replica] = {
             name: self._loaded.get(replica, {}).get(name, "") for name in listed
@@ -101,12 +102,13 @@ class AdapterStrategy(WeightStrategy):
 
 
 def adapter_name(version: WeightFolder) -> str:
-    """With a part of the digest: two runs may each have a `step-3`."""
+    """Returns the adapter's name. It has a part of the digest, because two runs may each have a
+    `step-3`."""
     return f"{OUR_ADAPTERS}{version.name}-{version.digest[:8]}"
 
 
 async def _listed(replica: Replica) -> list[str]:
-    """The names of our adapters that the engine has."""
+    """Returns the names of Holdfast's adapters that the engine has."""
     try:
         return [model.id for model in await replica.endpoint.models() if model.is_ours]
     except (*UNREACHABLE, msgspec.ValidationError):
@@ -114,7 +116,7 @@ async def _listed(replica: Replica) -> list[str]:
 
 
 def _remedy(error: str, path: Path) -> str:
-    """What would let an engine load it."""
+    """Returns advice that would let an engine load the adapter; "" for an unknown error."""
     config = json.loads((path / "adapter_config.json").read_text())
     if "rank" in error.lower():
         return f"; start it with --max-lora-rank {config.get('r')}"

@@ -1,8 +1,8 @@
 """Disk: a folder of safetensors that engine and trainer both see, and the engine's reload call.
 
 The folder is whole and synced before an engine is asked to read it. It may be a copy on `/dev/shm`,
-which costs two passes over memory and no disk. The last two versions are kept: an engine that
-comes back while the next one is written reads the one before.
+which costs two passes over memory and no disk. The last two versions are kept, because an engine
+that comes back while the next version is written reads the previous one.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ _ROUTE = "/update_weights_from_disk"
 
 
 class DiskStrategy(WeightStrategy):
-    """`stage`: where engines read versions from, if not where the trainer writes them."""
+    """Sends weights through a folder. `stage` is the folder from which engines read, if not the
+    trainer's own."""
 
     name = "disk"
 
     def __init__(self, *, stage: Path | None = None, is_tied: bool = False):
-        """`is_tied`: the model's head is its embedding."""
+        """`is_tied` says whether the model's head is its embedding."""
         self._stage = stage
         self._is_tied = is_tied
 
@@ -56,7 +57,7 @@ class DiskStrategy(WeightStrategy):
             await asyncio.to_thread(stage_folder, version, self._stage)
 
     def folder_for(self, version: WeightFolder) -> Path:
-        """Where engines find it."""
+        """Returns the folder in which engines find the version."""
         folder = version.path if self._stage is None else self._stage / version.name
         return folder.resolve()
 
@@ -82,7 +83,7 @@ class DiskStrategy(WeightStrategy):
 
 
 def check_stage(stage: Path, model: Path) -> None:
-    """Raises `UsageError` for a folder that is too small for two versions, or cannot be made."""
+    """Raises `UsageError` if the folder is too small for two versions or cannot be made."""
     try:
         private_folder(stage)
         free = shutil.disk_usage(stage).free
@@ -97,7 +98,8 @@ def check_stage(stage: Path, model: Path) -> None:
 
 
 def stage_folder(version: WeightFolder, stage: Path) -> None:
-    """Makes a copy of the version, whole or not at all; older ones but the last are removed."""
+    """Copies the version to the stage, whole or not at all. Removes older versions except the last
+    one."""
     private_folder(stage)
     final, aside = stage / version.name, stage / f"{ASIDE}{version.name}"
     if not final.exists():
@@ -118,7 +120,7 @@ def stage_folder(version: WeightFolder, stage: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Its files and itself are on the disk afterwards."""
+    """Flushes the files of a folder, and the folder itself, to disk."""
     for path in folder.iterdir():
         if path.is_file():
             sync_path(path)

@@ -1,4 +1,4 @@
-"""In process: an embedded engine that runs in the trainer's own process gets a state dict."""
+"""In process: gives a state dict to an embedded engine that runs in the trainer's own process."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InProcessStrategy(WeightStrategy):
-    """`engines`: those of this process, by the address that they serve."""
+    """Updates the engines of this process. `engines` has them by the address that they serve."""
 
     name = "process"
 

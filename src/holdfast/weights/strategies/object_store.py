@@ -1,8 +1,8 @@
 """Ray's object store: for engines on a cluster that share neither a disk nor a network of GPUs.
 
-The version is put once, in buckets of bytes. One receiver on each node that has engines fetches
-them once, and writes them to `/dev/shm` there, while engines sample; then all engines of that node
-reload. Of the weights only bytes travel.
+The version is put into the store once, in buckets of bytes. On each node with engines, one receiver
+fetches the buckets once and writes them to `/dev/shm`, while engines sample. Then all engines of
+that node reload. The weights travel only as bytes.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NodeReceiver:
-    """An actor of one node: bytes of files become a folder there. `begin`, `append` each bucket in
-    order, `finish`; the folder is whole then, or not there."""
+    """An actor that makes a folder from bytes on its node. Call `begin`, then `append` for each
+    bucket in order, then `finish`. Only then does the folder exist, and it is whole."""
 
     def __init__(self, stage: str):
         self._stage = Path(stage)
         self._writer: _FolderWriter | None = None
 
     def begin(self, version: str, files: dict[str, int]) -> None:
-        """`files`: names and sizes, in the order of the bytes."""
+        """Begins a version. `files` has the names and sizes, in the order of the bytes."""
         aside, final = self._stage / f"{ASIDE}{version}", self._stage / version
         self._writer = None
         private_folder(self._stage)
@@ -88,7 +88,8 @@ class _FolderWriter:
 
 
 class ObjectStoreStrategy(DiskStrategy):
-    """For a process that is connected to a Ray cluster."""
+    """Sends weights through Ray's object store, from a process that is connected to a Ray
+    cluster."""
 
     name = "object-store"
 
@@ -124,7 +125,7 @@ class ObjectStoreStrategy(DiskStrategy):
             self._receivers[node] = actor.options(scheduling_strategy=here).remote(str(self._place))
 
     async def prepare(self, version: WeightFolder) -> None:
-        """While engines sample: the folder is on every node afterwards."""
+        """Writes the version's folder on every node, while engines sample."""
         try:
             await asyncio.to_thread(self._distribute, version)
         except OSError as error:
@@ -149,7 +150,7 @@ class ObjectStoreStrategy(DiskStrategy):
             raise WeightsNotTaken(f"a receiver of {version.name} failed: {first}") from error
 
     def folder_for(self, version: WeightFolder) -> Path:
-        """The same path on every node."""
+        """Returns the version's folder, which has the same path on every node."""
         return self._place / version.name
 
     async def aclose(self) -> None:
@@ -163,7 +164,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _buckets(folder: Path) -> Any:
-    """The bytes of all files, one after another, as arrays that the store takes without a copy."""
+    """Yields the bytes of all files, one file after another, as arrays that the store takes without
+    a copy."""
     import numpy as np
 
     for path in _files(folder):

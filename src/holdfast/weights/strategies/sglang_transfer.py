@@ -1,7 +1,7 @@
 """SGLang's distributed update: a broadcast into its workers, message by message.
 
-It loads tensors as they come, and says after a failure that its weights are to be discarded: a
-replica that failed is not sampled from before it was sent all of them again.
+SGLang loads tensors as they come, and says after a failure that its weights must be discarded. A
+replica that failed therefore gets no requests until all weights were sent again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ _BEGIN, _END = "/begin_weight_update", "/end_weight_update"
 
 
 class SglangTransfer(TransferStrategy):
-    """NCCL between GPUs, gloo where both are on CPUs. A group has a name of its own, because an
-    engine cannot be asked which ones it has."""
+    """A broadcast by NCCL between GPUs, or by gloo if both sides are on CPUs. Each group has a new
+    name, because an engine cannot be asked which groups it has."""
 
     kinds = frozenset({EngineKind.SGLANG})
     framing = Framing.TENSORS
@@ -33,7 +33,8 @@ class SglangTransfer(TransferStrategy):
         super().__init__(carrier, **options)  # type: ignore[arg-type]
         self._group = ""
         self._in_session: set[Replica] = set()
-        """Replicas that know that an update begins; older ones have no such call."""
+        """Replicas that were told that an update begins. Older versions of SGLang have no such
+        call."""
 
     async def offers(self, replica: Replica) -> Offer:
         if not await replica.has_route(_INIT):
@@ -107,7 +108,8 @@ class SglangTransfer(TransferStrategy):
 
 
 def _parts(metas: "Sequence[TensorMeta]") -> "Iterator[list[TensorMeta]]":
-    """What one request is for: SGLang makes room for all of its tensors at once."""
+    """Cuts the tensors into requests, because SGLang makes room for all tensors of a request at
+    once."""
     from holdfast.weights.collective import cut
 
     return cut(metas)

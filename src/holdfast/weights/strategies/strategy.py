@@ -1,7 +1,7 @@
-"""What every way of sending weights has.
+"""The interface of every way of sending weights.
 
-A strategy is asked what it can do for a replica, sends a version to some of them at once, and
-acknowledges for each. It neither pauses engines nor checks what they have: `sync` does, for all.
+A strategy is asked whether it can serve a replica, sends a version to several replicas at once, and
+acknowledges each. `sync` pauses the engines and checks their weights, for all strategies.
 """
 
 import asyncio
@@ -20,44 +20,45 @@ class Offer(Struct, frozen=True):
 
     works: bool
     detail: str
-    """How; or why not, and what would let it."""
+    """How the engine takes weights; or why it cannot, and what would change that."""
 
 
 class Acknowledgement(Struct, frozen=True):
-    """What became of one replica's update."""
+    """The result of one replica's update."""
 
     replica: Replica
     error: str = ""
-    """"": it has the version. Else the reason, in the engine's own words where they are known."""
+    """"" if the replica has the version. Otherwise the reason, in the engine's own words if
+    known."""
     is_intact: bool = False
-    """With an error: whether its weights from before are whole."""
+    """Whether the weights from before are still whole, if there is an error."""
 
 
 class WeightStrategy(ABC):
-    """One way. Used by one `WeightSync`, in one event loop."""
+    """One way of sending weights, used by one `WeightSync` in one event loop."""
 
     name: str
-    """As `--weight-sync` takes it."""
+    """The name that `--weight-sync` takes."""
     stands_still = True
-    """Whether an engine must not sample meanwhile."""
+    """Whether an engine must not sample during an update."""
     kinds: frozenset[EngineKind] = frozenset(EngineKind)
-    """The engines that it may be for; others are not asked."""
+    """The kinds of engine that the strategy may serve. Others are not asked."""
 
     @abstractmethod
     async def offers(self, replica: Replica) -> Offer: ...
 
     def describe(self, offer: Offer) -> str:
-        """For people, once it was started."""
+        """Describes the way for people. Called after `start`."""
         return f"{self.name} ({offer.detail})"
 
     def mends(self, replica: Replica) -> bool:
-        """Whether weights that are half there become whole by sending them again. If not, the
-        engine has to be started anew."""
+        """Returns whether sending weights again makes half-loaded weights whole. If not, the engine
+        must be restarted."""
         return True
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Called before the first update, with the replicas that get their weights this way. Raises
-        `UsageError` if it cannot work."""
+        """Prepares for the replicas that get their weights this way, before the first update.
+        Raises `UsageError` if the way cannot work."""
         return
 
     async def prepare(self, version: WeightFolder) -> None:
@@ -67,7 +68,8 @@ class WeightStrategy(ABC):
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
-        """Sends to all of them at once; an error of one touches no other."""
+        """Sends a version to all replicas at once. An error of one replica does not affect the
+        others."""
         return list(await asyncio.gather(*(self._one(version, replica) for replica in replicas)))
 
     async def _one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
@@ -78,27 +80,28 @@ class WeightStrategy(ABC):
         return Acknowledgement(replica)
 
     async def send_one(self, version: WeightFolder, replica: Replica) -> None:
-        """For strategies that send to each replica by itself. Raises `WeightsNotTaken`."""
+        """Sends a version to one replica, for strategies that treat each replica separately. Raises
+        `WeightsNotTaken`."""
         raise NotImplementedError
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
-        """Whether it says that it has the version already."""
+        """Returns whether the replica reports that it has the version already."""
         return await replica.endpoint.version() == version.name
 
     def model_of(self, version: WeightFolder, replica: Replica) -> str:
-        """The name by which a request asks for the version."""
+        """Returns the name by which a request asks for the version."""
         return replica.endpoint.model
 
     def switch(self, version: WeightFolder, replica: Replica) -> None:
-        """From now on, requests ask for the version; it was checked."""
+        """Makes requests ask for the version, which has been checked."""
         return
 
     async def tidy(self, replica: Replica) -> None:
-        """Removes from an engine what no request can ask for any more."""
+        """Removes data from an engine that no request can ask for any more."""
         return
 
     def in_use(self) -> set[str]:
-        """Names of versions whose files an engine may still read."""
+        """Returns the names of versions whose files an engine may still read."""
         return set()
 
     async def aclose(self) -> None:
@@ -109,7 +112,7 @@ AUTO = "auto"
 
 
 class Choice(Struct, frozen=True):
-    """The way for one replica, and what else it offers."""
+    """The way chosen for one replica, and the names of the other ways that would work."""
 
     replica: Replica
     strategy: WeightStrategy
@@ -120,8 +123,8 @@ class Choice(Struct, frozen=True):
 async def choose(
     replica: Replica, strategies: Sequence[WeightStrategy], *, wanted: str = AUTO
 ) -> Choice:
-    """The first strategy that the replica offers, or the requested one. Raises `UsageError` with
-    what would make it work."""
+    """Returns the first strategy that the replica offers, or the requested one. Raises
+    `UsageError`, with what would make it work, if there is none."""
     await replica.describe()
     possible = [strategy for strategy in strategies if replica.kind in strategy.kinds]
     offers = await asyncio.gather(*(strategy.offers(replica) for strategy in possible))
@@ -146,8 +149,8 @@ def _refusal(replica: Replica, pairs: Sequence[tuple[WeightStrategy, Offer]], wa
 
 
 def check_alike(replicas: Sequence[Replica]) -> None:
-    """Raises `UsageError` for replicas that compute in different types: their logprobs would
-    differ, and the trainer's from some of them."""
+    """Raises `UsageError` if replicas compute in different data types, because their logprobs would
+    differ from each other and from the trainer's."""
     types = {replica.dtype: replica.name for replica in replicas if replica.dtype}
     if len(types) > 1:
         (first, a), (second, b) = sorted(types.items())[:2]
@@ -157,7 +160,7 @@ def check_alike(replicas: Sequence[Replica]) -> None:
 
 
 def describe(choices: Sequence[Choice]) -> list[str]:
-    """A line for each kind of engine and way."""
+    """Returns a line for each kind of engine and way."""
     groups: dict[tuple[str, WeightStrategy], list[Choice]] = {}
     for choice in choices:
         groups.setdefault((choice.replica.title, choice.strategy), []).append(choice)

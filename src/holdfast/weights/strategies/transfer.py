@@ -1,10 +1,9 @@
 """The engine's own transfer: tensors go straight into its workers, by a collective.
 
-The collective runs in a process of its own, beside the HTTP calls that can fail; whichever fails
-first ends both, with the engine's own words. All replicas get one broadcast. If one of them breaks
-it, a new group is made without it, and the others get theirs all the same, if they can.
-
-What engines call it is a matter of subclasses.
+The collective runs in a process of its own, beside the HTTP calls. If the collective or a call
+fails, both end, with the engine's own words. All replicas get one broadcast. If a replica breaks
+it, a new group is made without that replica, and the others still get their weights if they can.
+Subclasses know the routes of each engine.
 """
 
 import asyncio
@@ -32,12 +31,12 @@ JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """Seconds for engines to report an error that the sender notices first."""
 START_SECONDS = 120.0
-"""For the sender, which imports torch."""
+"""Seconds for the start of the sender, which imports torch."""
 LOOPBACK = "127.0.0.1"
 
 
 class TransferBroken(HoldfastError):
-    """A collective broke; `culprits` are the replicas that broke it, with their words."""
+    """A broken collective. `culprits` are the replicas that broke it, with their words."""
 
     def __init__(self, why: str, culprits: dict[Replica, str]):
         super().__init__(why)
@@ -45,16 +44,16 @@ class TransferBroken(HoldfastError):
 
 
 class TransferStrategy(WeightStrategy):
-    """A group of this trainer and all replicas that get their weights this way."""
+    """A transfer by a group of this trainer and all replicas that get their weights this way."""
 
     framing = Framing.BUCKETS
     members = "holdfast"
-    """Whose group it is: see `sender`."""
+    """The kind of group that `sender` makes."""
 
     def __init__(
         self, carrier: Carrier, *, trainer: Device | None = None, join_seconds: float = JOIN_SECONDS
     ):
-        """`trainer`: where it computes; by default, on the CPU."""
+        """`trainer` is the device on which the trainer computes, by default the CPU."""
         self.name = carrier.value
         self.carrier = carrier
         self.trainer = trainer or this_device()
@@ -68,7 +67,8 @@ class TransferStrategy(WeightStrategy):
         return f"{self.name} transfer (world of {world}{offer.detail})"
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Found at the start, not at the first update: who cannot reach whom."""
+        """Forms the group at once, so that a replica that cannot be reached is found before the
+        first update."""
         try:
             async with self._lock:
                 await self._form(tuple(replicas))
@@ -84,7 +84,7 @@ class TransferStrategy(WeightStrategy):
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
-                    # Each by itself: the collective is over. What fails now may be half loaded.
+                    # The collective is over. A replica that fails now may be half loaded.
                     acknowledgements += await asyncio.gather(
                         *(self._finish_one(version, r) for r in left)
                     )
@@ -100,8 +100,8 @@ class TransferStrategy(WeightStrategy):
         return acknowledgements
 
     def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
-        """Those that get nothing more: who broke the group, whoever cannot leave one that is
-        broken, and, if it is not known who broke it, all."""
+        """Returns the replicas that get no more tensors: those that broke the group and those that
+        cannot leave a broken group. If the culprit is unknown, returns all members."""
         if not error.culprits:
             return dict.fromkeys(members, str(error))
         stuck = [replica for replica in members if not self.mends(replica)]
@@ -134,7 +134,7 @@ class TransferStrategy(WeightStrategy):
         return Acknowledgement(replica)
 
     async def _form(self, replicas: tuple[Replica, ...]) -> None:
-        """A new group. Its members rendezvous while they answer."""
+        """Makes a new group. Its members meet while their requests are open."""
         self._members = ()
         sizes = [replica.world_size for replica in replicas]
         address = _address(replicas)
@@ -176,7 +176,7 @@ class TransferStrategy(WeightStrategy):
         await self._sender.kill()
 
     async def _open_options(self, replicas: Sequence[Replica]) -> dict[str, object]:
-        """Before a new group: how the sender makes it."""
+        """Returns the options with which the sender makes a new group."""
         return {
             "members": self.members,
             "carrier": self.carrier,
@@ -186,19 +186,20 @@ class TransferStrategy(WeightStrategy):
     # --- what engines call it
 
     def is_staged(self, replica: Replica) -> bool:
-        """Whether it has all weights before it loads the first: what breaks changes nothing."""
+        """Returns whether the replica has all weights before it loads the first, so that a broken
+        transfer changes nothing."""
         return False
 
     @abstractmethod
     async def _join(self, replica: Replica, at: dict[str, object], offset: int) -> None:
-        """Its workers have the ranks from `offset` on."""
+        """Makes the replica join the group, with the ranks from `offset` on for its workers."""
 
     @abstractmethod
     async def _begin(self, replica: Replica) -> None: ...
 
     @abstractmethod
     async def _receive(self, replica: Replica, metas: "Sequence[TensorMeta]") -> None:
-        """Beside the broadcast."""
+        """Makes the replica receive tensors. The broadcast runs at the same time."""
 
     @abstractmethod
     async def _finish(self, replica: Replica, version: WeightFolder) -> None: ...
@@ -213,7 +214,7 @@ def _read_metas(folder: Path) -> "list[TensorMeta]":
 async def _together(
     calls: "dict[Replica, Awaitable[None]]", collective: "Awaitable[object] | None" = None
 ) -> None:
-    """Awaits all of them; whichever fails first ends the others. Raises `TransferBroken`."""
+    """Awaits all calls. The first failure ends the others. Raises `TransferBroken`."""
     tasks: dict[asyncio.Future[None], Replica] = {
         asyncio.ensure_future(call): replica for replica, call in calls.items()
     }
@@ -250,7 +251,8 @@ def _raise_broken(
 
 
 def _address(replicas: Sequence[Replica]) -> str:
-    """Where engines reach this machine: its address towards the first that is elsewhere."""
+    """Returns the address at which engines reach this machine: its address towards the first engine
+    on another machine."""
     from holdfast.weights.collective import address_towards
 
     hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]
@@ -259,7 +261,8 @@ def _address(replicas: Sequence[Replica]) -> str:
 
 
 class SenderProcess:
-    """One group at a time. Whoever breaks off in the middle has to `kill` it."""
+    """The process that sends weights, with one group at a time. A caller that breaks off in the
+    middle must `kill` it."""
 
     def __init__(self) -> None:
         self._child: asyncio.subprocess.Process | None = None
@@ -269,14 +272,14 @@ class SenderProcess:
         return None if self._child is None else self._child.pid
 
     async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
-        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` if there is
-        none in time."""
+        """Sends a request to `sender.Sender` and returns its first answer. Raises `WeightsNotTaken`
+        if no answer comes in time."""
         await self._start()
         await self._write({"do": do, **request})
         return await self.answer(within)
 
     async def kill(self) -> None:
-        """Kills the sender, whatever it is doing; the next request starts another one."""
+        """Kills the sender, whatever it is doing. The next request starts another one."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -306,7 +309,7 @@ class SenderProcess:
             raise WeightsNotTaken("the process that sends weights has died") from error
 
     async def answer(self, seconds: float) -> dict[str, object]:
-        """The next one: a request may have several."""
+        """Returns the next answer. A request may have several."""
         assert self._child is not None
         assert self._child.stdout is not None
         try:

@@ -1,8 +1,8 @@
-"""vLLM's weight transfer, with the backend of `vllm_worker` or its own.
+"""vLLM's weight transfer, with the backend of `vllm_worker` or vLLM's own.
 
-With that of `vllm_worker` weights are received whole before the first of them is loaded: a sender
-that dies half-way has changed nothing. vLLM's own loads them as they come, and waits without a
-deadline: whoever is in its group when it breaks has to be started anew.
+The backend of `vllm_worker` receives all weights before it loads the first, so that a sender that
+dies half-way has changed nothing. vLLM's own backend loads weights as they come and waits without a
+deadline: an engine in a group that breaks must be restarted.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ REMEDY = (
 )
 PACKED_BYTES = 64 << 20
 _NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
-"""An update that no backend accepts: it ends the one that was begun."""
+"""An update that every backend refuses, which ends the update that was begun."""
 
 
 def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
-    """Why the backend of `vllm_worker` cannot be used by a carrier; "" if it can."""
+    """Returns why a carrier cannot use the backend of `vllm_worker`; "" if it can."""
     if replica.transfer is TransferBackend.NO_ROUTE:
         return f"{replica.name} has no weight transfer: {DEV_MODE}"
     if replica.transfer is not TransferBackend.HOLDFAST or not replica.workers:
@@ -58,7 +58,7 @@ async def begin_update(replica: Replica) -> None:
             raise
         if replica.transfer is not TransferBackend.HOLDFAST:
             raise _half_loaded(replica) from error
-        # An earlier trainer began one and died. Nothing of it was loaded yet.
+        # An earlier trainer began an update and died before any of it was loaded.
         try:
             await replica.post("/update_weights", {"update_info": _NOTHING})
         except WeightsNotTaken:
@@ -100,7 +100,7 @@ class VllmTransfer(TransferStrategy):
         await replica.post("/init_weight_transfer_engine", body, seconds=seconds)
 
     def _wire(self) -> dict[str, object]:
-        """What both sides have to agree on."""
+        """Returns the options on which both sides must agree."""
         return {"carrier": self.carrier}
 
     async def _begin(self, replica: Replica) -> None:
@@ -117,8 +117,8 @@ class VllmTransfer(TransferStrategy):
 
 
 class VllmOwnTransfer(VllmTransfer):
-    """vLLM's own `nccl` backend: nothing of Holdfast is needed beside the engine, but vLLM beside
-    the trainer."""
+    """A broadcast to vLLM's own `nccl` backend. The engine needs no part of Holdfast, but vLLM must
+    be installed beside the trainer."""
 
     framing = Framing.OVERFLOWING
     members = "vllm"
@@ -161,8 +161,9 @@ class VllmOwnTransfer(VllmTransfer):
 
 
 class VllmSharedMemory(WeightStrategy):
-    """The backend of `vllm_worker` maps memory of the trainer's: that of the GPU that they share,
-    or of the machine's. Each replica by itself: there is no group that can break."""
+    """Sends weights through memory of the trainer that the backend of `vllm_worker` maps: that of a
+    shared GPU, or of the machine. Each replica is served separately, so that there is no group that
+    can break."""
 
     name = Carrier.IPC.value
     kinds = frozenset({EngineKind.VLLM})
@@ -182,7 +183,8 @@ class VllmSharedMemory(WeightStrategy):
         return f"{self.name} transfer ({offer.detail})"
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Each is shown a few bytes: containers may share a machine and not its memory."""
+        """Shows a few bytes to each replica, because containers on one machine may not share its
+        memory."""
         for replica in replicas:
             try:
                 async with self._lock:
@@ -200,7 +202,8 @@ class VllmSharedMemory(WeightStrategy):
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
-        """One after the other: a message is read before the next takes its memory."""
+        """Sends to one replica after the other, because a message must be read before the next one
+        takes its memory."""
         async with self._lock:
             return [await self._send_to(version, replica) for replica in replicas]
 
