@@ -1,5 +1,8 @@
 """Tinker: a datum for each branch, shifted by one; the mask is in the advantages."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 
@@ -37,3 +40,25 @@ def test_what_it_cannot_hold_is_refused_by_name() -> None:
         to_tinker([sample(prompt=0)])
     with pytest.raises(UsageError, match="a/0"):
         to_tinker([sample()], advantages={})
+
+
+class _Datum(SimpleNamespace):
+    def with_provenance(self, **spans: list[SimpleNamespace]) -> SimpleNamespace:
+        return SimpleNamespace(**spans)
+
+
+def test_a_datum_says_where_each_of_its_tokens_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tinker itself is in `make interop`; here only its names stand in for it."""
+    library = SimpleNamespace(
+        Datum=_Datum,
+        ModelInput=SimpleNamespace(from_ints=list),
+        SampledProvenanceSpan=SimpleNamespace,
+        PromptProvenanceSpan=SimpleNamespace,
+    )
+    monkeypatch.setitem(sys.modules, "tinker", library)
+    (datum,) = to_tinker([sample(prompt=2)])
+    real = datum.datum()
+    length = len(datum.model_input)
+    assert sum(span.length for span in real.model_input) == length
+    assert sum(span.length for span in real.loss_fn_inputs) == length
+    assert next(span.offset for span in real.loss_fn_inputs) == 1, "targets are shifted by one"

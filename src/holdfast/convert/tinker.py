@@ -131,15 +131,15 @@ def _spans(sample: Sample) -> list[TinkerSpan]:
 
 def _cut(spans: Sequence[TinkerSpan], start: int, end: int) -> list[TinkerSpan]:
     """The parts of them between two tokens."""
-    spans = []
+    parts = []
     place = 0
     for span in spans:
         first, last = max(place, start), min(place + span.length, end)
         if last > first:
             offset = span.offset + first - place
-            spans.append(TinkerSpan(span.is_sampled, span.sequence_id, offset, last - first))
+            parts.append(TinkerSpan(span.is_sampled, span.sequence_id, offset, last - first))
         place += span.length
-    return spans
+    return parts
 
 
 def _real(span: TinkerSpan) -> Any:

@@ -52,6 +52,14 @@ def test_the_same_command_goes_on_and_a_change_begins_the_next_run(shell):
     assert shell.names() == ["agent-1", "agent-2", "agent-3"]
 
 
+def test_another_scorer_is_named_and_the_file_is_not_blamed(shell):
+    shell.write("agent.py", AGENT + "\n\ndef strict(trajectory):\n    return 0.0\n")
+    shell.next("--scorer", "score")
+    assert (
+        "scorer changed (score → strict): this is agent-2" in shell.next("--scorer", "strict").err
+    )
+
+
 def test_changed_settings_and_tasks_are_named(shell):
     shell.next()
     assert "samples changed (1 → 2): this is agent-2" in shell.next("--samples", 2).err

@@ -100,7 +100,10 @@ async def _changes(
     """Returns the changes in a few words each. Rollout and scorer share one line about the code."""
     spec = structs.replace(spec, name=before.spec.name)
     lines = []
-    if (parts := before.spec.changed_code(spec)) is not None:
+    names = [each.scorer.partition("@")[0] or "none" for each in (before.spec, spec)]
+    if before.spec.rollout == spec.rollout and names[0] != names[1]:
+        lines.append(f"scorer changed ({names[0]} → {names[1]})")
+    elif (parts := before.spec.changed_code(spec)) is not None:
         lines.append(f"{code} changed{f' ({parts})' if parts else ''}")
     for field, (then, now) in before.spec.changed(spec).items():
         if field == "tasks":
