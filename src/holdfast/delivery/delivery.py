@@ -114,11 +114,11 @@ class Delivery:
         self._stack = AsyncExitStack()
         self._next = 0
         self._asking = asyncio.Lock()
-        """Held while someone gets the next step, so that each step is given once."""
+        """Held while a caller gets the next step, so that each step is given once."""
         self._names_steps = trained is not None
-        """It takes groups, and says later which step they are in."""
+        """Whether the loop takes groups and names their step later."""
         self._taken: set[str] = set()
-        """Groups that it took, and that are in no step yet."""
+        """The tasks of groups that were taken and that no commit has named yet."""
         self._has_ended = False
 
     # --- for loops that are not asynchronous
