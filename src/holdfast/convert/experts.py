@@ -1,7 +1,8 @@
-"""Routed experts of samples, for trainers that route each token as the engine did.
+"""Reads routed experts of samples, for trainers that route each token as the engine did.
 
-They are read from the journal's blobs, and are given to a converter beside its samples. A trainer
-that replays routes needs them for every token but the last: a sample that lacks some is refused.
+They are read from the journal's blobs, and are passed to a converter together with the samples. A
+trainer that replays routes needs the experts of every token except the last one, so a sample that
+lacks some of them is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +33,9 @@ _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 async def load_experts(
     journal: Journal | str | Path, run: str, *, members: Sequence[TrajectoryRow] | None = None
 ) -> "Experts":
-    """The routed experts of these trajectories of a run; of all settled ones for None. A branch
-    with missing rows is left out."""
+    """Loads the routed experts of the trajectories in `members`, by trajectory and branch. With
+    None, it loads those of all settled, valid trajectories of the run. A branch with missing rows
+    is left out."""
     async with opened_to_read(journal) as opened:
         if members is None:
             members = [
@@ -70,7 +72,7 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
 
 
 def check_experts(given: object) -> None:
-    """Raises `UsageError` for what `load_experts` does not give."""
+    """Raises `UsageError` if the value is not a mapping as `load_experts` returns it."""
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(
             "experts are what load_experts gives, by trajectory and branch, not of type "
