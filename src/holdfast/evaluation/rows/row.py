@@ -1,7 +1,7 @@
 """EvaluationRow: one row of a data set with its results, under eval-protocol's names.
 
-Every model keeps unknown fields: JSON in and out loses nothing. A row's id is None until a data set
-sets it: an id from the content alone would make two equal rows one.
+Every model keeps unknown fields, so JSON is read and written without loss. A row's id is None until
+a data set sets it, because an id made only from the content would make two equal rows one.
 """
 
 import hashlib
@@ -112,9 +112,9 @@ class EvaluationThreshold(Open):
 
     success: float
     standard_error: float | None = Field(default=None, ge=0.0, le=1.0)
-    """As eval-protocol has it: with the tasks taken as they are."""
+    """The bound on eval-protocol's standard error, for which the tasks are a fixed set."""
     clustered_standard_error: float | None = Field(default=None, ge=0.0)
-    """As reports show it: clustered by task."""
+    """The bound on the standard error in reports, which is clustered by task."""
 
 
 class EvaluationThresholdDict(TypedDict):
@@ -136,7 +136,7 @@ class EvalMetadata(Open):
 
 
 class CostMetrics(Open):
-    """In dollars."""
+    """The cost of a row, in dollars."""
 
     input_cost: float | None = None
     output_cost: float | None = None
@@ -161,7 +161,7 @@ class ExecutionMetadata(Open):
     usage: CompletionUsage | None = None
     cost_metrics: CostMetrics | None = None
     duration_seconds: float | None = None
-    """Older name: see the next two."""
+    """The older name of the next two fields."""
     rollout_duration_seconds: float | None = None
     eval_duration_seconds: float | None = None
     experiment_duration_seconds: float | None = None
@@ -173,7 +173,8 @@ class ExecutionMetadata(Open):
     _make_extra: Callable[[], dict[str, Any]] | None = PrivateAttr(default=None)
 
     def make_extra_later(self, make: Callable[[], dict[str, Any]]) -> None:
-        """`extra` is made when it is first read: it may be large."""
+        """Sets a function that makes `extra` when it is first read, because `extra` may be
+        large."""
         self.__dict__.pop("extra", None)
         self.__pydantic_fields_set__.add("extra")
         self._make_extra = make
@@ -212,7 +213,8 @@ class EvaluationRow(Open):
     pid: int | None = None
 
     def __await__(self) -> "Generator[None, None, EvaluationRow]":
-        """The row itself: `await test(row)` also works for a function that is not asynchronous."""
+        """Returns the row itself, so that `await test(row)` also works for a function that is not
+        async."""
         return self
         yield  # It never waits.
 
@@ -222,7 +224,7 @@ class EvaluationRow(Open):
         return len(self.messages)
 
     def get_system_message(self) -> Message:
-        """The system message; an empty one if there is none."""
+        """Returns the system message, or an empty one."""
         messages = self._messages_of("system")
         return messages[0] if messages else Message(role="system", content="")
 
@@ -252,7 +254,7 @@ class EvaluationRow(Open):
         return len(self._control_plane_steps())
 
     def get_total_reward(self) -> float:
-        """The sum of the steps' rewards; 0 without an environment."""
+        """Returns the sum of the steps' rewards, or 0 without an environment."""
         return sum(_number(step.get("reward")) for step in self._control_plane_steps())
 
     def get_terminated(self) -> bool:
@@ -268,7 +270,7 @@ class EvaluationRow(Open):
         ]
 
     def is_trajectory_evaluation(self) -> bool:
-        """Whether its steps have scores of their own."""
+        """Returns whether the steps have their own scores."""
         return bool(self.evaluation_result and self.evaluation_result.step_outputs)
 
     # --- in and out
@@ -295,7 +297,8 @@ class EvaluationRow(Open):
             raise ValueError(f"Failed to deserialize EvaluationRow: {error}") from error
 
     def __hash__(self) -> int:
-        """The same in every process: of the row's content, without times and processes."""
+        """Returns a hash of the row's content, without times and process ids. It is the same in
+        every process."""
         fields = self.model_dump(
             mode="json",
             exclude_none=True,
