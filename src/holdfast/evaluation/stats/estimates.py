@@ -1,7 +1,8 @@
-"""Estimates from scores in clusters: tasks are independent, the samples of one task are not.
+"""Estimates from scores in clusters: tasks are independent, but the samples of one task are not.
 
-Pure functions of numbers, without numpy; the order of tasks and samples changes nothing. A
-*cluster* is the scores of one task. With too few data (one task, no rows), the result is None.
+These are pure functions of numbers, without numpy, and the order of tasks and samples does not
+matter. A *cluster* is the scores of one task. With too few data (one task, no rows), the result is
+None.
 """
 
 import math
@@ -26,7 +27,7 @@ class Estimate(Struct, frozen=True):
 
     value: float
     standard_error: float | None
-    """None with fewer than two tasks."""
+    """The standard error, or None with fewer than two tasks."""
     tasks: int
     rows: int
 
@@ -48,9 +49,9 @@ def clustered_mean(clusters: Clusters) -> Estimate | None:
 
 
 def fixed_set_error(clusters: Clusters) -> float | None:
-    """eval-protocol's standard error of a mean: of the samples alone, for a fixed set of tasks and
-    scores of 0 or 1: sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks. With one sample per task and
-    scores of 0 or 1, it is always 0."""
+    """Returns eval-protocol's standard error of a mean. It covers only the samples of a fixed set
+    of tasks, with scores of 0 or 1: sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks. With one sample per
+    task, it is always 0."""
     if not clusters:
         return None
     means = [(sum_of(scores) / len(scores), len(scores)) for scores in clusters.values()]
@@ -74,13 +75,15 @@ class PassRate(Struct, frozen=True):
 
 
 def pass_at(samples: int, correct: int, k: int) -> float:
-    """The chance that at least one of k samples is correct: 1 - C(n-c, k) / C(n, k), unbiased."""
+    """Returns the chance that at least one of k samples is correct, unbiased: 1 - C(n-c, k) / C(n,
+    k)."""
     _check(samples, correct, k)
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
 def pass_all(samples: int, correct: int, k: int) -> float:
-    """The chance that all of k samples are correct (pass^k): C(c, k) / C(n, k), unbiased."""
+    """Returns the chance that all of k samples are correct (pass^k), unbiased: C(c, k) / C(n,
+    k)."""
     _check(samples, correct, k)
     return math.comb(correct, k) / math.comb(samples, k)
 
@@ -91,8 +94,8 @@ def pass_rate(
     *,
     all_of_them: bool = False,
 ) -> PassRate | None:
-    """pass@k (or pass^k) over the tasks with at least k scores; None if there are none. A score of
-    1 or more is correct."""
+    """Returns pass@k (or pass^k) over the tasks with at least k scores, or None without such tasks.
+    A score of 1 or more is correct."""
     rate_of_task = pass_all if all_of_them else pass_at
     values = [
         rate_of_task(len(scores), sum(score >= 1.0 for score in scores), k)
@@ -111,9 +114,10 @@ def is_binary(scores: Iterable[float]) -> bool:
 
 
 def bound_when_all_alike(tasks: int) -> float:
-    """The largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks = 0.05.
+    """Returns the largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks =
+    0.05.
 
-    Used where every task was solved, or none: there the standard error is 0.
+    It is used if every task was solved, or if no task was, because the standard error is then 0.
     """
     return 1.0 - math.exp(math.log(1.0 - CONFIDENCE) / tasks)
 
@@ -135,9 +139,9 @@ class Paired(Struct, frozen=True):
     interval: Interval | None
     p_value: float | None
     """The p-value of the two-sided sign-flip permutation test: the chance of a difference at least
-    this large if a and b were equal. None if no task differs, or there is only one."""
+    this large if a and b were equal. None if no task differs, or with only one task."""
     sign_p_value: float | None
-    """Of the sign test, which counts only who won each task."""
+    """The p-value of the sign test, which counts only which run won each task."""
     wins: int
     losses: int
     ties: int
@@ -145,17 +149,17 @@ class Paired(Struct, frozen=True):
     mean_a: float
     mean_b: float
     only_a: tuple[str, ...]
-    """Tasks with a score of a only: left out."""
+    """Tasks that only a has a score for. They are left out."""
     only_b: tuple[str, ...]
     by_task: dict[str, float]
 
 
 def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
-    """Compares task by task, so that the tasks' difficulty does not count; None without common
-    tasks.
+    """Compares two runs task by task, so that the tasks' difficulty does not count. Returns None
+    without common tasks.
 
-    With d_t the difference of the two means of task t, and T tasks: difference = mean of d,
-    SE = s_d / sqrt(T); the interval is BCa over tasks.
+    With d_t the difference of the two means of task t, and T tasks: difference = mean of d, SE =
+    s_d / sqrt(T); the interval is BCa over tasks.
     """
     with_a = {name for name, scores in a.items() if scores}
     with_b = {name for name, scores in b.items() if scores}
@@ -189,7 +193,8 @@ def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
 
 
 def sign_test_p_value(wins: int, losses: int) -> float | None:
-    """min(1, 2 · P(X ≤ min(wins, losses))) with X ~ Binomial(wins + losses, 1/2); ties aside."""
+    """Returns min(1, 2 · P(X ≤ min(wins, losses))) with X ~ Binomial(wins + losses, 1/2). Ties do
+    not count."""
     trials = wins + losses
     if not trials:
         return None
@@ -202,7 +207,8 @@ def sign_test_p_value(wins: int, losses: int) -> float | None:
 
 
 def _difference(before: float, after: float) -> float:
-    """0 for a difference by rounding alone: that is a tie, not a win."""
+    """Returns the difference, or 0 if only rounding makes it differ from 0, which is a tie and not
+    a win."""
     change = after - before
     return 0.0 if abs(change) <= rounding(max(abs(before), abs(after))) else change
 
