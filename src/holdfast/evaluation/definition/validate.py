@@ -255,7 +255,7 @@ def keywords(value: Any, function: Callable[..., Any], mode: Mode) -> tuple[Para
 
 
 def check_numbers(arguments: Params) -> None:
-    """Each number by its bounds; None was not given."""
+    """Checks each number against its bounds. None means that the number was not given."""
     for name, kind in _NUMBERS.items():
         if arguments[name] is not None:
             kind.check(name, arguments[name])
@@ -265,7 +265,8 @@ def check_numbers(arguments: Params) -> None:
 
 
 def called_by(function: object) -> str:
-    """`test_sums.py::test_sums`: its file and its name, as pytest writes them."""
+    """Returns the function's file and name, as pytest writes them, for example
+    `test_sums.py::test_sums`."""
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     name = name.rpartition("<locals>.")[2].replace(".", "::")
@@ -298,7 +299,8 @@ def check_function(function: Callable[..., Any], mode: Mode) -> None:
 
 
 def never_returns(function: Callable[..., Any]) -> bool:
-    """Whether its source has no `return` with a value; False where there is no source to read."""
+    """Returns whether the function's source has no `return` with a value. False if the source
+    cannot be read."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         (parsed,) = ast.parse(source).body
