@@ -1,4 +1,4 @@
-"""The process that the fake engine runs in. It ends with its parent."""
+"""The process in which the fake engine runs. It ends with its parent."""
 
 import asyncio
 import os
