@@ -24,7 +24,7 @@ from holdfast.cluster.messages import ChildEnd, Place, ProcessJob
 from holdfast.gateway.address import reachable_name
 
 NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
-"""The environment variable with the address at which other nodes reach this one."""
+"""The environment variable with the address at which other nodes reach this node."""
 END_SECONDS = 10.0
 READ_SECONDS = 5.0
 """Seconds to read the reports that a process sent before it ended."""

@@ -47,7 +47,7 @@ class Resources(Struct, frozen=True):
 
 
 class FleetMember:
-    """One process."""
+    """A process of the fleet, with its actor."""
 
     def __init__(
         self,

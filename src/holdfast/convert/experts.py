@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Rows = np.ndarray[Any, Any]
     Experts = Mapping[tuple[str, int], Rows]
-    """Tokens × layers × experts of a layer (or tokens × experts, where the engine does not say
-    how many layers there are), by trajectory and branch."""
+    """Arrays by trajectory and branch, of the shape tokens × layers × experts of a layer. If the
+    engine does not report the number of layers, the shape is tokens × experts."""
 MAX_EXPERT = 32_767
 _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 
@@ -81,8 +81,8 @@ def check_experts(given: object) -> None:
 
 
 def rows_of(experts: "Experts", sample: Sample, *, layers: int | None) -> "Rows":
-    """The routed experts of each token of a sample, except the last. `layers` is needed if the
-    engine did not report it. Raises `NotTrainable` if some are missing."""
+    """Returns the routed experts of each token of a sample, except the last. `layers` is needed if
+    the engine did not report it. Raises `NotTrainable` if some are missing."""
     name = f"task {sample.task!r}, sample {sample.sample}"
     rows = experts.get((sample.trajectory, sample.branch))
     wanted = len(sample.token_ids) - 1

@@ -37,8 +37,8 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 def chosen(choices: type[Word], name: str, value: str) -> Word:
-    """The user's choice for `name`, in Python's spelling or the command line's ("leave-out").
-    Raises `UsageError`."""
+    """Returns the user's choice for `name`, in Python's spelling or the command line's
+    ("leave-out"). Raises `UsageError` for an unknown choice."""
     try:
         return choices(str(value).replace("-", "_"))
     except ValueError:
@@ -182,7 +182,8 @@ def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Gro
 
 
 def response_start(sample: Sample) -> int:
-    """The position of the first sampled token; everything before it is the prompt."""
+    """Returns the position of the first sampled token. Everything before it is the prompt. Raises
+    `NotTrainable` without a prompt."""
     start = sample.turns[0].start if sample.turns else _first_trained(sample)
     if not start and not sample.remove_sample:
         raise NotTrainable(

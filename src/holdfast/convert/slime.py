@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Decode = Callable[[Sequence[int]], str]
 SlimeMember = Fields | list[Fields]
-"""A sample, or the list of samples that a trajectory fans out into."""
+"""A sample, or the list of samples into which a trajectory fans out."""
 _TRAINER = "slime"
 _STATUS = {
     Status.COMPLETED: "completed",

@@ -53,9 +53,9 @@ class VerlBatch(Struct, frozen=True):
 
     tensors: "Arrays"
     """`prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`,
-    `rollout_log_probs`, `rm_scores`."""
+    `rollout_log_probs`, `rm_scores`, and `routed_experts` if they were given."""
     non_tensors: "Arrays"
-    """`uid`, `__num_turns__`, `min_global_steps`, `max_global_steps`, and our provenance."""
+    """`uid`, `__num_turns__`, `min_global_steps`, `max_global_steps`, and the provenance."""
     left_out: int = 0
     """The number of branches that `branches="longest"` left out."""
 

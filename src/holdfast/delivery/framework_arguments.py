@@ -76,8 +76,8 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """Returns whether the value is neither the default nor, without a true default, empty (None,
-    False, "", [] or {})."""
+    """Returns whether the value differs from the default. Without a true default, an empty value
+    (None, False, "", [] or {}) does not count as set."""
     return bool(value != default and (value or default))
 
 

@@ -374,8 +374,8 @@ class RolloutStream:
         crashpoint.reach("stream.admitted")
 
     async def _read_ordinals(self) -> None:
-        """Reads the ordinals of all unknown tasks. A cancelled call may have admitted some of
-        them."""
+        """Reads the ordinals of all tasks that are not known yet, including tasks that a cancelled
+        call admitted."""
         total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
         numbers = range(len(self._ordinals), total)
         tasks = await self.journal.tasks(self.run, ordinals=numbers)
@@ -434,7 +434,7 @@ class RolloutStream:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    """Raises if no trainer could compute logprobs for this sampling."""
+    """Raises `UsageError` for a sampling whose logprobs no trainer can compute."""
     altered = [f"{name} {getattr(sampling, name)!r:.60}" for name in sampling.altered_by]
     if not sampling.temperature > 0:
         altered.append(f"temperature {sampling.temperature:g}")

@@ -38,7 +38,7 @@ class GroupWait:
         limit: float | None,
         clock: Clock | None = None,
     ):
-        """`address`: the journal's address without secrets; None if unknown."""
+        """`address` is the journal's address without secrets, or None if it is unknown."""
         self._journal = journal
         self._run = run
         self._address = address

@@ -11,7 +11,8 @@ from holdfast.records.errors import Cause, HoldfastError
 
 
 class EvalProtocolError(HoldfastError):
-    """The base class. `status_code` is the code of the same status."""
+    """The base class of these errors. `status_code` is the code of the status with the same
+    meaning."""
 
     status_code: ClassVar[int]
     retryable = False

@@ -238,10 +238,10 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """pytest's rootdir, from the named files only.
+    """Returns pytest's rootdir, from the named files only.
 
     Without an ini-file, pytest would also use everything that looks like a path, such as a flag's
-    value: with `--holdfast-price FILE` the journal would be elsewhere.
+    value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
     """
     if config.inipath is not None or config.getoption("rootdir", None):
         return config.rootpath

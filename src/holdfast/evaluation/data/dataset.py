@@ -51,7 +51,7 @@ _FIELDS = frozenset({*EvaluationRow.model_fields, "prompt"})
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set. Each `rows` reads it anew, so callers may change the rows."""
+    """One data set. Each call of `rows` reads it again, so callers may change the rows."""
 
     sources: tuple[Source, ...]
     adapter: Adapter | None = None
@@ -61,7 +61,7 @@ class Dataset:
     limit: int | None = None
     """The largest number of records to read, from the first one on."""
     beside: Path | None = None
-    """A second folder for relative paths."""
+    """A second folder in which relative paths are looked up."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ def _as_list(value: object) -> Sequence[object] | None:
 
 
 def _is_source(value: object) -> bool:
-    """Whether the value is a source of many rows."""
+    """Returns whether the value is a source of many rows."""
     return (
         isinstance(value, str | Path)
         or callable(value)
@@ -217,7 +217,8 @@ def _is_source(value: object) -> bool:
 
 
 def _conversation_sets(value: object) -> list[object]:
-    """Conversations by data set: one conversation, a list of them, or a list of lists."""
+    """Returns conversations by data set. `value` is one conversation, a list of them, or a list of
+    lists."""
     items = _as_list(value)
     if not items:
         raise UsageError("input_messages wants conversations: lists of messages")
@@ -277,7 +278,7 @@ async def _maybe_await(value: Any) -> Any:
 
 
 def check_callable(argument: str, function: object, *given: str) -> None:
-    """Raises `UsageError` if the function cannot be called with the `given` number of values."""
+    """Raises `UsageError` if the function cannot be called with these positional arguments."""
     if not callable(function):
         raise UsageError(f"{argument} wants a function, not {function!r:.100}")
     try:

@@ -1,6 +1,6 @@
 """EPParameters: the arguments of an `@evaluation_test`, for trainers that look them up.
 
-It is at `test.__ep_params__`, under eval-protocol's names.
+They are at `test.__ep_params__`, under eval-protocol's names.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -38,7 +38,7 @@ class BackoffConfig:
     raise_on_giveup: bool = True
     """If False, a row that failed for good does not fail the test."""
     giveup_func: Callable[[Exception], bool] | None = None
-    """Called with each error of an attempt; True ends the retries."""
+    """Called with each error of an attempt. If it returns True, the retries end."""
 
 
 @dataclass
@@ -47,8 +47,8 @@ class ExceptionHandlerConfig:
         default_factory=lambda: get_default_retryable_exceptions()
     )
     """Exceptions of rollouts and processors that are retried. Other exceptions are retried only if
-    `RetriedByCause` is in the set, by its rule. Failures of engines and environments are always
-    retried by their cause."""
+    `RetriedByCause` is in the set, by its rule. Failures of engines and environments are retried by
+    their cause."""
     backoff_config: BackoffConfig = field(default_factory=BackoffConfig)
 
 

@@ -54,7 +54,7 @@ class NoOpRolloutResultPostProcessor(RolloutResultPostProcessor):
 
 @dataclass
 class RolloutProcessorConfig:
-    """The second argument of a processor of rows."""
+    """The configuration that a processor of rows gets as its second argument."""
 
     completion_params: dict[str, Any]
     mcp_config_path: str
@@ -99,7 +99,7 @@ _work: "ContextVar[_Work | None]" = ContextVar("row_work", default=None)
 
 
 class RowsRolloutProcessor(processor.RolloutProcessor):
-    """A processor of rows as a Holdfast processor."""
+    """Wraps a processor of rows as a Holdfast processor."""
 
     def __init__(self, inner: Any, *, config: RolloutProcessorConfig | None = None):
         self.inner = inner

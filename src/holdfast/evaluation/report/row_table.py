@@ -54,7 +54,7 @@ Rewards = Mapping[str, Sequence[float | None]]
 
 
 class RowCollector:
-    """Takes each trajectory of a run, and keeps the first `limit` of them as rows."""
+    """Collects the trajectories of a run, and keeps the first `limit` of them as rows."""
 
     def __init__(self, tasks: Sequence[Task], *, limit: int | None = None):
         self._tasks = tasks

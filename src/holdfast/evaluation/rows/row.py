@@ -65,14 +65,14 @@ class Message(Open):
     tool_calls: list[ChatCompletionMessageToolCall] | None = None
     function_call: FunctionCall | None = None
     control_plane_step: dict[str, Any] | None = None
-    """The environment's result of the step that the message answers."""
+    """The result of the environment's step that this message answers."""
     weight: int | None = None
     logprobs: Any = None
 
     @field_validator("tool_calls", mode="before")
     @classmethod
     def _with_ids(cls, calls: object) -> object:
-        """Calls without an id get one from their position."""
+        """Gives calls without an id one from their position."""
         if not isinstance(calls, list):
             return calls
         return [
@@ -83,12 +83,12 @@ class Message(Open):
         ]
 
     def dump_for_chat_completion_request(self) -> dict[str, Any]:
-        """The message in the form of chat APIs."""
+        """Returns the message in the form of chat APIs."""
         kept = {"role", "content", "name", "tool_call_id", "tool_calls", "function_call"}
         return self.model_dump(exclude_none=True, include=kept)
 
     dump_mdoel_for_chat_completion_request = dump_for_chat_completion_request
-    """eval-protocol's name, with its typing error."""
+    """An alias with eval-protocol's misspelled name."""
 
     @property
     def text(self) -> str:
@@ -123,7 +123,7 @@ class EvaluationThresholdDict(TypedDict):
 
 
 class EvalMetadata(Open):
-    """Which evaluation a row was part of."""
+    """The evaluation that a row was part of."""
 
     name: str
     description: str | None = None
@@ -152,7 +152,7 @@ class CompletionUsage(Open):
 
 
 class ExecutionMetadata(Open):
-    """How a row's rollout went."""
+    """Facts about a row's rollout: ids, tokens, costs and durations."""
 
     invocation_id: str | None = Field(default_factory=generate_id)
     experiment_id: str | None = Field(default_factory=generate_id)
@@ -276,7 +276,7 @@ class EvaluationRow(Open):
     # --- in and out
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON, with columns to filter by."""
+        """Returns the row as JSON, with columns to filter by."""
         result = self.evaluation_result
         return {
             "data_json": self.model_dump_json(),

@@ -95,7 +95,7 @@ class Experiment(Struct, frozen=True):
 
 
 class _Work(Struct):
-    """An experiment under way."""
+    """The state of a running experiment."""
 
     experiment: Experiment
     journal: Journal

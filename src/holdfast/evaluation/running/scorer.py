@@ -308,7 +308,8 @@ class GivenRows:
             self._by_row.setdefault(row.input_metadata.row_id, []).append(place)
 
     def check_own(self, result: object, called: str) -> None:
-        """Refuses another rollout's row as the result for the only row that was given."""
+        """Raises `NotAScore` if the function was given one row and returned another rollout's
+        row."""
         if _is_row(result) and _rollout_id(result) not in (None, *self._rollout_ids):
             raise NotAScore(
                 f"{called} returned the row {_name(result)} for the row {self._rollout_ids[0]}; "

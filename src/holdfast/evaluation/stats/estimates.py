@@ -33,11 +33,11 @@ class Estimate(Struct, frozen=True):
 
 
 def clustered_mean(clusters: Clusters) -> Estimate | None:
-    """The mean over all N scores, with a standard error that is robust to clusters.
+    """Returns the mean over all N scores, with a standard error that is robust to clusters.
 
-    With G clusters and their residual sums u_g = Σ_i (y_gi - mean):
-    SE = sqrt(G / (G - 1) · Σ_g u_g²) / N. This is the cluster-robust (CR1) error of a regression
-    on a constant; with one score per task it is s / sqrt(N).
+    With G clusters and their residual sums u_g = Σ_i (y_gi - mean): SE = sqrt(G / (G - 1) · Σ_g
+    u_g²) / N. This is the cluster-robust (CR1) error of a regression on a constant; with one score
+    per task it is s / sqrt(N).
     """
     filled = [list(scores) for _, scores in sorted(clusters.items()) if scores]
     rows = sum(map(len, filled))
@@ -63,15 +63,16 @@ def fixed_set_error(clusters: Clusters) -> float | None:
 
 
 class PassRate(Struct, frozen=True):
-    """pass@k or pass^k, a mean over tasks."""
+    """pass@k or pass^k, as the mean over tasks."""
 
     k: int
     value: float
     standard_error: float | None
-    """The standard deviation of the tasks' values / sqrt(tasks); None with fewer than two."""
+    """The standard deviation of the tasks' values / sqrt(tasks), or None with fewer than two
+    tasks."""
     tasks: int
     left_out: int
-    """Tasks with fewer than k scored samples."""
+    """The number of tasks with fewer than k scored samples."""
 
 
 def pass_at(samples: int, correct: int, k: int) -> float:
@@ -131,7 +132,8 @@ def _check(samples: int, correct: int, k: int) -> None:
 
 
 class Paired(Struct, frozen=True):
-    """The difference of b from a on their common tasks. Positive: b is higher."""
+    """The difference of b from a on their common tasks. A positive difference means that b is
+    higher."""
 
     difference: float
     """The mean over tasks of (mean of b's samples - mean of a's)."""

@@ -30,7 +30,7 @@ class RowResult(Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     """The cause of a permanent failure: infrastructure, environment or code. "" without one."""
     root: str = ""
-    """The failure's message without its numbers, so that like failures are equal."""
+    """The failure's message without its numbers, so that similar failures have equal roots."""
     disturbed: bool = False
     """Whether an attempt failed (and was retried or refilled), a tool call was interrupted, or an
     environment came back different. The score should be like that of an undisturbed row."""
@@ -79,7 +79,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """The number of runs. Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
     roots: tuple[Root, ...] = ()
-    """Causes of permanent failures come first."""
+    """The roots of all failures. Roots with the most permanent failures come first."""
     spec: RunSpec | None = None
     """The run's spec, or None for results that are not from a journal."""
     source: str = ""

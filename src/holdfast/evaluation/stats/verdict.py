@@ -104,7 +104,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     binary: bool = False
     """Whether every score is 0 or 1."""
     pass_at: tuple[PassRate, ...] = ()
-    """pass@k for k = 1, 2, 4, … and all samples, for binary scores and several samples."""
+    """pass@k for k = 1, 2, 4, … and for all samples, if scores are binary and tasks have several
+    samples."""
     pass_all: tuple[PassRate, ...] = ()
     metrics: dict[str, Estimate] = {}
     fixed_set_error: float | None = None
@@ -121,8 +122,8 @@ def verdict_of(
     threshold: Threshold | None = None,
     failures_fail: bool | None = None,
 ) -> Verdict:
-    """Returns the verdict. `failures_fail` says that permanent failures, or missing scores, fail
-    the test; with None, only a threshold decides."""
+    """Returns the verdict. `failures_fail` says whether permanent failures fail the test; if it is
+    given, a run without any score fails, too. With None, only a threshold decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None

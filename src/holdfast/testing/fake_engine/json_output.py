@@ -18,7 +18,7 @@ ANY: dict[str, object] = {
     "properties": {"said": {"type": "string"}, "number": {"type": "integer"}},
     "required": ["said", "number"],
 }
-"""The object to write if any object will do."""
+"""The schema of the object that is written if any object will do."""
 TAGS = "structural_tag"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _MAX_DEPTH = 32

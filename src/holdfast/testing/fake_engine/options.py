@@ -24,13 +24,13 @@ class FakeOptions(Struct, frozen=True):
     replies: tuple[str, ...] = ()
     """Templates of replies, instead of random letters; see `tokens.Sampler`."""
     delay: float = 0.0
-    """Seconds that every request takes before its first token."""
+    """Seconds that pass before the first token of every request."""
     max_model_len: int = 1_000_000
     faults: tuple[Fault, ...] = ()
     dialect: Dialect = "vllm"
     """The engine that it imitates: its endpoints and the shape of its answers."""
     token_delay: float = 0.0
-    """Seconds that every token takes."""
+    """Seconds between two tokens."""
     tokens_per_chunk: int = 1
     incremental_stream: bool = False
     """SGLang's `--incremental-streaming-output`: an event holds only the new tokens, not all tokens

@@ -41,7 +41,7 @@ class FakeRequest(Struct, kw_only=True):
     tools: bool = False
     """Whether tool calls in the text are parsed."""
     hide_ids: bool = False
-    """A lie by omission: no id of a sampled token is listed anywhere."""
+    """A lie by omission: the answer lists no id of a sampled token."""
     schema: dict[str, object] | None = None
     """The schema that the reply must fit, as JSON; None allows any text."""
     effort: str | None = None

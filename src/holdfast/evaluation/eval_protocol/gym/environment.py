@@ -71,7 +71,7 @@ class McpGymEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """The data set's configuration, without the gym's address."""
+        """The configuration from the data set, without the gym's address."""
         return msgspec.json.encode(self._context, order="sorted").decode()
 
     async def prepare(self) -> None:

@@ -134,7 +134,7 @@ def _free_port() -> int:
 def server_options(arguments: Mapping[str, object]) -> dict[str, object]:
     """Reads eval-protocol's `rollout_processor_kwargs`: port, domain, python.
 
-    `server_mode` and `start_server` have no effect: one server serves a whole test.
+    `server_mode` and `start_server` have no effect, because one server serves a whole test.
     """
     rest = {k: v for k, v in arguments.items() if k not in ("server_mode", "start_server")}
     options: dict[str, object] = {}
