@@ -92,7 +92,7 @@ class Message(Open):
 
     @property
     def text(self) -> str:
-        """The content as one string, whatever its shape."""
+        """The content as one string. The texts of several parts are joined."""
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content or ())

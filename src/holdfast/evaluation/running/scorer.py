@@ -181,7 +181,7 @@ def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Scor
 
 def _result_in(evaluate_result: Any, called: str) -> EvaluateResult | None:
     """Returns the `EvaluateResult` in the value, or None. Rows and results of eval-protocol's own
-    classes have the same fields and are accepted."""
+    classes are accepted, because they have the same fields."""
     if isinstance(evaluate_result, EvaluateResult):
         return evaluate_result
     if hasattr(evaluate_result, "evaluation_result"):

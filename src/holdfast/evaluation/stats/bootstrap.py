@@ -1,7 +1,7 @@
 """Resampling: the cluster bootstrap, and the permutation test of differences.
 
 All random numbers come from the argument `seed`. So the same scores give the same numbers in every
-process, whatever the names and the order of the tasks. The number of draws is bounded, so that
+process. The names and the order of the tasks do not matter. The number of draws is bounded, so that
 thousands of tasks take a second and not minutes.
 """
 
@@ -68,9 +68,10 @@ def bootstrap(
 ) -> Bootstrap | None:
     """Runs the cluster bootstrap, which draws tasks with replacement, each with all of its samples.
 
-    The interval is BCa (bias-corrected and accelerated): percentiles of the resampled estimates,
-    shifted by the rank of the estimate among them (z0, with ties counted half) and by the change of
-    its error (a, from leaving out one task at a time). Returns None with fewer than two tasks.
+    The interval is BCa (bias-corrected and accelerated). Its ends are percentiles of the resampled
+    estimates, shifted by two numbers. z0 comes from the rank of the estimate among them, with ties
+    counted half. a comes from the change of the error when one task at a time is left out. Returns
+    None with fewer than two tasks.
     """
     if len(totals) < 2:
         return None

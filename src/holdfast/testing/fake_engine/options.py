@@ -30,7 +30,7 @@ class FakeOptions(Struct, frozen=True):
     dialect: Dialect = "vllm"
     """The engine that it imitates: its endpoints and the shape of its answers."""
     token_delay: float = 0.0
-    """Seconds between two tokens."""
+    """Seconds that every token takes."""
     tokens_per_chunk: int = 1
     incremental_stream: bool = False
     """SGLang's `--incremental-streaming-output`: an event holds only the new tokens, not all tokens
