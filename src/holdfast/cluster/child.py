@@ -1,7 +1,7 @@
 """A process of a cluster, seen from inside: its job, its orders, its reports.
 
-It ends when its actor is gone, at once: every acknowledged record is durable, so there is nothing
-to save. Orders are read in a thread of their own, so that code which blocks the loop hides none.
+It ends at once when its actor is gone. Every acknowledged record is durable, so there is nothing to
+save. Orders are read in their own thread, so that code which blocks the loop delays no reading.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ Job = TypeVar("Job")
 
 
 class Child:
-    """Make it before anything else: its job is the first line of the standard input."""
+    """The process's link to its actor. Make it before anything else, because the job is the first
+    line of the standard input."""
 
     def __init__(self, report: int):
-        """`report`: the descriptor of the pipe for reports."""
+        """`report` is the descriptor of the pipe for reports."""
         self._report = report
         os.set_inheritable(report, False)
         self._may_go = asyncio.Event()
@@ -34,9 +35,9 @@ class Child:
         return msgspec.json.decode(self._line(), type=kind)
 
     def _line(self) -> bytes:
-        """The next line of the standard input; without one, this process ends.
+        """Returns the next line of the standard input. At its end, this process exits.
 
-        Not by `sys.stdin`: Python cannot end while a thread waits in it.
+        `sys.stdin` is not used, because Python cannot exit while a thread waits in it.
         """
         while b"\n" not in self._read:
             more = os.read(0, 65536)
@@ -51,7 +52,8 @@ class Child:
             os.write(self._report, line(message))
 
     def obey(self, handle: Callable[[Order], None]) -> None:
-        """From now on: calls `handle` in this loop with each order, and ends with the actor."""
+        """Starts to read orders, and calls `handle` in this loop with each of them. The process now
+        ends with the actor."""
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -68,7 +70,7 @@ class Child:
         handle(order)
 
     async def joined(self, worker: Worker) -> None:
-        """Reports that this process has joined, and returns when the driver knows it. If the
-        process dies later, the driver can give back its work at once."""
+        """Reports that this process has joined, and waits until the driver knows it. If the process
+        dies later, the driver can give back its work at once."""
         self.report(WorkerReport(worker=worker))
         await self._may_go.wait()

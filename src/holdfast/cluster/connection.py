@@ -1,4 +1,5 @@
-"""To a Ray cluster, with everything checked that can be wrong, before any work is begun."""
+"""Connects to a Ray cluster, after checking everything that can be wrong, before any work
+begins."""
 
 import asyncio
 import contextlib
@@ -19,12 +20,12 @@ AUTO = "auto"
 REACH_SECONDS = 10.0
 CONNECT_SECONDS = 120.0
 ray_calls = DaemonThreads("calls of Ray")
-"""For what Ray does in its own time. At its exit the process waits for none of them."""
+"""Threads for calls that may block in Ray. The process does not wait for them when it exits."""
 _HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
 
 
 def import_ray() -> Any:
-    """Ray, quiet: it reports no usage, and prints nothing of its own."""
+    """Imports Ray, without its usage report and its own output."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Or it gives notice, at each start, of what it will do about GPUs some day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -34,7 +35,7 @@ def import_ray() -> Any:
 
 
 def check_cluster(address: str) -> None:
-    """Refuses what is no address, without asking anybody."""
+    """Raises `UsageError` for text that is not an address, without any request."""
     if address != AUTO and not _HOST_PORT.match(address):
         raise UsageError(
             f"--cluster {address}: wants {AUTO}, or the HOST:PORT of the cluster's head (6379 "
@@ -46,8 +47,8 @@ def check_cluster(address: str) -> None:
 async def connected(
     address: str, folder: TravelFolder | None, *, requirements: list[str], log: Path
 ) -> AsyncIterator[Any]:
-    """Ray, connected; disconnected afterwards, which ends all actors of this command. What it has
-    to say goes to the file `log`."""
+    """Connects to Ray, and disconnects afterwards, which ends all actors of this command. Ray's
+    messages go to the file `log`."""
     check_cluster(address)
     ray = import_ray()
     if address != AUTO:
@@ -83,8 +84,8 @@ async def _reach(address: str) -> None:
 
 
 def _keep_from_terminal(log: Path) -> None:
-    """Ray prints what it notices of nodes and processes, page by page, into standard output, which
-    is the report's. There is no option for that."""
+    """Redirects Ray's messages about nodes and processes to a file. Ray would print them to
+    standard output, where the report goes, and has no option against that."""
     from ray._private import worker
 
     def write(data: dict[str, Any], *_: object, **__: object) -> None:
@@ -126,7 +127,7 @@ def _refusal(ray: Any, address: str, error: Exception) -> UsageError:
 
 
 def resolves(host: str) -> bool:
-    """Whether this machine knows an address for the name."""
+    """Returns whether this machine can resolve the name to an address."""
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):

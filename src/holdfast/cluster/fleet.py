@@ -1,9 +1,9 @@
-"""The processes of one kind: as many as the queue wants, spread over the nodes, each replaced when
+"""The processes of one kind: as many as the queue needs, spread over the nodes, each replaced when
 it is gone.
 
-Which trajectory runs where is nobody's decision: each worker leases groups from the journal, and
-goes when it finds none for a while. The fleet only sees how much is open, and starts what is
-missing.
+No one decides which trajectory runs where: each worker leases groups from the journal, and ends
+when it finds none for a while. The fleet only looks how much is open, and starts the missing
+processes.
 """
 
 import asyncio
@@ -23,29 +23,29 @@ LOOK_SECONDS = 1.0
 RESTART_SECONDS = 0.5
 MAX_RESTART_SECONDS = 10.0
 MAX_LOSSES = 20
-"""Processes that may be lost in a row without any trajectory settled meanwhile, beside as many as
-there are workers."""
+"""The number of processes, in addition to the number of workers, that may be lost in a row while no
+trajectory settles."""
 
 
 class WorkerRefused(HoldfastError):
-    """A node cannot work on the run."""
+    """Raised when a node cannot work on the run."""
 
 
 class WorkersLost(HoldfastError):
-    """Workers die again and again, and nothing gets done."""
+    """Raised when workers die again and again without progress."""
 
 
 class WorkerStopped(HoldfastError):
-    """A worker met what all of them would meet."""
+    """Raised when a worker met an error that every worker would meet."""
 
 
 class FleetSize(Struct, frozen=True):
-    """How many processes are needed for how many open trajectories."""
+    """The number of processes for a number of open trajectories."""
 
     most: int | None
-    """None: as many as fit on the nodes."""
+    """The largest number of processes. None means as many as fit on the nodes."""
     each: int = 1
-    """Trajectories that one takes at once; only of use without a number."""
+    """The trajectories that one process takes at once. Used only if `most` is None."""
 
     def wanted(self, open_: int, *, room: int) -> int:
         if self.most is not None:
@@ -54,10 +54,12 @@ class FleetSize(Struct, frozen=True):
 
 
 class Fleet:
-    """Use it once. `grow` as often as something may be missing, then `stop`.
+    """Starts and watches processes. Call `grow` whenever processes may be missing, then `stop`. A
+    fleet is used once.
 
-    What ends all of it is in `error`: a process that cannot work, too many that were lost, or
-    whatever `on_gone`, `on_report` or the watching of a process raised. Nothing is started then.
+    `error` holds the error that ends the fleet: a process that cannot work, too many lost
+    processes, or an error from `on_gone`, `on_report` or the watching of a process. Nothing is
+    started after it.
     """
 
     def __init__(
@@ -98,11 +100,11 @@ class Fleet:
         return [member.place for member in self.members if member.place is not None]
 
     def progressed(self) -> None:
-        """Something got done: what died before is forgiven."""
+        """Notes that work got done, so that earlier losses no longer count."""
         self._losses = 0
 
     async def room(self) -> int:
-        """How many processes fit onto the nodes that may have them."""
+        """Returns how many processes fit onto the nodes that may run them."""
         nodes = await self._nodes()
         cpus, gpus = self._resources.cpus, self._resources.gpus
         by_cpu = sum(int(node.cpus // cpus) for node in nodes) if cpus else 2**31
@@ -110,7 +112,7 @@ class Fleet:
         return max(1, min(by_cpu, by_gpu))
 
     async def grow(self, wanted: int) -> None:
-        """Starts the missing processes. Surplus ones end by themselves."""
+        """Starts the missing processes. Surplus processes end by themselves."""
         if not self._may_start():
             return
         if not (self._one_per_node or self._off_gpu_nodes):
@@ -150,7 +152,7 @@ class Fleet:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A process that is watched no more. Whatever its watching raised is seen."""
+        """Removes a process that is no longer watched. An error of its watching ends the fleet."""
         del self._members[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -162,7 +164,8 @@ class Fleet:
             self.error = self.error or error
 
     async def _report(self, report: WorkerReport, member: FleetMember) -> None:
-        """An error here ends the fleet, and not the process: that may finish what is in flight."""
+        """Passes a report on. An error here ends the fleet, but not the process, which may finish
+        its work in flight."""
         if self._on_report is None:
             return
         try:
@@ -171,7 +174,7 @@ class Fleet:
             self._fail(error)
 
     async def stop(self, reason: str, *, grace: float) -> None:
-        """Lets all of them finish what is in flight; after so many seconds they are ended."""
+        """Lets all processes finish their work in flight, and kills them after `grace` seconds."""
         self.is_stopping = True
         await self.order(Order(stop=reason))
         if self._members:
@@ -189,7 +192,7 @@ class Fleet:
             member.kill()
 
     async def until_change(self, seconds: float = LOOK_SECONDS) -> None:
-        """Returns when a process has ended, or after a while."""
+        """Waits until a process has ended, for at most `seconds`."""
         if self._members:
             await asyncio.wait(
                 list(self._members), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -237,13 +240,14 @@ class Fleet:
         return [node for node in nodes if not node.gpus]
 
     def _emptiest(self, nodes: Iterable[str]) -> list[str]:
-        """The node with the fewest of these processes; None without a node."""
+        """Returns a list with the node that has the fewest of these processes, or [] without a
+        node."""
         taken = [member.node for member in self.members]
         return [node for _, node in sorted((taken.count(node), node) for node in nodes)[:1]]
 
 
 def _strategy(node: str) -> object:
-    """On a node, or spread over all of them."""
+    """Returns Ray's strategy for a process: on the given node, or spread over all nodes for ""."""
     if not node:
         return "SPREAD"
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

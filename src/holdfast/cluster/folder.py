@@ -1,8 +1,8 @@
-"""The folder with the user's code, which travels to the nodes by Ray's own means.
+"""The folder with the user's code, which Ray copies to the nodes.
 
-It is the folder that the command is given in, if the rollout's file is inside of it; else that of
-the file. What lies in it is measured before anything is begun: a data set or a checkpoint that
-would travel to each node is named, and refused.
+It is the current folder, if the rollout's file is inside it, or else the file's folder. Its size is
+measured before anything begins: a data set or a checkpoint that would be copied to each node is
+refused by name.
 """
 
 import os
@@ -18,24 +18,24 @@ LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
     ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".ipynb_checkpoints",
 )  # fmt: skip
-"""Folders that hold no code of the user's."""
+"""Folders without code of the user."""
 JOURNALS = ("*.db", "*.db-wal", "*.db-shm", "*.db-witness", "*.gateway-secret")
 
 
 class TravelFolder(Struct, frozen=True):
     root: Path
     excludes: tuple[str, ...]
-    """In the words of a .gitignore."""
+    """The patterns of files that stay behind, in the syntax of a .gitignore."""
 
     def place(self, file: Path) -> str:
-        """How a file in it is called on a node."""
+        """Returns the path of one of the folder's files on a node."""
         return str(file.resolve().relative_to(self.root))
 
 
 def travel_folder(
     file: Path, *, exclude: tuple[str, ...] = (), most: int = MAX_BYTES
 ) -> TravelFolder:
-    """The folder that has `file`; `UsageError` where it is too large to travel."""
+    """Returns the folder that has `file`. Raises `UsageError` if it is too large to travel."""
     here = Path.cwd().resolve()
     root = here if here in file.resolve().parents else file.resolve().parent
     excludes = (*(f"{name}/" for name in LEFT_OUT), *JOURNALS, *exclude)
@@ -52,7 +52,7 @@ def travel_folder(
 
 
 def _sizes(root: Path, exclude: tuple[str, ...]) -> dict[str, int]:
-    """Bytes of each entry of the folder, without what is left out."""
+    """Returns the bytes of each entry of the folder, without entries that are left out."""
     sizes: dict[str, int] = {}
     for path in _files(root, {name.strip("/") for name in exclude}):
         first = path.relative_to(root).parts[0]

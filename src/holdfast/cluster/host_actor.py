@@ -1,8 +1,8 @@
 """The actor that starts one process on its node, and ends it.
 
-The process is this interpreter, in a session of its own, with a log file of its own; its reports
-are always read, and it is reaped. It ends with the actor: its standard input closes. All arguments
-and results are bytes and numbers, so that Ray has nothing of ours to pickle.
+The process runs this interpreter, in its own session and with its own log file. Its reports are
+always read, and it is reaped. It ends with the actor, because its standard input closes. All
+arguments and results are bytes and numbers, so that Ray has no object of Holdfast to pickle.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from holdfast.cluster.messages import ChildEnd, Place, ProcessJob
 from holdfast.gateway.address import reachable_name
 
 NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
-"""The environment variable with the address at which other nodes reach this one."""
+"""The environment variable with the address at which other nodes reach this node."""
 END_SECONDS = 10.0
 READ_SECONDS = 5.0
-"""Seconds for reading what a process reported before it ended."""
+"""Seconds to read the reports that a process sent before it ended."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
-"""For how long a call waits for a report before it returns without one."""
+"""Seconds for which a call waits for a report before it returns without one."""
 
 
 def this_place() -> bytes:
-    """The place of this Ray process."""
+    """Returns the place of this Ray process."""
     import ray
 
     context = ray.get_runtime_context()
@@ -59,7 +59,7 @@ def _node_address() -> str:
 
 
 class ProcessHost:
-    """One process. Its methods run in threads of Ray's, several at once."""
+    """The actor of one process. Its methods run in threads of Ray, several at once."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +72,7 @@ class ProcessHost:
         return this_place()
 
     def start(self, body: bytes) -> int:
-        """Starts the process; its pid."""
+        """Starts the process, and returns its pid."""
         job = msgspec.json.decode(body, type=ProcessJob)
         environment = os.environ | job.variables | {NODE_ADDRESS: _node_address()}
         folder = log_files.logs_of(job.run, job.journal, environment=environment)
@@ -106,7 +106,7 @@ class ProcessHost:
             )
 
     def send(self, body: bytes) -> bool:
-        """A line for the process; False when it is gone."""
+        """Sends a line to the process. Returns False if the process is gone."""
         assert self._process is not None, "it was started"
         assert self._process.stdin is not None, "it is a pipe"
         try:
@@ -117,8 +117,8 @@ class ProcessHost:
         return True
 
     def reports(self, seen: int) -> list[bytes]:
-        """The reports after the first `seen`. Empty after a while without one, or when the process
-        has ended."""
+        """Returns the reports after the first `seen`. The list is empty if none came for a while,
+        or if the process has ended."""
         with self._change:
             self._change.wait_for(
                 lambda: len(self._reports) > seen or self._ended.is_set(), REPORT_SECONDS
@@ -126,7 +126,8 @@ class ProcessHost:
             return self._reports[seen:]
 
     def wait(self, seconds: float) -> bytes:
-        """How the process ended; empty while it runs. All of its reports are there then."""
+        """Returns how the process ended, or b"" if it still runs after `seconds`. Once it has
+        ended, all of its reports can be read."""
         if not self._ended.wait(seconds):
             return b""
         assert self._process is not None, "it has ended"
@@ -138,7 +139,7 @@ class ProcessHost:
         return msgspec.json.encode(ChildEnd(code, str(self._log), tail, cpu))
 
     def end(self) -> None:
-        """Ends the process, and what it started."""
+        """Ends the process and the processes that it started."""
         if self._process is not None and not self._ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """One process of the fleet, from its start to its end, seen from the driver.
 
-It is replaced by the fleet, never by itself. Who knows that it is gone (its actor's node, its own
-machine, Ray's control plane) ends its lease in the journal at once; nobody else does.
+The fleet replaces it; it never replaces itself. Its lease in the journal is ended at once only if
+its actor's node, its own machine or Ray's control plane knows that it is gone.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ AGAIN_SECONDS = 0.5
 
 class HowEnded(StrEnum):
     DONE = "done"
-    """It ended by itself, with nothing left to do."""
+    """It ended by itself, without work left to do."""
     REFUSED = "refused"
-    """It cannot work, and the next one could not either."""
+    """It cannot work, and another process could not, either."""
     STOPPED = "stopped"
-    """Something ended it that the others will meet as well."""
+    """An error ended it that other processes would meet, too."""
     LOST = "lost"
-    """It died, or lost the journal: another one takes its place."""
+    """It died, or lost the journal. Another process takes its place."""
 
 
 class MemberEnd(Struct, frozen=True):
@@ -40,14 +40,14 @@ class MemberEnd(Struct, frozen=True):
 
 
 class Resources(Struct, frozen=True):
-    """What one process takes of its node."""
+    """The CPUs and GPUs that one process takes of its node."""
 
     cpus: float = 1.0
     gpus: float = 0.0
 
 
 class FleetMember:
-    """One process."""
+    """A process of the fleet, with its actor."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FleetMember:
         self.job = job
         self._on_report = on_report
         self.node = node
-        """Ray's id of the node that it is meant for; "" for any."""
+        """Ray's id of the node on which it must run, or "" for any node."""
         self.place: Place | None = None
         self.worker: Worker | None = None
         self.listens: WorkerReport | None = None
@@ -86,10 +86,10 @@ class FleetMember:
         )
 
     async def work(self) -> MemberEnd:
-        """Starts the process, watches it, and returns how it ended; its actor is gone then.
+        """Starts the process, watches it, and returns how it ended. Its actor is gone afterwards.
 
-        An error while its reports are read is raised at once: the process would wait for ever for
-        its work. What it holds then ends with its lease.
+        An error while its reports are read is raised at once, because the process would otherwise
+        wait for its work for ever. Its work is then released when its lease ends.
         """
         try:
             self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)
@@ -103,7 +103,8 @@ class FleetMember:
             self.kill()
 
     async def send(self, order: Order) -> None:
-        """A process that is gone gets no orders; its end is noticed elsewhere."""
+        """Sends an order. If the process is gone, the order is dropped; its end is noticed
+        elsewhere."""
         with contextlib.suppress(self._ray.exceptions.RayError):
             await self._actor.send.remote(line(order))
 

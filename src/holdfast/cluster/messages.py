@@ -1,8 +1,9 @@
-"""What the driver, the actors and the processes of a cluster send each other: JSON by our codecs.
+"""Messages between the driver, the actors and the processes of a cluster, as JSON by Holdfast's
+codecs.
 
-A process gets its job as the first line of its standard input, and orders after it; it reports by
-lines to a pipe. Of a trajectory nothing is in any of them: a process finds its work, and how far
-that is, in the journal.
+A process gets its job as the first line of its standard input, and orders in later lines. It writes
+its reports as lines to a pipe. No message has any part of a trajectory: a process finds its work,
+and its progress, in the journal.
 """
 
 import msgspec
@@ -12,34 +13,34 @@ from holdfast.journal.journal import Worker
 
 
 class Place(Struct, frozen=True):
-    """Where an actor is."""
+    """The place where an actor runs."""
 
     host: str
-    """The fully qualified name of its machine."""
+    """The fully qualified name of the machine."""
     node: str
-    """Ray's id of its node."""
+    """Ray's id of the node."""
     pid: int
     python: str
     ray: str
     holdfast: str
     address: str = ""
-    """That of its node in the cluster."""
+    """The node's address in the cluster."""
     reachable: str = ""
-    """The name, or the address, by which other nodes reach a server on it."""
+    """The name or address by which other nodes reach a server on the node."""
 
 
 class ProcessJob(Struct, frozen=True):
-    """What an actor starts on its node."""
+    """The process that an actor starts on its node."""
 
     arguments: list[str]
-    """Of this interpreter."""
+    """The arguments of the Python interpreter."""
     role: str
     run: str
     journal: str
-    """The run's and the journal's names, for the log's; without any password."""
+    """The journal's name, without a password. Run and journal name the log's folder."""
     variables: dict[str, str]
     message: str
-    """The first line of its standard input."""
+    """The first line of the process's standard input."""
 
 
 class ChildEnd(Struct, frozen=True):
@@ -48,34 +49,35 @@ class ChildEnd(Struct, frozen=True):
     code: int
     log: str
     tail: str
-    """Its last lines."""
+    """The last lines of its log."""
     cpu: float = 0.0
-    """Seconds of CPU that it took, with what it started and with its actor."""
+    """Seconds of CPU that the process, its child processes and its actor took."""
 
 
 class WorkerReport(Struct, frozen=True, omit_defaults=True):
-    """One line of a process to its driver."""
+    """One line from a process to its driver."""
 
     worker: Worker | None = None
-    """It has joined the run as this worker, and claims nothing before it may."""
+    """The worker as which the process has joined the run. It claims nothing before the order to
+    go."""
     refused: str = ""
-    """Why it cannot work: the same would happen again."""
+    """Why the process cannot work. Another try would fail the same way."""
     fatal: str = ""
-    """The kind of error that ended it, with `message`."""
+    """The kind of the error that ended the process; its text is in `message`."""
     message: str = ""
     again: bool = False
-    """Another process may do better."""
+    """Whether another process may succeed."""
     port: int = 0
-    """The port that it listens on."""
+    """The port on which the process listens."""
     url: str = ""
 
 
 class Order(Struct, frozen=True, omit_defaults=True):
-    """One line of a driver to a process."""
+    """One line from a driver to a process."""
 
     go: bool = False
     stop: str = ""
-    """Finish what is in flight, for this reason."""
+    """Why the process has to stop, after it has finished its work in flight."""
     scorers: "list[ScorerAddress] | None" = None
     """The scorers that are available from now on."""
 

@@ -1,5 +1,5 @@
-"""The machines of a cluster, and whether they have what a run needs: found out at its start, by one
-small task on each, and not by the first trajectory that fails there."""
+"""Checks the machines of a cluster for everything that a run needs. One small task on each node
+finds out at the start, rather than the first trajectory that fails there."""
 
 import asyncio
 import importlib.util
@@ -40,7 +40,7 @@ class Node(Struct, frozen=True):
 
 
 class NodeProbe(Struct, frozen=True):
-    """A question to a node, and its answer."""
+    """A question to a node, or its answer."""
 
     modules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def live_nodes(ray: Any) -> list[Node]:
 
 
 def check_resources(nodes: Sequence[Node], *, what: str, cpus: float, gpus: float) -> None:
-    """Raises where not one such process fits onto any node."""
+    """Raises `UsageError` if such a process fits onto no node."""
     if any(node.cpus >= cpus and node.gpus >= gpus for node in nodes):
         return
     most_cpus = max((node.cpus for node in nodes), default=0.0)
@@ -73,7 +73,7 @@ def check_resources(nodes: Sequence[Node], *, what: str, cpus: float, gpus: floa
 
 
 def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
-    """Raises where more GPUs are asked for than exist."""
+    """Raises `UsageError` if more GPUs are requested than exist."""
     existing = sum(node.gpus for node in nodes)
     if wanted > existing:
         raise UsageError(f"{option} asks for {wanted:g} GPUs, and the cluster has {existing:g}")
@@ -82,8 +82,8 @@ def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
 async def probe_nodes(
     ray: Any, nodes: Sequence[Node], *, modules: Iterable[str], hosts: Iterable[str] = ()
 ) -> list[Place]:
-    """Asks every node where it is. Raises if a node has another version, lacks a module, or cannot
-    resolve the name of a host."""
+    """Asks every node for its place. Raises `UsageError` if a node has another version, lacks a
+    module, or cannot resolve the name of a host."""
     question = msgspec.json.encode(NodeProbe(tuple(modules), tuple(hosts)))
     results = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
     answers = [answer for answer in results if answer is not None]
@@ -93,7 +93,8 @@ async def probe_nodes(
 
 
 async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
-    """None of a node that has died meanwhile: it is no reason to refuse the run."""
+    """Asks one node. Returns None if the node has died in the meantime, which is no reason to
+    refuse the run."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     pinned = NodeAffinitySchedulingStrategy(node.id, soft=False)
@@ -115,7 +116,8 @@ async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
 
 
 def answer_probe(question: bytes) -> bytes:
-    """Runs on a node: reports what the node lacks, and where it is."""
+    """Runs on a node, and reports its place, the modules that it lacks and the hosts that it cannot
+    resolve."""
     probe = msgspec.json.decode(question, type=NodeProbe)
     return msgspec.json.encode(
         NodeProbe(

@@ -1,7 +1,7 @@
-"""The workers of one run on a cluster, and their scorers, kept going until the run is over.
+"""The workers of one run on a cluster, and their scorers, kept running until the run is over.
 
-Samples nothing, and schedules nothing: it looks how much of the run is open, starts what is
-missing, and gives back at once what a process held that is known to be gone.
+This module neither samples nor schedules. It looks how much of the run is open, starts missing
+processes, and at once gives back the work of a process that is known to be gone.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from holdfast.records.run import Run
 
 
 class ClusterSettings(Struct, frozen=True, kw_only=True):
-    """How many processes of which kind, and what each takes."""
+    """The number of processes of each kind, and the resources of each."""
 
     size: FleetSize
     worker: Resources = Resources()
@@ -30,18 +30,18 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     scorer: Resources = Resources(cpus=0.0)
     off_gpu_nodes: bool = False
     one_per_node: bool = False
-    """One process on each node, whatever the size: for gateways."""
+    """One process on each node, whatever the size. Used for gateways."""
     grace: float = 20.0
-    """Seconds that workers have to finish what is in flight."""
+    """Seconds for workers to finish their work in flight."""
     patience: float = 900.0
-    """Seconds that the journal may be out of reach."""
+    """Seconds for which the journal may be out of reach."""
 
 
 WorkerJobOf = Callable[[list[ScorerAddress]], ProcessJob]
 
 
 class RunWorkers:
-    """Use it once: `until_over`, and then `end`, whatever happened."""
+    """Runs the workers and scorers. Call `until_over`, and then always `end`. It is used once."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RunWorkers:
         on_log: Callable[[FleetMember, str], None] = lambda member, role: None,
         on_report: Callable[[WorkerReport, FleetMember], Awaitable[None]] | None = None,
     ):
-        """`worker_job` makes the job of a worker, with the scorers that there are."""
+        """`worker_job` makes the job of a worker, from the scorers that are available."""
         self._journal = journal
         self._run = run
         self._settings = settings
@@ -92,8 +92,8 @@ class RunWorkers:
     async def until_over(
         self, stopping: asyncio.Event, *, on_look: Callable[[RunProgress], None]
     ) -> None:
-        """Returns when nothing of the run is open, or it is to stop; raises what ends all
-        workers."""
+        """Returns when no trajectory of the run is open, or when `stopping` is set. Raises the
+        error that ends all workers."""
         while not stopping.is_set():
             now = await self._progress()
             on_look(now)
@@ -105,12 +105,12 @@ class RunWorkers:
             await self._until_change(stopping)
 
     async def end(self, reason: str) -> None:
-        """No process is left."""
+        """Ends all processes."""
         for fleet in self._fleets:
             await fleet.stop(reason, grace=self._settings.grace)
 
     def addresses(self, but: FleetMember | None = None) -> list[ScorerAddress]:
-        """The scorers that listen."""
+        """Returns the addresses of the scorers that listen, without that of `but`."""
         members = [] if self.scorers is None else self.scorers.members
         return [
             ScorerAddress(member.place.address, member.listens.port, _token_of(member))
@@ -123,7 +123,8 @@ class RunWorkers:
         return [self.workers, *([self.scorers] if self.scorers is not None else [])]
 
     async def _progress(self) -> RunProgress:
-        """Waits for a journal that is out of reach, with patience: the workers do so, too."""
+        """Returns the run's progress. A journal that is out of reach is asked again with patience,
+        as the workers do."""
         loop = asyncio.get_running_loop()
         deadline, is_known = loop.time() + self._settings.patience, False
         while True:

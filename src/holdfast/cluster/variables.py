@@ -1,8 +1,9 @@
-"""Which environment variables travel to the processes of a cluster: an explicit list, which is
-shown. Values of secrets are not, nor is any that somebody named: what it holds is theirs to know.
+"""Which environment variables travel to the processes of a cluster. The list is explicit and is
+shown.
 
-They go to a process with its job, and not by Ray's `runtime_env`, whose contents anybody may read
-who can look at the cluster.
+The values of secrets, and of variables that the user named, are not shown. Variables go to a
+process with its job, and not by Ray's `runtime_env`, because everyone who can look at the cluster
+may read that.
 """
 
 import os
@@ -26,14 +27,14 @@ NAMES = (
 )
 PREFIXES = ("HF_", "HOLDFAST_", "PG")
 LOCAL = ("HOLDFAST_CRASH",)
-"""Variables that are meant for this process only."""
+"""Variables that are only for this process."""
 MAX_SHOWN = 80
 
 
 def traveling(
     names: Iterable[str] = (), *, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The variables of this process that are on the list or in `named`."""
+    """Returns the variables of this process that are on the list or in `names`."""
     wanted = {*NAMES, *names}
     return {
         name: value
@@ -43,7 +44,8 @@ def traveling(
 
 
 def describe(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> str:
-    """The variables on one line, without the values of secrets and of `named` ones."""
+    """Returns the variables as one line, without the values of secrets and of variables in
+    `named`."""
     hidden = set(named)
     shown = (
         f"{name}={'(hidden)' if is_secret_name(name) or name in hidden else _shown(value)}"
@@ -53,8 +55,8 @@ def describe(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> str:
 
 
 def hide_secrets(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> None:
-    """Keeps the secrets among them out of all our messages. A variable in `named` counts as secret
-    if its value looks like one."""
+    """Keeps the secrets among the variables out of all messages of Holdfast. A variable in `named`
+    counts as secret if its value looks like one."""
     for name, value in variables.items():
         if is_secret_name(name):
             hide(value)

@@ -1,11 +1,11 @@
-"""The same data for other trainers: pure functions from samples to each format, and back.
+"""Converts samples to the formats of other trainers, and back, with pure functions.
 
-- `provenance`: What of a sample a format has no field for; it travels beside, and comes back.
-- `selection`: Samples as groups of trajectories: branches, placeholders, missing rewards.
-- `checks`: What a trainer would train wrongly, refused before it does.
+- `provenance`: The parts of a sample that a format has no field for; they travel beside the data.
+- `selection`: Groups samples by trajectory, and handles branches, placeholders, missing rewards.
+- `checks`: Refuses data that a trainer would train wrongly.
 - `experts`: Routed experts of samples, read from the journal.
 - `versions`: Weight versions of a run, and the steps of the weights in a sample.
-- `verl`: verl's `DataProto`, and what its agent loops return.
+- `verl`: verl's `DataProto`, and the results of its agent loops.
 - `slime`: slime's `Sample`, in groups, with placeholders in the shape of their siblings.
 - `trl`: The columns that a `rollout_func` of TRL returns, and the rows of its asynchronous trainer.
 - `nemo`: NeMo-RL's message logs.
@@ -13,8 +13,8 @@
 - `sft`: Messages, or prompt and completion, for supervised fine-tuning.
 - `atif`: ATIF documents, for Harbor, NeMo-Gym and other viewers of trajectories.
 - `inspect_log`: The log that `inspect view` and Inspect Scout open.
-- `evaluation_rows`: The way in: EvaluationRows become samples.
-- `lines`: A run in one of these formats, line by line, for files.
+- `evaluation_rows`: Converts EvaluationRows to samples.
+- `lines`: Writes a run in one of these formats, line by line, for files.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""ATIF, the Agent Trajectory Interchange Format (version 1.8): one document for each trajectory.
+"""Writes ATIF (Agent Trajectory Interchange Format, version 1.8), one document for each trajectory.
 
-The main conversation is the document; every other branch and sub-rollout is an embedded one, in
-which steps that an earlier conversation has are marked as copied. So each sampled token stands in
+The main conversation is the document. Every other branch and sub-rollout is embedded in it, and its
+steps that an earlier conversation already has are marked as copied. So each sampled token stands in
 exactly one step that is not a copy. Clocks are left out, as in every export.
 """
 
@@ -24,17 +24,18 @@ SCHEMA = "ATIF-v1.8"
 _REPLY = "reply:"
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _NOTHING_SAID: Fields = {"source": "system", "message": ""}
-"""The format wants a step where no message was recorded."""
+"""The step for a conversation without messages, because the format requires one."""
 _SOURCES = {Role.SYSTEM: "system", Role.DEVELOPER: "system", Role.ASSISTANT: "agent"}
 
 
 def to_atif(trajectories: Iterable[TrajectoryView]) -> list[Fields]:
-    """One document for each trajectory, in their order; None is left out."""
+    """Returns one document for each trajectory, in order. No trajectory is left out."""
     return [atif_document(view) for view in views_for("to_atif", trajectories)]
 
 
 def atif_document(view: TrajectoryView) -> Fields:
-    """The trajectory as ATIF has it. A trajectory in which nobody spoke has its task's messages."""
+    """Returns the trajectory as an ATIF document. Without a reply, it has the messages of the
+    task."""
     emitted: set[str] = set()
     document = _document(view, str(view.key), referenced(view.history, view.task), emitted)
     others = [
@@ -64,7 +65,8 @@ def _document(
 
 
 def _other_ends(history: History) -> list[Generated]:
-    """The last generation of each conversation but the main one, in the order of their places."""
+    """Returns the last generation of each conversation except the main one, in the order of their
+    places."""
     bases = {step.base for step in history.generations}
     main = main_end(history)
     return [step for step in history.generations if step.path not in bases and step is not main]
@@ -73,7 +75,8 @@ def _other_ends(history: History) -> list[Generated]:
 def _steps(
     view: TrajectoryView, conversation: Sequence[ReferencedMessage], emitted: set[str]
 ) -> Iterator[Fields]:
-    """A tool's results belong to the step that called it; every other message is its own step."""
+    """Yields the steps of a conversation. A tool's results belong to the step that called the tool;
+    every other message is its own step."""
     step: Fields | None = None
     for message, reference in conversation:
         if message.role is Role.TOOL and step is not None:
@@ -102,7 +105,8 @@ def _step(history: History, message: Message, reference: str, emitted: set[str])
 
 
 def _spoken(history: History, message: Message, reference: str) -> Fields:
-    """What an agent's step has beside its text. A message that nobody sampled has no metrics."""
+    """Returns the fields of an agent's step besides its text. A message that was not sampled has no
+    metrics."""
     fields: Fields = {"llm_call_count": 0}
     if message.tool_calls:
         fields["tool_calls"] = [_call(call) for call in message.tool_calls]
@@ -139,7 +143,7 @@ def _metrics(history: History, step: Generated) -> Fields:
 
 
 def _call(call: ToolCall) -> Fields:
-    """Arguments that are no JSON object travel beside, as the model wrote them."""
+    """Returns a tool call. Arguments that are not a JSON object are kept as text in `extra`."""
     try:
         arguments = msgspec.json.decode(call.arguments)
     except msgspec.DecodeError:
@@ -151,7 +155,8 @@ def _call(call: ToolCall) -> Fields:
 
 
 def _add_result(step: Fields, message: Message) -> None:
-    """Beside the calls that it answers; an id that the step did not call is left out."""
+    """Adds a tool's result to the step that called the tool. The id of a call that the step did not
+    make is left out."""
     calls = step.get("tool_calls")
     ids = [call["tool_call_id"] for call in calls] if isinstance(calls, list) else []
     result: Fields = {"content": _content(message)}

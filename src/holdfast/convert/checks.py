@@ -13,26 +13,28 @@ Item = TypeVar("Item")
 
 
 def samples_for(function: str, given: Iterable[Sample]) -> list[Sample]:
-    """The samples that a converter received. Raises `UsageError` for anything else."""
+    """Returns the samples that a converter received, as a list. Raises `UsageError` for anything
+    else."""
     wants = f"{function} wants a list of Samples ([s async for s in holdfast.samples(…)])"
     return listed(given, wants, lambda item: isinstance(item, Sample))
 
 
 def check_sample(function: str, given: Sample) -> None:
-    """The same for one alone."""
+    """Raises `UsageError` unless the value is one `Sample`."""
     if not isinstance(given, Sample):
         raise UsageError(f"{function} wants one Sample, not {describe(given)}")
 
 
 def views_for(function: str, given: Iterable[TrajectoryView]) -> list[TrajectoryView]:
-    """The same for trajectories."""
+    """Returns the trajectories that a converter received. Raises `UsageError` for anything else."""
     read = "[t async for t in holdfast.trajectories(…)]"
     wants = f"{function} wants a list of TrajectoryViews ({read})"
     return listed(given, wants, lambda item: isinstance(item, TrajectoryView))
 
 
 def rows_for(function: str, given: Iterable[Item]) -> list[Item]:
-    """The same for EvaluationRows, which may be dicts."""
+    """Returns the EvaluationRows that a converter received, which may be dicts. Raises `UsageError`
+    for anything else."""
     wants = f"{function} wants a list of EvaluationRows, or of dicts (json.loads of each line)"
     return listed(
         given, wants, lambda item: isinstance(item, Mapping) or hasattr(item, "model_dump")
@@ -41,8 +43,8 @@ def rows_for(function: str, given: Iterable[Item]) -> list[Item]:
 
 @contextmanager
 def read_back(wants: str, what: str) -> Iterator[None]:
-    """Reads `what` of a format. Raises one line if the data is invalid; `wants` says what would be
-    valid."""
+    """Raises a one-line `UsageError` if the block cannot read `what` of a format. `wants` says what
+    would be valid."""
     try:
         yield
     except KeyError as error:
@@ -52,7 +54,8 @@ def read_back(wants: str, what: str) -> Iterator[None]:
 
 
 def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) -> list[Item]:
-    """The items that a converter received, one by one. Raises `UsageError` for anything else."""
+    """Returns the items that a converter received, as a list. Raises `UsageError` unless `is_one`
+    accepts each item."""
     if isinstance(given, AsyncIterable):
         raise UsageError(f"{wants}, not an async generator")
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
@@ -65,13 +68,13 @@ def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) 
 
 
 def describe(value: object) -> str:
-    """A text as it is; of anything else, which may be long, its type."""
+    """Returns a text as it is, and the type of any other value, which may be long."""
     return f"{value!r:.100}" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def narrowed(value: float, sample: Sample, *, trainer: str, what: str = "reward") -> float:
-    """A reward or an advantage, which the trainer has in float32. Raises where it would be
-    infinite there."""
+    """Returns a reward or an advantage that the trainer keeps as float32. Raises `NotTrainable` if
+    it would be infinite there."""
     if abs(value) > MAX_FLOAT32:
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its {what} {value:g} does not fit "
@@ -81,7 +84,8 @@ def narrowed(value: float, sample: Sample, *, trainer: str, what: str = "reward"
 
 
 def check_temperature(samples: Iterable[Sample], temperature: float) -> None:
-    """Raises where the trainer would compute logprobs at another temperature than the engine's."""
+    """Raises `NotTrainable` if the trainer would compute logprobs at another temperature than the
+    engine."""
     for sample in samples:
         for turn in sample.turns:
             if turn.trained and turn.temperature != temperature:
@@ -93,7 +97,8 @@ def check_temperature(samples: Iterable[Sample], temperature: float) -> None:
 
 
 def check_logprobs(samples: Iterable[Sample]) -> None:
-    """Raises where logprobs are known not to be of the distribution that was sampled from."""
+    """Raises `NotTrainable` if logprobs are known to differ from the distribution that was
+    sampled."""
     for sample in samples:
         if sample.logprobs_mode.is_known_to_differ:
             raise NotTrainable(
@@ -105,7 +110,7 @@ def check_logprobs(samples: Iterable[Sample]) -> None:
 
 
 def check_vocabulary(samples: Iterable[Sample], size: int) -> None:
-    """Raises where a token is none of the trainer's model."""
+    """Raises `NotTrainable` if a token is not in the vocabulary of the trainer's model."""
     for sample in samples:
         if sample.token_ids and (highest := max(sample.token_ids)) >= size:
             raise NotTrainable(

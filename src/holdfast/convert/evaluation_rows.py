@@ -1,13 +1,14 @@
-"""The way in: EvaluationRows become samples, ours and eval-protocol's, in each of their layouts.
+"""Converts EvaluationRows, of Holdfast or of eval-protocol, to samples. There are three layouts:
 
-- *Group*: `prompt_ids` once, and a list of `completion_ids` and `inference_logprobs` for each
+- *Group*: `prompt_ids` once, and lists of `completion_ids` and `inference_logprobs` for each
   completion.
 - *Flat*: one conversation; `completion_ids` are everything after the first prompt, with a
   `loss_mask` and the boundaries of turns.
 - *Traces*: `token_turn_traces`, every turn with its whole prompt.
 
-Ids come from the row alone: text is never tokenized. A row that finished and has none is refused by
-its `row_id`; a row that failed has nothing to train on, and is left out.
+Ids come only from the row, because text is never tokenized again. A row that finished without ids
+raises `NotTrainable` with its `row_id`. A row that failed is left out, because there is nothing to
+train on.
 """
 
 from collections import Counter
@@ -29,7 +30,8 @@ _FINISHED = (None, 0, 100)
 
 
 def from_rows(rows: Iterable[Row | Any]) -> list[Sample]:
-    """Rows as dicts, or as eval-protocol's own objects, in the order of their groups."""
+    """Returns the samples of rows, which are dicts or eval-protocol's own objects, in the order of
+    the rows."""
     numbers: Counter[str] = Counter()
     samples: list[Sample] = []
     for position, given in enumerate(rows_for("from_rows", rows)):
@@ -39,7 +41,7 @@ def from_rows(rows: Iterable[Row | Any]) -> list[Sample]:
 
 
 class _Reader:
-    """One row."""
+    """Reads the samples of one row."""
 
     def __init__(self, row: Row, position: int, numbers: "Counter[str]"):
         self._row = row
@@ -83,7 +85,7 @@ class _Reader:
     # --- the layouts
 
     def _from_completions(self, completions: Sequence[Sequence[int]]) -> list[Sample]:
-        """One or several completions of one prompt."""
+        """Reads one or several completions of one prompt."""
         extra = self._extra
         logprobs = self._logprobs(len(completions))
         boundaries = extra.get("turn_boundaries")
@@ -104,8 +106,8 @@ class _Reader:
         return samples
 
     def _from_flat(self, ids: Sequence[int]) -> list[Sample]:
-        """One conversation as flat lists. Without a mask, every token of it was sampled: that can
-        only be so of a single turn."""
+        """Reads one conversation from flat lists. Without a mask, every token counts as sampled, so
+        a conversation with several replies raises `NotTrainable`."""
         replies = sum(m.get("role") == "assistant" for m in self._row.get("messages") or ())
         mask = self._extra.get("loss_mask")
         if mask is None and replies > 1:
@@ -131,7 +133,8 @@ class _Reader:
         ]
 
     def _from_traces(self, traces: Sequence[Row]) -> list[Sample]:
-        """Turns that continue each other are one sample; one that breaks off starts a branch."""
+        """Reads turns. Turns that continue each other are one sample, and a turn that does not
+        continue the one before it starts a branch."""
         lanes: list[list[Row]] = []
         for trace in traces:
             before = _stream(lanes[-1][-1]) if lanes else None
@@ -216,7 +219,7 @@ class _Reader:
         )
 
     def _number(self, at: int) -> int:
-        """Its number in the group: as recorded, else by the order of rows."""
+        """Returns the sample's number in its group, as recorded, or else by the order of rows."""
         recorded = self._extra.get("samples")
         if recorded:
             return int(recorded[at])
@@ -236,7 +239,8 @@ class _Reader:
         )
 
     def _reward(self, at: int) -> float | None:
-        """A score of the whole row is its first completion's: nobody scored the others."""
+        """Returns the completion's reward. A score of the whole row belongs to its first
+        completion, since the others were not scored."""
         rewards = self._extra.get("rewards")
         if rewards is not None:
             value = rewards[at]
@@ -281,7 +285,7 @@ def _stream(trace: Row) -> list[int]:
 
 
 def _runs(mask: Sequence[int]) -> list[list[int]]:
-    """Where its ones begin and end."""
+    """Returns where each run of ones begins and ends in the mask."""
     runs: list[list[int]] = []
     for place, trained in enumerate(mask):
         if trained and runs and runs[-1][1] == place:

@@ -1,7 +1,8 @@
-"""Routed experts of samples, for trainers that route each token as the engine did.
+"""Reads routed experts of samples, for trainers that route each token as the engine did.
 
-They are read from the journal's blobs, and are given to a converter beside its samples. A trainer
-that replays routes needs them for every token but the last: a sample that lacks some is refused.
+They are read from the journal's blobs, and are passed to a converter together with the samples. A
+trainer that replays routes needs the experts of every token except the last one, so a sample that
+lacks some of them is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     Rows = np.ndarray[Any, Any]
     Experts = Mapping[tuple[str, int], Rows]
-    """Tokens × layers × experts of a layer (or tokens × experts, where the engine does not say
-    how many layers there are), by trajectory and branch."""
+    """Arrays by trajectory and branch, of the shape tokens × layers × experts of a layer. If the
+    engine does not report the number of layers, the shape is tokens × experts."""
 MAX_EXPERT = 32_767
 _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 
@@ -32,8 +33,9 @@ _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 async def load_experts(
     journal: Journal | str | Path, run: str, *, members: Sequence[TrajectoryRow] | None = None
 ) -> "Experts":
-    """The routed experts of these trajectories of a run; of all settled ones for None. A branch
-    with missing rows is left out."""
+    """Loads the routed experts of the trajectories in `members`, by trajectory and branch. With
+    None, it loads those of all settled, valid trajectories of the run. A branch with missing rows
+    is left out."""
     async with opened_to_read(journal) as opened:
         if members is None:
             members = [
@@ -70,7 +72,7 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
 
 
 def check_experts(given: object) -> None:
-    """Raises `UsageError` for what `load_experts` does not give."""
+    """Raises `UsageError` if the value is not a mapping as `load_experts` returns it."""
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(
             "experts are what load_experts gives, by trajectory and branch, not of type "
@@ -79,8 +81,8 @@ def check_experts(given: object) -> None:
 
 
 def rows_of(experts: "Experts", sample: Sample, *, layers: int | None) -> "Rows":
-    """The routed experts of each token of a sample, except the last. `layers` is needed if the
-    engine did not report it. Raises `NotTrainable` if some are missing."""
+    """Returns the routed experts of each token of a sample, except the last. `layers` is needed if
+    the engine did not report it. Raises `NotTrainable` if some are missing."""
     name = f"task {sample.task!r}, sample {sample.sample}"
     rows = experts.get((sample.trajectory, sample.branch))
     wanted = len(sample.token_ids) - 1

@@ -1,8 +1,8 @@
-"""Inspect's log: one `.eval` file for a run, which `inspect view` and Inspect Scout open.
+"""Writes Inspect's log: one `.eval` file for a run, which `inspect view` and Inspect Scout open.
 
-Inspect's sample is a trajectory; its epoch is the sample's number, from 1. The file is a zip
-archive with a header, one JSON file for each trajectory, and their summaries. A reply's token ids,
-logprobs and weight versions are in the metadata of its message.
+A sample of Inspect is a trajectory, and its epoch is the number of the trajectory's sample, counted
+from 1. The file is a zip archive with a header, one JSON file for each trajectory, and their
+summaries. The metadata of a reply's message has its token ids, logprobs and weight versions.
 """
 
 import base64
@@ -34,18 +34,19 @@ _STOPS = {"length": "max_tokens"}
 _KNOWN_STOPS = ("stop", "max_tokens", "tool_calls", "content_filter")
 _ROLES = {Role.DEVELOPER: "system"}
 _FIRST_TIME = (1980, 1, 1, 0, 0, 0)
-"""The time of every entry: the same data are the same bytes."""
+"""The time of every entry, so that equal data give equal bytes."""
 
 
 def log_name(run: Run) -> str:
-    """The file's name, as Inspect names its own: when the run began, its name, and an id."""
+    """Returns the file's name in Inspect's pattern: the time when the run began, its name, and an
+    id."""
     began = datetime.fromtimestamp(run.created, UTC).strftime("%Y-%m-%dT%H-%M-%S+00-00")
     name = "".join(each if each.isalnum() else "-" for each in run.spec.name)
     return f"{began}_{name}_{_id_of(run)}{ENDING}"
 
 
 def inspect_sample(view: TrajectoryView) -> Fields:
-    """The trajectory as one of Inspect's samples."""
+    """Returns the trajectory as a sample of Inspect."""
     conversation = referenced(view.history, view.task)
     first = next((n for n, each in enumerate(conversation) if _is_reply(each.reference)), None)
     messages = [_message(view.history, *each) for each in conversation]
@@ -75,7 +76,7 @@ def inspect_sample(view: TrajectoryView) -> Fields:
 
 
 class InspectLog:
-    """Writes the file: every sample when it comes, the header when the file is closed."""
+    """Writes the file: each sample at once, the header when the file is closed."""
 
     def __init__(self, path: Path, run: Run):
         self._archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
@@ -105,7 +106,8 @@ class InspectLog:
 
 
 def has_all_samples(new: Path, old: Path) -> bool:
-    """Whether every sample of the log `old` is in `new`, unchanged; False for what is no log."""
+    """Returns whether every sample of the log `old` is in `new`, unchanged. If `old` is not a log,
+    the result is False."""
     if not zipfile.is_zipfile(old):
         return False
     return _digests(old) <= _digests(new)
@@ -148,7 +150,8 @@ def _header(run: Run, summaries: list[Fields]) -> Fields:
 
 
 def _results(summaries: list[Fields]) -> Fields:
-    """The mean of each score, over the trajectories that have it; its standard error by task."""
+    """Returns the mean of each score over the trajectories that have it, with a standard error by
+    task."""
     values: dict[str, dict[object, list[float]]] = {}
     for summary in summaries:
         for name, score in _mapping(summary["scores"]).items():
@@ -247,7 +250,8 @@ def _output(step: Generated) -> Fields:
 
 
 def _scores(view: TrajectoryView) -> Fields:
-    """The reward, and each metric of the scorer; nothing where there is no valid score."""
+    """Returns the reward and each metric of the scorer. Without a valid score, there is no
+    reward."""
     scored, scores = view.history.scored, {}
     if view.reward is not None:
         scores["reward"] = {"value": view.reward, "answer": view.reply}

@@ -1,4 +1,4 @@
-"""A run in one of the formats, row by row, for files: trainers get whole groups alone.
+"""Writes a run in one of the formats, row by row, for files. Trainers get only whole groups.
 
 A format's converter is imported when it is used.
 """
@@ -22,7 +22,7 @@ from holdfast.records.view import TrajectoryView
 
 
 class Format(StrEnum):
-    """Whose data it is written as."""
+    """The format in which data is written."""
 
     VERL = "verl"
     SLIME = "slime"
@@ -35,7 +35,7 @@ class Format(StrEnum):
 
 
 CONVERSATIONS = (Format.SFT, Format.ATIF, Format.INSPECT)
-"""Formats of single trajectories; the others are of whole groups."""
+"""Formats that have one row per trajectory. The other formats are converted group by group."""
 
 
 class FormatOptions(Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ class FormatOptions(Struct, frozen=True, kw_only=True):
 async def format_lines(
     journal: Journal, run: Run, form: Format, options: FormatOptions
 ) -> AsyncIterator[Fields]:
-    """The lines in the order of tasks and samples. Raises `NotTrainable` for data that the format
-    cannot hold."""
+    """Yields the lines in the order of tasks and samples. Raises `NotTrainable` for data that the
+    format cannot hold."""
     if form in CONVERSATIONS:
         async for view in _settled(journal, run):
             if (row := _conversation(view, form, options)) is not None:
@@ -80,7 +80,7 @@ async def _settled(journal: Journal, run: Run) -> AsyncIterator[TrajectoryView]:
 
 
 def _conversation(view: TrajectoryView, form: Format, options: FormatOptions) -> Fields | None:
-    """None where the format has nothing to say of the trajectory."""
+    """Returns the trajectory's row, or None if the format has no row for the trajectory."""
     if form is Format.SFT:
         return sft_row(view, layout=options.layout, min_reward=options.min_reward)
     if form is Format.ATIF:
@@ -93,7 +93,7 @@ def _conversation(view: TrajectoryView, form: Format, options: FormatOptions) ->
 
 
 class _Place:
-    """How many groups and trajectories were written before."""
+    """The number of groups and trajectories that were written before."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -161,7 +161,8 @@ def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iter
 
 
 def mode_of(row: Fields) -> str | None:
-    """The distribution of its logprobs, as its sample names it."""
+    """Returns the distribution of the row's logprobs, as its sample names it, or None without
+    provenance."""
     for holder in (row, row.get("metadata"), row.get("extra_fields"), row.get("extra_env_info")):
         provenance = holder.get(KEY) if isinstance(holder, dict) else None
         if isinstance(provenance, dict):

@@ -1,9 +1,9 @@
-"""NeMo-RL's message logs. Written for NeMo-RL's main of August 2026.
+"""Converts samples to NeMo-RL's message logs and back. Written for NeMo-RL's main of August 2026.
 
-A log is the messages of one branch, each with its `token_ids`; NeMo trains those of assistants that
-have `generation_logprobs`. Tokens are laid end to end, so a sample's turns have to make up its
-stream exactly. What is sampled but trained in another branch has no logprobs here, and comes back
-without. NeMo has no row that is outside of the baseline: placeholders are left out.
+A log is the messages of one branch, each with its `token_ids`. NeMo trains the assistant messages
+that have `generation_logprobs`. It lays tokens end to end, so a sample's turns have to make up its
+stream exactly. Tokens that are sampled here but trained in another branch get no logprobs, and come
+back without logprobs. Placeholders are left out, because every row of NeMo is in the baseline.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,13 +37,14 @@ def to_nemo(
     branches: str = Branches.REFUSE,
     tensors: bool = False,
 ) -> list[Fields]:
-    """One row for each trajectory: `message_log`, `length` (of its prompt, by which NeMo finds the
-    group that a row belongs to), `loss_multiplier`, `idx`, the reward, and in `extra_env_info` our
-    provenance.
+    """Returns one row for each trajectory: `message_log`, `length`, `loss_multiplier`, `idx`, the
+    reward, and the provenance in `extra_env_info`. `length` is the length of the prompt, by which
+    NeMo finds the group of a row.
 
-    `mask_truncated`: truncated trajectories get a `loss_multiplier` of 0, and still count in the
-    baseline, as NeMo's own filter of overlong ones does it. `tensors`: ids and logprobs as torch
-    tensors, which NeMo's own code takes, instead of lists. `decode` gives messages their content.
+    With `mask_truncated`, truncated trajectories get a `loss_multiplier` of 0, but still count in
+    the baseline, as with NeMo's own filter of overlong trajectories. With `tensors`, ids and
+    logprobs are torch tensors, which NeMo's own code takes, instead of lists. `decode` gives
+    messages their content.
     """
     missing = chosen(MissingReward, "missing_reward", missing_reward)
     kept = chosen(Branches, "branches", branches)
@@ -70,7 +71,7 @@ def to_nemo(
 def message_log(
     sample: Sample, *, decode: Decode | None = None, tensors: bool = False
 ) -> list[Fields]:
-    """The messages of one branch; laid end to end, their ids are its tokens."""
+    """Returns the messages of one branch. Their ids, laid end to end, are the branch's tokens."""
     log: list[Fields] = []
     for start, end, is_sampled in _segments(sample):
         ids = sample.token_ids[start:end]
@@ -86,7 +87,8 @@ def message_log(
 
 
 def _segments(sample: Sample) -> list[tuple[int, int, bool]]:
-    """Tokens from, tokens to, and whether they were sampled; together they are the stream."""
+    """Returns the segments that together make up the stream: the first token, the end, and whether
+    the tokens were sampled."""
     segments: list[tuple[int, int, bool]] = []
     place = 0
     for start, end in _sampled_spans(sample):
@@ -142,7 +144,8 @@ def _as_tensors(message: Fields) -> Fields:
 
 
 def from_nemo(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
-    """What `to_nemo` made them of; logprobs of tokens that are trained elsewhere are 0."""
+    """Returns the samples that `to_nemo` converted. Tokens that are trained in another branch have
+    logprobs of 0."""
     wants = "from_nemo wants the rows of to_nemo, as dicts (of an export, json.loads of each line)"
     samples = []
     for number, row in enumerate(listed(rows, wants, lambda item: isinstance(item, Mapping))):

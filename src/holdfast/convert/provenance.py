@@ -1,7 +1,7 @@
-"""What of a sample a format has no field for. It travels beside the data under `KEY`.
+"""The parts of a sample that a format has no field for. They travel beside the data under `KEY`.
 
-Tokens, masks, logprobs and rewards are never among it: a reader takes them from the format's own
-fields, so that a change there is seen.
+Tokens, masks, logprobs and rewards are never among them. A reader takes these from the format's own
+fields, so that changes there are seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,8 @@ Fields = dict[str, object]
 
 
 def provenance_of(sample: Sample) -> Fields:
-    """Identity, outcome, versions, turns and rewards of steps, as plain values."""
+    """Returns identity, outcome, versions, turns and step rewards of the sample, as plain
+    values."""
     return {
         name: msgspec.to_builtins(getattr(sample, name))
         for name in sample.__struct_fields__
@@ -33,7 +34,8 @@ def restored(
     logprobs: Sequence[float],
     reward: float | None,
 ) -> Sample:
-    """The sample that these were made of."""
+    """Returns the sample with this provenance, tokens, mask, logprobs and reward. Raises
+    `UsageError` if the provenance is not Holdfast's."""
     if not isinstance(provenance, Mapping):
         raise UsageError(
             f"a row has no {KEY!r} beside its tokens: only what holdfast.convert wrote is read back"

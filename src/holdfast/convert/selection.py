@@ -1,8 +1,8 @@
-"""Samples as groups of trajectories, and what of them goes to a trainer.
+"""Groups samples into trajectories, and decides which of them go to a trainer.
 
-A group is all samples of one task. Some trainers have one row for a trajectory, some count every
-row in the baseline, some need n rows whatever happened: what each cannot hold is decided here, by
-name, and never in silence.
+A group is all samples of one task. Some trainers have one row for each trajectory, some count every
+row in the baseline, and some always need n rows. The user chooses by name what happens to data that
+a trainer cannot hold; it is never dropped silently.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,12 @@ from holdfast.records.samples.sample import Sample, TurnSpan, placeholder
 
 
 class Branches(StrEnum):
-    """What becomes of a trajectory with several branches where a format has one row for it."""
+    """What to do with a trajectory with several branches, in a format with one row per
+    trajectory."""
 
     REFUSE = "refuse"
     LONGEST = "longest"
-    """Only the longest branch; the others are counted as left out."""
+    """Keep only the longest branch. The other branches are counted as left out."""
 
 
 class MissingReward(StrEnum):
@@ -28,15 +29,16 @@ class MissingReward(StrEnum):
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave_out"
-    """Its group gets smaller; where groups have a fixed size, a placeholder stands for it."""
+    """Leave the trajectory out, so that its group gets smaller. In groups of a fixed size, a
+    placeholder stands for the trajectory."""
 
 
 Word = TypeVar("Word", bound=StrEnum)
 
 
 def chosen(choices: type[Word], name: str, value: str) -> Word:
-    """The user's choice for `name`, in Python's spelling or the command line's ("leave-out").
-    Raises `UsageError`."""
+    """Returns the user's choice for `name`, in Python's spelling or the command line's
+    ("leave-out"). Raises `UsageError` for an unknown choice."""
     try:
         return choices(str(value).replace("-", "_"))
     except ValueError:
@@ -44,7 +46,7 @@ def chosen(choices: type[Word], name: str, value: str) -> Word:
 
 
 class GroupMember(Struct, frozen=True):
-    """One trajectory of a group: its branches, or its placeholder."""
+    """One trajectory of a group, with its branches or its placeholder."""
 
     samples: tuple[Sample, ...]
 
@@ -65,7 +67,7 @@ class GroupMember(Struct, frozen=True):
         return f"task {self.first.task!r}, sample {self.first.sample}"
 
     def aborted(self) -> "GroupMember":
-        """The placeholder that stands for it."""
+        """Returns the placeholder that stands for the trajectory."""
         first = self.first
         stand_in = placeholder(task=first.task, group=first.group, sample=first.sample)
         return GroupMember((stand_in,))
@@ -75,7 +77,7 @@ Group = tuple[GroupMember, ...]
 
 
 def groups_of(samples: Iterable[Sample]) -> list[Group]:
-    """The samples by group and trajectory, in the order in which they come."""
+    """Returns the samples by group and trajectory, in the order in which they come."""
     groups: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
         groups.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
@@ -86,15 +88,16 @@ def groups_of(samples: Iterable[Sample]) -> list[Group]:
 
 
 def real_members(group: Group) -> Group:
-    """Without placeholders: the group is smaller where a trainer cannot leave them out."""
+    """Returns the members that are not placeholders, for a trainer that cannot leave placeholders
+    out."""
     return tuple(member for member in group if not member.is_placeholder)
 
 
 def rewarded_members(
     group: Group, missing: MissingReward, *, trainer: str, placeholders: bool = False
 ) -> Group:
-    """The members with a reward, without placeholders. With `placeholders`, these stay, and replace
-    members without a reward, so that the group keeps its size."""
+    """Returns the members that have a reward, without placeholders. With `placeholders`,
+    placeholders stay and replace members without a reward, so that the group keeps its size."""
     members = []
     for member in group:
         if member.is_placeholder:
@@ -113,7 +116,8 @@ def rewarded_members(
 
 
 def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
-    """The sample that represents the trajectory, and the number of those left out."""
+    """Returns the sample that represents the trajectory, and the number of branches that are left
+    out."""
     if len(member.samples) == 1:
         return member.first, 0
     if branches is not Branches.LONGEST:
@@ -127,8 +131,8 @@ def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> t
 
 
 def _unshared(chosen: Sample, siblings: Sequence[Sample]) -> Sample:
-    """Tokens that it shares with a branch that is left out are trained in it: they would be trained
-    nowhere else."""
+    """Marks tokens as trained in the chosen branch if it shares them with a branch that is left out
+    and trains them. They would otherwise be trained in no branch."""
     mask, steps = list(chosen.loss_mask), list(chosen.step_rewards)
     for sibling in siblings:
         if sibling is chosen:
@@ -154,8 +158,8 @@ def _common(ids: Sequence[int], other: Sequence[int]) -> int:
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
-    """The group with `size` members. Missing ones become placeholders, if the trainer can leave
-    them out of its baseline (`allowed`)."""
+    """Returns the group with `size` members. Missing members become placeholders, if the trainer
+    can leave placeholders out of its baseline (`allowed`)."""
     if len(group) > size:
         raise UsageError(
             f"group {group[0].first.group!r} has {len(group)} trajectories, and {trainer} expects "
@@ -178,7 +182,8 @@ def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Gro
 
 
 def response_start(sample: Sample) -> int:
-    """The position of the first sampled token; everything before it is the prompt."""
+    """Returns the position of the first sampled token. Everything before it is the prompt. Raises
+    `NotTrainable` without a prompt."""
     start = sample.turns[0].start if sample.turns else _first_trained(sample)
     if not start and not sample.remove_sample:
         raise NotTrainable(
@@ -193,8 +198,8 @@ def _first_trained(sample: Sample) -> int:
 
 
 def placed_rewards(sample: Sample, start: int) -> list[tuple[int, float]]:
-    """Each reward with its place in the response: those of steps on the last token before them, the
-    rest on the last one."""
+    """Returns each reward with its place in the response. The reward of a step stands on the last
+    token before the step, the rest of the sample's reward on the last token."""
     if sample.reward is None:
         return []
     rewards: dict[int, float] = {}

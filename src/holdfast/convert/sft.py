@@ -1,7 +1,8 @@
-"""Messages, or prompt and completion, for supervised fine-tuning.
+"""Converts trajectories to messages, or prompt and completion, for supervised fine-tuning.
 
-Of valid outcomes alone: what a failure of the infrastructure left behind is nothing to learn from.
-Both shapes are those of TRL's `SFTTrainer`, and of Hugging Face datasets in general.
+Only valid outcomes are converted, because a model should not learn from what an infrastructure
+failure left behind. Both shapes are those of TRL's `SFTTrainer`, and of Hugging Face datasets in
+general.
 """
 
 from collections.abc import Iterable
@@ -17,12 +18,12 @@ from holdfast.records.view import TrajectoryView
 
 
 class SftLayout(StrEnum):
-    """How a conversation is written."""
+    """The fields in which a conversation is written."""
 
     MESSAGES = "messages"
-    """The whole conversation."""
+    """One field with the whole conversation."""
     PROMPT_COMPLETION = "prompt_completion"
-    """`prompt` is everything before the first reply, `completion` the rest."""
+    """`prompt` has everything before the first reply, `completion` the rest."""
 
 
 def to_sft(
@@ -31,8 +32,8 @@ def to_sft(
     layout: str = SftLayout.MESSAGES,
     min_reward: float | None = None,
 ) -> list[Fields]:
-    """Rows of trajectories that completed or were truncated and, with `min_reward`, earned at least
-    that."""
+    """Returns the rows of trajectories that completed or were truncated. With `min_reward`, only
+    trajectories with at least that reward have a row."""
     written = chosen(SftLayout, "layout", layout)
     views = views_for("to_sft", trajectories)
     rows = (sft_row(view, layout=written, min_reward=min_reward) for view in views)
@@ -42,7 +43,8 @@ def to_sft(
 def sft_row(
     view: TrajectoryView, *, layout: SftLayout, min_reward: float | None = None
 ) -> Fields | None:
-    """The row of a trajectory; None if nothing in it can be learned."""
+    """Returns the row of a trajectory, or None if the trajectory is left out: it is not valid, has
+    too low a reward, or has no reply."""
     if not view.status.is_outcome:
         return None
     if min_reward is not None and (view.reward is None or view.reward < min_reward):
@@ -80,13 +82,13 @@ def _fields(message: Message) -> Fields:
 
 
 def _content(message: Message) -> object:
-    """Templates take a text that is empty, and few take none."""
+    """Returns the content, with "" for None, because few chat templates accept None."""
     return "" if message.content is None else message.content
 
 
 def _arguments(text: str) -> object:
-    """A call's arguments as a mapping, because templates write the JSON themselves. Invalid JSON
-    stays text."""
+    """Returns a call's arguments as a mapping, because templates write the JSON themselves. Text
+    that is not a JSON object stays text."""
     try:
         decoded = msgspec.json.decode(text)
     except msgspec.DecodeError:

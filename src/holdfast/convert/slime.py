@@ -1,9 +1,9 @@
-"""slime's `Sample`, as its `to_dict` writes it, in groups. Written for slime's main of August 2026.
+"""Converts samples to slime's `Sample` and back. Written for slime's main of August 2026.
 
-A batch is groups of trajectories; where one of them has several branches (a fan-out), every
-trajectory of the batch is a list of samples, its placeholders too: slime looks at the first one
-only, and mixed shapes crash it. Branches of a trajectory share a `rollout_id`, so that its loss
-counts the trajectory once.
+A sample is a dict as `Sample.to_dict` writes it, and a batch is a list of groups of trajectories.
+If one trajectory has several branches (a fan-out), every trajectory of the batch, including
+placeholders, is a list of samples: slime looks only at the first trajectory, and mixed shapes crash
+it. Branches of a trajectory share a `rollout_id`, so that slime's loss counts the trajectory once.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Decode = Callable[[Sequence[int]], str]
 SlimeMember = Fields | list[Fields]
-"""A sample, or the list of samples that a trajectory fans out into."""
+"""A sample, or the list of samples into which a trajectory fans out."""
 _TRAINER = "slime"
 _STATUS = {
     Status.COMPLETED: "completed",
@@ -53,15 +53,17 @@ def to_slime(
     experts: "Experts | None" = None,
     layers: int | None = None,
 ) -> list[list[SlimeMember]]:
-    """Groups, their trajectories, and, where there is a fan-out, the samples of each.
+    """Returns the groups, each a list of trajectories. With a fan-out, a trajectory is a list of
+    samples.
 
-    `group_size`: each group has as many trajectories; missing ones are placeholders, if
-    `placeholders` says that the trainer leaves those out of its baseline
-    (`holdfast.slime.post_process_rewards` does), else the group is refused. Without it, groups are
-    as large as they are. With `missing_reward="leave_out"`, a placeholder also stands for what has
-    no reward; where none may, the group is smaller. `fan_out`: whether trajectories are lists;
-    None: where one has branches. `experts` (`load_experts`) are written as
-    `rollout_routed_experts`; `layers`: of the model, where its engine did not say it.
+    If `group_size` is given, each group has that many trajectories. Missing trajectories become
+    placeholders if `placeholders` says that the trainer leaves placeholders out of its baseline, as
+    `holdfast.slime.post_process_rewards` does; otherwise the group is refused. Without
+    `group_size`, groups keep their size. With `missing_reward="leave_out"`, a trajectory without a
+    reward becomes a placeholder if `group_size` or `placeholders` is given, and is left out
+    otherwise. `fan_out` says whether trajectories are lists; None means that they are lists if any
+    trajectory has branches. `experts` (`load_experts`) are written as `rollout_routed_experts`.
+    `layers` is the model's number of layers, needed if its engine did not report it.
     """
     check_whole("first_group", first_group, least=0)
     check_whole("first_index", first_index, least=0)
@@ -135,7 +137,8 @@ def _sample(sample: Sample, *, group_index: int, index: int, decode: Decode | No
 
 
 def _routes(experts: "Experts", sample: Sample, layers: int | None) -> object:
-    """A placeholder is in no loss: any route will do, and slime wants one of the right shape."""
+    """Returns the sample's routed experts. A placeholder gets the first route at hand, because
+    slime needs one of the right shape although a placeholder is in no loss."""
     if not sample.remove_sample:
         return rows_of(experts, sample, layers=layers)
     for rows in experts.values():
@@ -144,12 +147,14 @@ def _routes(experts: "Experts", sample: Sample, layers: int | None) -> object:
 
 
 def _versions(sample: Sample) -> list[str]:
-    """One for each turn, or part of one, as slime has one for each call of an engine."""
+    """Returns the weight version of each turn, or of each part of a turn, as slime has one for each
+    engine call."""
     return [span.version for span in sample.version_spans]
 
 
 def from_slime(groups: Iterable[Sequence[Any]]) -> list[Sample]:
-    """What `to_slime` made them of: dicts, or slime's own samples."""
+    """Returns the samples that `to_slime` converted. The groups may hold dicts or slime's own
+    samples."""
     wants = (
         "from_slime wants the groups of to_slime, each a list of samples (of an export, all "
         "lines as one group: from_slime([rows]))"
@@ -178,6 +183,6 @@ def _restored(row: Mapping[str, Any]) -> Sample:
 
 
 def is_placeholder(row: Mapping[str, object]) -> bool:
-    """Whether it stands for a trajectory that failed: it is in no loss, in no baseline, and is
-    never sent to an engine."""
+    """Returns whether the row stands for a trajectory that failed. Such a row is in no loss and no
+    baseline, and is never sent to an engine."""
     return row.get("status") == "aborted" and bool(row.get("remove_sample"))

@@ -1,8 +1,9 @@
-"""Tinker's `Datum`. Written for tinker 0.36.
+"""Converts samples to Tinker's `Datum` and back. Written for tinker 0.36.
 
-A datum is one branch: the model's input without its last token, targets shifted by one, logprobs
-and advantages of the targets. There is no mask: tokens that are not trained have an advantage (or a
-weight) of 0. Provenance spans say which of our turns each token comes from.
+A datum is one branch: the model's input without its last token, the targets shifted by one, and the
+logprobs and advantages of the targets. There is no mask: tokens that are not trained have an
+advantage (or a weight) of 0. Provenance spans say which turn of the trajectory each token comes
+from.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +20,11 @@ from holdfast.records.samples.sample import Sample
 from holdfast.training.advantages import ESTIMATORS, Estimator, estimate
 
 CENTRED = ESTIMATORS["dr_grpo"]
-"""Rewards less the mean of their group: what Tinker's own recipes take."""
+"""Advantages are rewards minus the mean of their group, as in Tinker's own recipes."""
 
 
 class TinkerSpan(Struct, frozen=True):
-    """A run of tokens that one turn sampled, or that was in its prompt."""
+    """A range of tokens that one turn sampled, or that was in the turn's prompt."""
 
     is_sampled: bool
     sequence_id: str
@@ -32,22 +33,22 @@ class TinkerSpan(Struct, frozen=True):
 
 
 class TinkerDatum(Struct, frozen=True):
-    """One branch, as plain values. `datum` makes the real thing of it."""
+    """One branch, as plain values. `datum` makes a `tinker.Datum` of them."""
 
     model_input: list[int]
     target_tokens: list[int]
     logprobs: list[float]
     advantages: list[float]
     mask: list[int]
-    """What is trained. It is kept for reading back, and for `weights`."""
+    """1 for each target that is trained. Used to read the datum back, and as `weights`."""
     spans: list[TinkerSpan]
-    """Of the whole branch; `datum` cuts them to the input and to the targets."""
+    """The spans of the whole branch. `datum` cuts them to the input and to the targets."""
     reward: float | None
     provenance: Fields
 
     def datum(self, *, weights: bool = False) -> Any:
-        """A `tinker.Datum` for `importance_sampling`, `ppo`, `cispo`; with `weights`, for
-        `cross_entropy`."""
+        """Returns a `tinker.Datum` for the losses `importance_sampling`, `ppo` and `cispo`. With
+        `weights`, it is for `cross_entropy`."""
         with needed_by("datum"):
             import tinker
 
@@ -72,8 +73,9 @@ def to_tinker(
     estimator: Estimator = CENTRED,
     advantages: Mapping[str, float] | None = None,
 ) -> list[TinkerDatum]:
-    """A datum for each branch of each trajectory with a reward; what has none is left out, as it
-    is in no baseline. `advantages` by trajectory (`task/sample`) go before those of `estimator`."""
+    """Returns a datum for each branch of each trajectory that has an advantage. A trajectory
+    without a reward is left out, and is in no baseline. `advantages`, by trajectory
+    (`task/sample`), replace those of `estimator`."""
     tinker_datums = []
     for group in groups_of(samples_for("to_tinker", samples)):
         for sample, advantage in _with_advantages(group, estimator, advantages):
@@ -114,7 +116,8 @@ def _datum(sample: Sample, advantage: float) -> TinkerDatum:
 
 
 def _spans(sample: Sample) -> list[TinkerSpan]:
-    """Each turn's tokens, and before them those of its prompt that no turn has yet."""
+    """Returns a span for the tokens of each turn. Before it comes a span for the prompt tokens that
+    no earlier turn has."""
     spans: list[TinkerSpan] = []
     place = 0
     for number, turn in enumerate(sample.turns):
@@ -130,7 +133,7 @@ def _spans(sample: Sample) -> list[TinkerSpan]:
 
 
 def _cut(spans: Sequence[TinkerSpan], start: int, end: int) -> list[TinkerSpan]:
-    """The parts of them between two tokens."""
+    """Returns the parts of the spans between two tokens."""
     parts = []
     place = 0
     for span in spans:
@@ -150,7 +153,7 @@ def _real(span: TinkerSpan) -> Any:
 
 
 def from_tinker(data: Iterable[TinkerDatum]) -> list[Sample]:
-    """What `to_tinker` made them of."""
+    """Returns the samples that `to_tinker` converted."""
     wants = "from_tinker wants the TinkerDatums of to_tinker"
     return [
         restored(
@@ -165,7 +168,7 @@ def from_tinker(data: Iterable[TinkerDatum]) -> list[Sample]:
 
 
 def line(datum: TinkerDatum) -> Fields:
-    """As a line of a file."""
+    """Returns the datum as a line of a file."""
     return {
         "model_input": datum.model_input,
         "loss_fn_inputs": {

@@ -1,8 +1,9 @@
-"""The columns that a `rollout_func` of TRL returns, and the samples of its asynchronous trainer.
+"""Converts samples to the columns of a TRL `rollout_func`, and to rows of its asynchronous trainer.
 
-Written for TRL 1.16. One row for a rollout: branches are refused, or the longest one is kept by
-name. A reward of None stays None: TRL leaves such a row out of the baseline, and gives it an
-advantage of 0. So a trajectory that failed has a row, with nothing of it in the loss.
+Written for TRL 1.16. A rollout has one row: a trajectory with several branches is refused, unless
+the user chooses its longest branch. A reward of None stays None, because TRL leaves such a row out
+of the baseline and gives it an advantage of 0. So a trajectory that failed has a row, but no token
+of it is in the loss.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,18 +32,18 @@ from holdfast.records.samples.version import WeightVersion
 from holdfast.training.advantages import ESTIMATORS, Estimator, estimate
 
 REWARD = "holdfast_reward"
-"""The column that `holdfast.trl.reward` gives to TRL."""
+"""The column in which `holdfast.trl.reward` finds the reward for TRL."""
 _TRAINER = "TRL"
 _COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "env_mask", REWARD, KEY)
 
 
 class TrlColumns(Struct, frozen=True):
-    """Rows in the order of groups, each group with as many rows as TRL generates."""
+    """Rows in the order of groups. Each group has as many rows as TRL generates."""
 
     columns: dict[str, list[Any]]
-    """`prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, the reward, and our provenance."""
+    """`prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, the reward, and the provenance."""
     left_out: int
-    """Branches that `branches="longest"` left out."""
+    """The number of branches that `branches="longest"` left out."""
     placeholders: int
 
 
@@ -53,10 +54,12 @@ def to_trl(
     branches: str = Branches.REFUSE,
     placeholder_prompts: Mapping[str, Sequence[int]] | None = None,
 ) -> TrlColumns:
-    """`num_generations`: each group gets as many rows; without it, as many as it has members.
+    """Returns the samples as columns, one row for each trajectory.
 
-    `placeholder_prompts`: the prompt ids of each group, for placeholders in groups of which
-    nothing is known; without them, a placeholder has its siblings' prompt, or `[0]`.
+    If `num_generations` is given, each group gets that many rows; otherwise, one for each member.
+    `placeholder_prompts` are the prompt ids of each group, for groups that have only placeholders.
+    A placeholder has the prompt of its siblings, else the prompt in `placeholder_prompts`, else
+    `[0]`.
     """
     kept = chosen(Branches, "branches", branches)
     if num_generations is not None:
@@ -110,7 +113,8 @@ def _placeholder(member: GroupMember, prompt: list[int]) -> Fields:
 
 
 def from_trl(columns: TrlColumns | Mapping[str, Sequence[Any]]) -> list[Sample]:
-    """What `to_trl` made them of; `columns` is its result, or the columns in it."""
+    """Returns the samples that `to_trl` converted. `columns` is its result, or the columns in
+    it."""
     if isinstance(columns, TrlColumns):
         columns = columns.columns
     wants = (
@@ -149,12 +153,12 @@ def to_trl_async(
     estimator: Estimator = ESTIMATORS["grpo"],
     messages: Mapping[str, tuple[list[Any], list[Any]]] | None = None,
 ) -> list[Fields]:
-    """The fields of `RolloutSample`s of `AsyncGRPOTrainer`, which takes advantages instead of
-    rewards: every branch has a row, and a trajectory counts once in its baseline.
+    """Returns the fields of `RolloutSample`s for `AsyncGRPOTrainer`, which takes advantages instead
+    of rewards. Every branch has a row, and a trajectory counts once in its baseline.
 
-    What has no reward is in no row. `versions` are the run's (`load_versions`); that of a row is
-    the oldest of its tokens, as TRL counts staleness. `messages`: prompt and completion of each
-    trajectory.
+    A trajectory without a reward has no row. `versions` are the run's (`load_versions`). The
+    version of a row is that of its oldest token, as TRL counts staleness. `messages` has the prompt
+    and the completion of each trajectory.
     """
     with needed_by("to_trl_async"):
         import numpy as np

@@ -1,9 +1,9 @@
-"""verl's `DataProto`, and what its agent loops return. Written for verl 0.9.
+"""Converts samples to verl's `DataProto` and to its agent loop outputs. Written for verl 0.9.
 
-One row per branch, not per turn: `prompts` padded on the left, `responses` on the right. A group is
-a `uid`, and may be of any size: a placeholder would be in verl's baseline, so none is written.
-Every row counts in that baseline: a trajectory of two branches counts twice
-(`branches="longest"` gives one row for each).
+There is one row per branch, not per turn: `prompts` are padded on the left, `responses` on the
+right. A group is a `uid` and may have any size. No placeholders are written, because verl would
+count them in its baseline. Every row counts in that baseline, so a trajectory with two branches
+counts twice, unless `branches="longest"` keeps one row per trajectory.
 """
 
 from array import array
@@ -49,18 +49,18 @@ _TRAINER = "verl"
 
 
 class VerlBatch(Struct, frozen=True):
-    """Rows as arrays, under verl's names. `data_proto` makes the real thing of them."""
+    """Rows as arrays, under verl's names. `data_proto` makes a `DataProto` of them."""
 
     tensors: "Arrays"
     """`prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`,
-    `rollout_log_probs`, `rm_scores`."""
+    `rollout_log_probs`, `rm_scores`, and `routed_experts` if they were given."""
     non_tensors: "Arrays"
-    """`uid`, `__num_turns__`, `min_global_steps`, `max_global_steps`, and our provenance."""
+    """`uid`, `__num_turns__`, `min_global_steps`, `max_global_steps`, and the provenance."""
     left_out: int = 0
-    """Branches that `branches="longest"` left out."""
+    """The number of branches that `branches="longest"` left out."""
 
     def data_proto(self) -> Any:
-        """A `verl.DataProto`; the memory is shared."""
+        """Returns a `verl.DataProto` that shares the memory of the arrays."""
         with needed_by("data_proto"):
             import torch
             from verl import DataProto
@@ -84,12 +84,13 @@ def to_verl(
     experts: "Experts | None" = None,
     layers: int | None = None,
 ) -> VerlBatch:
-    """Lengths: what verl pads to; None: the longest there is. A longer sample is refused, not cut.
+    """Returns the samples as arrays, one row per branch.
 
-    `versions` are the run's (`load_versions`): they give the steps of `min_global_steps` and
-    `max_global_steps`.
-    `experts` (`load_experts`) are written as `routed_experts`; `layers`: of the model, where its
-    engine did not say it.
+    `prompt_length` and `response_length` are the lengths to which verl pads; None means the length
+    of the longest sample. A longer sample is refused, not cut. `versions` are the run's
+    (`load_versions`); they give the steps of `min_global_steps` and `max_global_steps`. `experts`
+    (`load_experts`) are written as `routed_experts`. `layers` is the model's number of layers,
+    needed if its engine did not report it.
     """
     missing = chosen(MissingReward, "missing_reward", missing_reward)
     kept = None if branches is None else chosen(Branches, "branches", branches)
@@ -184,7 +185,7 @@ def _tensors(
 
 
 def _placed(experts: "Sequence[Rows]", starts: Sequence[int], *, wide: int, long: int) -> "Rows":
-    """At their tokens; padding, and the last token, have zeros, as verl has them."""
+    """Places routed experts at their tokens. Padding and the last token have zeros, as in verl."""
     import numpy as np
 
     placed = np.zeros((len(experts), wide + long, *experts[0].shape[1:]), dtype=np.int16)
@@ -212,9 +213,9 @@ def _non_tensors(rows: Sequence[Sample], known: Mapping[str, int]) -> "Arrays":
 
 
 def from_verl(batch: Any) -> list[Sample]:
-    """What `to_verl` made them of; `batch` is its result, or a `DataProto` of it.
+    """Returns the samples that `to_verl` converted. `batch` is its result, or a `DataProto` of it.
 
-    Rewards are float32 there, and come back as such.
+    Rewards come back in the precision of float32.
     """
     wants = "from_verl wants what to_verl gives, or a DataProto of it"
     if isinstance(batch, VerlBatch):
@@ -245,8 +246,9 @@ def _read(tensors: "Mapping[str, Any]", others: Mapping[str, Any]) -> Iterator[S
 def to_agent_loop_output(
     sample: Sample, *, versions: Sequence[WeightVersion] = ()
 ) -> dict[str, object]:
-    """The fields of verl's `AgentLoopOutput`, but for `metrics`, which are its own. A reward of
-    None is refused: one of them takes the rewards of its whole batch away in verl."""
+    """Returns the fields of verl's `AgentLoopOutput`, except `metrics`, which verl fills in itself.
+    A reward of None raises `NotTrainable`, because verl would ignore the rewards of the whole
+    batch."""
     check_sample("to_agent_loop_output", sample)
     if sample.reward is None:
         raise NotTrainable(
@@ -257,7 +259,7 @@ def to_agent_loop_output(
 
 
 def agent_loop_fields(sample: Sample, versions: Sequence[WeightVersion] = ()) -> dict[str, object]:
-    """The same of a sample that verl is to score, too: its reward is None."""
+    """Returns the same fields, but accepts a sample without a reward, which verl then scores."""
     start = response_start(sample)
     if sample.reward is not None:
         narrowed(sample.reward, sample, trainer=_TRAINER)

@@ -12,10 +12,11 @@ with needed_by("DeliveryDataset", extra="local"):
 
 
 class DeliveryDataset(IterableDataset[Any]):
-    """Every item is one step's batch, as `convert` makes it (`holdfast.convert.to_verl`, say).
+    """An iterable whose items are the batches of steps, converted by `convert`, for example
+    `holdfast.convert.to_verl`.
 
-    For a `DataLoader` with `batch_size=None` and `num_workers=0`: batches are made by the ledger,
-    and a second process would be a second consumer. `step` is that of the last item.
+    Read it with a `DataLoader` that has `batch_size=None` and `num_workers=0`: the ledger makes the
+    batches, and a second process would be a second consumer. `step` is the step of the last item.
     """
 
     def __init__(

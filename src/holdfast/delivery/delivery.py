@@ -1,9 +1,10 @@
-"""`Delivery`: the groups of a run, step by step, for a training loop of one's own.
+"""`Delivery` gives the groups of a run, step by step, to a user's training loop.
 
-Exactly once (I6): a batch is reserved for its step, and stays so until a checkpoint that holds the
-step is committed. A loop that was killed names the step of the checkpoint that it restored, and
-gets exactly what that does not hold, the same batches for the same steps. A loop that takes groups
-before it knows their step names, too, which of them the checkpoint holds.
+Each group is delivered exactly once (I6). A batch is reserved for its step until a checkpoint that
+holds the step is committed. After a kill, the loop names the step of the checkpoint that it
+restored. It then receives exactly the groups that the checkpoint does not hold, in the same batches
+for the same steps. A loop that takes groups before it knows their steps also names the groups that
+the checkpoint holds.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ LEASE = "the lease of a Delivery"
 
 
 class DeliveredBatch(Struct, frozen=True):
-    """The groups of one step: their valid members, as they were sampled."""
+    """The groups of one step, with their valid members as they were sampled."""
 
     step: int
     groups: tuple[TrainingGroup, ...]
 
     @property
     def samples(self) -> list[Sample]:
-        """All of them, for `holdfast.convert`."""
+        """The samples of all groups, for `holdfast.convert`."""
         return [
             sample
             for group in self.groups
@@ -53,7 +54,7 @@ class DeliveredBatch(Struct, frozen=True):
 
 
 class Delivery:
-    """The groups of a run, `groups` for each step, in the order in which they were settled.
+    """Delivers the groups of a run, `groups` for each step, in the order in which they settled.
 
         with holdfast.Delivery("holdfast.db", "first", groups=8, checkpoint=restored) as delivery:
             for step, batch in delivery:
@@ -61,10 +62,10 @@ class Delivery:
                 save(step)
                 delivery.commit(step)
 
-    Or `async with`, `async for` and `await delivery.commit_async(step)`. One process at a time
-    consumes a run under a name; another one is refused while it lives. The iteration ends when the
-    run is over and everything was delivered; until then, it waits for rollouts, and logs it where
-    nobody works on the run (`holdfast.delivery`).
+    In asynchronous code, use `async with`, `async for` and `await delivery.commit_async(step)`.
+    Only one process at a time can consume a run under a name; a second process is refused while the
+    first one lives. The iteration ends when the run is over and every group was delivered. Until
+    then it waits for rollouts, and logs a warning (`holdfast.delivery`) if nobody works on the run.
     """
 
     @checks_arguments(own="journal run groups checkpoint trained wait")
@@ -80,12 +81,12 @@ class Delivery:
         consumer: str = TRAINER,
         lease_seconds: float = LEASE_SECONDS,
     ):
-        """`checkpoint`: the step that the restored checkpoint holds; None: training begins, or goes
-        on after the last step that was committed. `trained`, for loops that `take`: the groups that
-        the checkpoint holds, at least those that were to be committed with it; a kill may have come
-        before. `wait`: seconds that a batch is waited for, after which `DeliveryTimeout` is raised;
-        None: no end. A journal of the caller's stays open, and is used from the loop that it was
-        opened in (`async with`)."""
+        """`checkpoint` is the step of the restored checkpoint. With None, training begins, or
+        continues after the last committed step. `trained`, for loops that call `take`, names the
+        groups that the checkpoint holds, at least those that were to be committed with it, since a
+        kill may have prevented the commit. `wait` limits the seconds to wait for a batch, after
+        which `DeliveryTimeout` is raised; None means no limit. A `Journal` that the caller passes
+        is not closed, and is used only in the loop that opened it (`async with`)."""
         check_journal(journal)
         check_whole("groups", groups, least=1)
         if wait is not None:
@@ -113,11 +114,11 @@ class Delivery:
         self._stack = AsyncExitStack()
         self._next = 0
         self._asking = asyncio.Lock()
-        """Held while someone gets the next step, so that each step is given once."""
+        """Held while a caller gets the next step, so that each step is given once."""
         self._names_steps = trained is not None
-        """It takes groups, and says later which step they are in."""
+        """Whether the loop takes groups and names their step later."""
         self._taken: set[str] = set()
-        """Groups that it took, and that are in no step yet."""
+        """The tasks of groups that were taken and that no commit has named yet."""
         self._has_ended = False
 
     # --- for loops that are not asynchronous
@@ -146,22 +147,22 @@ class Delivery:
             yield batch.step, batch
 
     def commit(self, step: int, *, groups: Iterable[str | TrainingGroup] | None = None) -> None:
-        """A checkpoint that holds everything up to `step` is safe on disk. `groups` (or their
-        tasks) are those of `take` that were trained since the last one."""
+        """Records that a checkpoint with everything up to `step` is safe on disk. `groups` (or
+        their tasks) are the groups from `take` that were trained since the last commit."""
         self._in_thread().call(self.commit_async(step, groups=groups))
 
     def take(self, groups: int) -> tuple[TrainingGroup, ...]:
-        """Groups whose step is not known yet, for loops that mix them; `commit` names it. A group
-        that is split over two steps is committed with the later one."""
+        """Returns `groups` groups whose step is not known yet, for loops that mix groups. `commit`
+        names the step later. Commit a group that is split over two steps with the later step."""
         return self._in_thread().call(self.take_async(groups))
 
     def dismiss(self, groups: Iterable[str | TrainingGroup], *, reason: str) -> None:
-        """Groups (or their tasks) that will not be trained: too old, say. The ledger keeps the
-        reason."""
+        """Marks groups (or their tasks) as never to be trained, for example because they are too
+        old. The ledger keeps the reason."""
         self._in_thread().call(self.dismiss_async(groups, reason=reason))
 
     def ledger(self) -> list[LedgerEntry]:
-        """What became of each group."""
+        """Returns what became of each group."""
         return self._in_thread().call(self.ledger_async())
 
     def _in_thread(self) -> LoopThread:
@@ -183,8 +184,8 @@ class Delivery:
             yield batch.step, batch
 
     async def next_async(self) -> DeliveredBatch | None:
-        """The batch of the next step; None at the end of the run. A caller who asks before the last
-        commit, or while another asks, gets the step after it."""
+        """Returns the batch of the next step, or None at the end of the run. Each call gives a new
+        step, even before the last step is committed or while another call waits."""
         async with self._asking:
             return await self._next_batch()
 
@@ -219,8 +220,9 @@ class Delivery:
         crashpoint.reach("delivery.committed")
 
     def _checked(self, step: int) -> int:
-        """A commit of a step that nobody was given would skip what lies between. Loops that `take`
-        name their steps themselves. Whole numbers of other libraries are taken as such."""
+        """Returns `step` as an int; integers of other libraries are converted. Raises `UsageError`
+        for a step that was not handed out, because its commit would skip the steps before it. Loops
+        that call `take` may name any step."""
         number = operator.index(step) if hasattr(step, "__index__") else step
         if isinstance(step, bool) or not isinstance(number, int):
             raise UsageError(
@@ -279,7 +281,8 @@ class Delivery:
     # --- opening and closing
 
     async def _refuse_training(self, journal: Journal, run: Run) -> None:
-        """Refuses the ledger of a training of ours, which only that training may write."""
+        """Raises `UsageError` for the ledger of `holdfast train`, which only that training may
+        write."""
         if self._name != TRAINER or run.spec.model != TRAINED_MODEL:
             return
         if await is_training(journal, run):
@@ -308,7 +311,8 @@ class Delivery:
             self._stack = stack.pop_all()
 
     def _open_journal(self, stack: AsyncExitStack) -> Journal:
-        """One of the caller's stays open."""
+        """Opens the journal at the given address. A journal that the caller opened stays open
+        afterwards."""
         if not isinstance(self._address, Path | str):
             return self._address
         if not is_server(self._address) and not Path(self._address).is_file():
@@ -318,8 +322,8 @@ class Delivery:
         return journal
 
     async def _restore(self, journal: Journal, consumer: Consumer) -> int:
-        """The ledger is brought to the checkpoint, forward, too, when the kill came between the
-        checkpoint and its commit."""
+        """Brings the ledger to the checkpoint and returns its step. The ledger may also move
+        forward, if the loop was killed between the checkpoint and its commit."""
         committed = consumer.committed or 0
         step = committed if self._checkpoint is None else self._checkpoint
         if self._trained is None and step not in (0, committed):
@@ -329,9 +333,10 @@ class Delivery:
         return step
 
     async def _check_known(self, journal: Journal, consumer: Consumer, step: int) -> None:
-        """Refuses a checkpoint of a step that this run never gave: untrained groups would count as
-        trained. Refuses a restored checkpoint without the names of its groups, if only the
-        checkpoint knows them: trained groups would come again."""
+        """Raises `UsageError` for a checkpoint step that the run never handed out, because
+        untrained groups would count as trained. Also raises it if only the checkpoint knows which
+        groups it holds and `trained` is missing, because trained groups would be delivered
+        again."""
         ledger = await journal.ledger(consumer.run, consumer.name)
         committed = consumer.committed or 0
         taken = [entry for entry in ledger if entry.reason == "taken" and entry.step is None]
@@ -362,7 +367,7 @@ class Delivery:
 
 
 def _task_names(what: str, groups: object) -> list[str]:
-    """Groups as a user names them."""
+    """Returns the task names of groups, which a user gives as groups or as task names."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise UsageError(f"{what} is a list of groups, or of their tasks, not {groups!r:.100}")
     names = [group.task if isinstance(group, TrainingGroup) else group for group in groups]

@@ -1,9 +1,9 @@
 """What a plug-in does with each argument of its framework.
 
-Every argument is in one class. The plug-in follows it; or it refuses it, where following it is not
-possible; or the argument does not change what is sampled, scored or kept, or the framework itself
-acts on it. An argument in no class is one that the framework got later: where it is set, a warning
-names it. All of this happens before anything is sampled.
+Each known argument is in one of three classes. The plug-in follows it, or refuses it because it
+cannot follow it. The third class, irrelevant, has arguments that do not change what is sampled,
+scored or kept, or on which the framework itself acts. An argument in no class was added to the
+framework later: if it is set, a warning names it. These checks happen before anything is sampled.
 """
 
 import warnings
@@ -16,31 +16,31 @@ from holdfast.records.errors import UsageError
 
 
 class Refused(Struct, frozen=True):
-    """Why an argument is refused, and what to do."""
+    """Why an argument is refused, and what the user can do."""
 
     why: str
     unless: tuple[object, ...] = ()
-    """Values beside the default that change nothing."""
+    """Values, besides the default, that change nothing and are accepted."""
 
 
 class ArgumentTable(Struct, frozen=True):
-    """The arguments of one framework, by their classes."""
+    """The arguments of one framework, grouped into classes."""
 
     framework: str
     followed: frozenset[str]
     refused: Mapping[str, Refused]
     irrelevant: frozenset[str]
     spelled: Callable[[str], str] = str
-    """An argument's name, as its user writes it."""
+    """Returns an argument's name as a user writes it."""
 
     @property
     def names(self) -> frozenset[str]:
         return self.followed | self.refused.keys() | self.irrelevant
 
     def check(self, values: Mapping[str, object], defaults: Mapping[str, object]) -> None:
-        """Raises `UsageError` for refused arguments that are set, and warns about set arguments in
+        """Raises `UsageError` for a refused argument that is set, and warns about set arguments in
         no class. `values` has no arguments of other programs. An argument without a default counts
-        as set if it has any value."""
+        as set if it has a value other than None, False, "", [] or {}."""
         for name, refused in self.refused.items():
             value = values.get(name, defaults.get(name))
             if _is_set(value, defaults.get(name)) and value not in refused.unless:
@@ -59,8 +59,8 @@ class ArgumentTable(Struct, frozen=True):
             )
 
     def section(self, config: Any, name: str) -> dict[str, object]:
-        """A part of a nested configuration, by names with dots. What the table has by its name is
-        not taken apart."""
+        """Returns a part of a nested configuration, with dotted names as keys. A mapping that the
+        table knows by its own name is kept whole."""
         value = config
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
@@ -76,10 +76,11 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """Whether it has a value other than None, False, "", [] or {}."""
+    """Returns whether the value differs from the default. Without a true default, an empty value
+    (None, False, "", [] or {}) does not count as set."""
     return bool(value != default and (value or default))
 
 
 def names(text: str) -> frozenset[str]:
-    """Names that are written one after the other."""
+    """Returns the names in a text that separates them by spaces."""
     return frozenset(text.split())

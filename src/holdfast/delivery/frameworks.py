@@ -1,5 +1,8 @@
-"""Which version of a framework is here, and which ones were tested. Imports none of them,
-and little else: a plug-in without its framework is an error at once."""
+"""Checks which version of a framework is installed, and which versions were tested.
+
+The module imports no framework and little else, so that the error for a missing framework comes at
+once.
+"""
 
 import importlib.util
 import warnings
@@ -8,11 +11,12 @@ from holdfast.records.errors import UsageError
 
 
 class FrameworkMissing(UsageError, ImportError):
-    """The framework that a plug-in is for is not installed."""
+    """Raised when the framework of a plug-in is not installed."""
 
 
 def require(package: str, *, tested: str, module: str, remedy: str) -> None:
-    """Raises `FrameworkMissing` in one line; warns where another version than `tested` is here."""
+    """Raises a one-line `FrameworkMissing` if the package is missing. Warns if its version is not
+    the `tested` one."""
     if not _is_here(package):
         raise FrameworkMissing(
             f"{module} needs {package}, which is not installed (tested with {tested}): {remedy}"

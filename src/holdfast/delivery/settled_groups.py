@@ -1,7 +1,7 @@
-"""Waiting for groups of a run to settle: one reader of the journal for all who wait.
+"""Waits for groups of a run to settle, with one reader of the journal for all waiters.
 
-A trainer may wait for hundreds of groups at once, for each on its own. If each wait read the
-journal at each change of it, what they cost together would grow with the square of their number.
+A trainer may wait for hundreds of groups at once, each with its own call. If each call read the
+journal after every change, their total cost would grow with the square of their number.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ at once."""
 _PAUSE = 4
 """The pause between two looks, in units of the duration of a look."""
 _MAX_PAUSE = 0.05
-"""In seconds: a look that a busy event loop held up was not expensive."""
+"""The longest pause in seconds. A look may only seem slow because the event loop was busy."""
 
 
 class SettledGroups:
-    """The settled groups of one run. If `check` raises why rollouts have ended, every wait raises
-    that."""
+    """The settled groups of one run. If the rollouts have ended, `check` raises the reason, and
+    every wait raises that error."""
 
     def __init__(self, journal: Journal, run: Run, *, check: Callable[[], None]):
         self._journal = journal
@@ -33,12 +33,12 @@ class SettledGroups:
         self._watching: asyncio.Task[None] | None = None
 
     async def under_way(self, ordinals: Collection[int]) -> set[int]:
-        """Those of the groups that are not settled yet."""
+        """Returns the ordinals of the groups that are not settled yet."""
         rows = await self._journal.trajectories(self._run, ordinals=ordinals)
         return {row.ordinal for row in rows if not row.settled}
 
     async def wait(self, ordinals: Collection[int]) -> None:
-        """Returns when all of them are settled."""
+        """Waits until all of the groups are settled."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[settled] = ordinals
         try:
@@ -51,7 +51,7 @@ class SettledGroups:
             self._waiting.pop(settled, None)
 
     async def close(self) -> None:
-        """Ends the watch, and every wait with an error."""
+        """Ends the watch. Every wait that is still open raises an error."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})

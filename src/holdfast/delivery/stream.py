@@ -1,8 +1,9 @@
-"""A run that a trainer asks for rollouts, step by step: what plug-ins stand on.
+"""A run that a trainer asks for rollouts, step by step. Plug-ins are built on it.
 
-The trainer says which tasks a step has. They are admitted, rolled out, scored and reserved for the
-step in the ledger. A step that is asked for again is answered from the journal: nothing of it is
-generated twice, and what was under way when the process died goes on from its last durable turn.
+The trainer names the tasks of each step. Holdfast admits these tasks, rolls them out, scores them,
+and reserves their groups for the step in the ledger. If the trainer repeats a step, the answer
+comes from the journal: nothing is generated twice, and trajectories that were unfinished when the
+process died continue from their last durable turn.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ SUPERSEDED = "superseded: the trainer asked for other tasks in this step"
 
 
 class NothingToTrain(HoldfastError):
-    """No member of any group of a step is valid."""
+    """Raised when no group of a step has a valid member."""
 
 
 class StepGroup(Struct, frozen=True):
@@ -61,13 +62,13 @@ class StepGroup(Struct, frozen=True):
 
     task: Task
     samples: tuple[Sample, ...]
-    """Of its valid members, in their order; each may have branches."""
+    """The samples of the valid members, in order. Each member may have several branches."""
     size: int
     experts: Any = msgspec.field(default_factory=dict)
-    """The routed experts of its samples, where the run asks for them (`load_experts`)."""
+    """The routed experts of the samples (`load_experts`), if the run asks for them."""
 
     def filled(self) -> list[Sample]:
-        """With a placeholder for each member that failed."""
+        """Returns the samples, with a placeholder for each member that failed."""
         present = {sample.sample for sample in self.samples}
         missing = [number for number in range(self.size) if number not in present]
         stand_ins = [
@@ -77,9 +78,9 @@ class StepGroup(Struct, frozen=True):
 
 
 Trained = Sequence[tuple[str, int]]
-"""Groups by their task, each with the step that it was trained in."""
+"""Pairs of a group, named by its task, and the step in which it was trained."""
 Connect = Callable[[Journal, Consumer | None], AbstractAsyncContextManager[Connection]]
-"""Makes the policy available: called when the run is open, and before anything is sampled."""
+"""Makes the policy available. It is called once the run is open, before anything is sampled."""
 
 
 def plan_stream(
@@ -95,8 +96,8 @@ def plan_stream(
     group: GroupPolicy | None = None,
     settings: Settings | None = None,
 ) -> RunPlan:
-    """The plan of a run whose tasks the trainer gives later. `model`: what its training is known
-    by, since trainers do not say which weights their engines have."""
+    """Plans a run whose tasks the trainer gives later. `model` is the name under which the training
+    is recorded, because trainers do not say which weights their engines have."""
     plan = plan_run(
         name,
         tasks=(),
@@ -115,7 +116,7 @@ def plan_stream(
 
 
 class RolloutStream:
-    """One run, one consumer. `open`, then `roll_out` for each step, and `close`."""
+    """A run with at most one consumer. Call `open`, then `roll_out` for each step, then `close`."""
 
     def __init__(
         self,
@@ -126,8 +127,8 @@ class RolloutStream:
         consumer: str | None,
         trained: bool = True,
     ):
-        """Without a consumer, steps are not reserved: several processes may share the run, and the
-        trainer keeps its own books. `trained=False` makes it an evaluation."""
+        """Without a `consumer`, steps are not reserved: several processes may share the run, and
+        the trainer itself records what it trained. `trained=False` makes the run an evaluation."""
         self.plan = plan
         self._is_trained = trained
         self._connect = connect
@@ -149,11 +150,15 @@ class RolloutStream:
     # --- opening and closing
 
     async def open(self, done: int | None, *, trained: Trained = (), begins: bool = False) -> None:
-        """`done`: the step that the trainer's checkpoint holds, counted from 1; 0: none; None: the
-        last one that was committed. The ledger is brought to it, forward, too, when a kill came
-        between the checkpoint and its commit. `trained`: of groups that were taken before their
-        step was known, those that the checkpoint holds. `begins`: the trainer goes on from no
-        checkpoint; then a run that has one is another training's, and is left as it is."""
+        """Opens or creates the run, and brings its ledger to the trainer's checkpoint.
+
+        `done` is the last step that the checkpoint holds, counted from 1: 0 means none, and None
+        means the last committed step. The ledger may also move forward, if the trainer was killed
+        between its checkpoint and the commit. `trained` names the groups that were taken before
+        their step was known and that the checkpoint holds. `begins` says that the trainer starts
+        without a checkpoint. If the run was already trained, `open` then raises `UsageError` and
+        leaves the ledger unchanged.
+        """
         if self._is_trained:
             _check_sampling(self.plan.spec.sampling)
         try:
@@ -215,7 +220,8 @@ class RolloutStream:
         return run
 
     async def _check_run(self, run: Run) -> None:
-        """Raises where the run is not what the trainer's plan is."""
+        """Raises `UsageError` if the run is sealed, and `RunChanged` if it differs from the
+        trainer's plan."""
         spec = self.plan.spec
         if (await self.journal.progress(run)).sealed:
             raise UsageError(
@@ -241,7 +247,7 @@ class RolloutStream:
             return run
 
     async def start(self) -> None:
-        """Connects to the policy and begins to roll out. Once; later calls do nothing."""
+        """Connects to the policy and begins to roll out. Later calls do nothing."""
         async with self._starting:
             if self._rolling is not None:
                 return
@@ -254,7 +260,8 @@ class RolloutStream:
             self._stack.push_async_callback(self._end_rollouts, self._rolling)
 
     async def close(self) -> None:
-        """Ends everything and gives the leases back. Open trajectories continue next time."""
+        """Ends the rollouts and releases the leases. Open trajectories continue when the run is
+        opened again."""
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -268,14 +275,14 @@ class RolloutStream:
     # --- steps
 
     async def is_recorded(self, tasks: Sequence[Task]) -> bool:
-        """Whether all of them are settled, so that no policy is needed."""
+        """Returns whether all of the tasks are settled, so that no policy is needed."""
         if any(task.id not in self._ordinals for task in tasks):
             return False
         return not await self._groups.under_way([self._ordinals[task.id] for task in tasks])
 
     async def sampled_by(self, tasks: Sequence[Task]) -> set[str]:
-        """The names of the weights that sampled what is recorded of these tasks, finished or
-        not."""
+        """Returns the names of all weights that sampled recorded turns of these tasks, including
+        unfinished turns."""
         known = [self._ordinals[task.id] for task in tasks if task.id in self._ordinals]
         rows = [row for members in await self._rows(known) for row in members] if known else []
         histories = await asyncio.gather(*(history_of(self.journal, row) for row in rows))
@@ -287,8 +294,8 @@ class RolloutStream:
         return names
 
     async def roll_out(self, step: int | None, tasks: Sequence[Task]) -> list[StepGroup]:
-        """The groups of these tasks, in their order, reserved for `step`; with None (an
-        evaluation), for none."""
+        """Rolls out the tasks and returns their groups in the order of `tasks`. The groups are
+        reserved for `step`, unless it is None (an evaluation)."""
         await self.admit(tasks)
         ordinals = [self._ordinals[task.id] for task in tasks]
         if await self._groups.under_way(ordinals):
@@ -325,7 +332,8 @@ class RolloutStream:
         return await load_experts(self.journal, spec.name, members=members)
 
     async def commit(self, step: int, *, trained: Trained = ()) -> None:
-        """The trainer's checkpoint holds everything up to `step`, and these groups of `take`."""
+        """Records that the trainer's checkpoint holds every step up to `step`, and the taken groups
+        in `trained`."""
         crashpoint.reach("stream.commit")
         steps: dict[int, list[str]] = {}
         for task, at in trained:
@@ -338,7 +346,8 @@ class RolloutStream:
         crashpoint.reach("stream.committed")
 
     async def rewind(self, step: int) -> int:
-        """The trainer went back to a checkpoint: what came after `step` comes again."""
+        """Brings the ledger back to the checkpoint of `step`. Groups of later steps are delivered
+        again."""
         if not step:
             self._check_new()
         returned = await self.journal.rewind(self.consumer, step)
@@ -349,13 +358,14 @@ class RolloutStream:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
     async def dismissals(self, *, since: int) -> Counter[str]:
-        """How many groups, from ordinal `since` on, were dismissed, by reason. A group that waits
-        for a member is not among them."""
+        """Counts the dismissed groups from ordinal `since` on, by reason. A group that waits for a
+        member is not counted."""
         entries = await self.ledger(since=since)
         return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
     async def admit(self, tasks: Sequence[Task]) -> None:
-        """They are rolled out once `start` was called. Repeating it changes nothing."""
+        """Adds the tasks to the run; they are rolled out once `start` was called. Admitting a task
+        twice changes nothing."""
         await self.journal.admit(self.run, tasks)
         # One after the other: who waits finds that another one has read the numbers of its tasks.
         async with self._admitting:
@@ -364,15 +374,15 @@ class RolloutStream:
         crashpoint.reach("stream.admitted")
 
     async def _read_ordinals(self) -> None:
-        """Reads the ordinals of all unknown tasks. A cancelled call may have admitted some of
-        them."""
+        """Reads the ordinals of all tasks that are not known yet, including tasks that a cancelled
+        call admitted."""
         total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
         numbers = range(len(self._ordinals), total)
         tasks = await self.journal.tasks(self.run, ordinals=numbers)
         self._ordinals |= {task.id: n for n, task in zip(numbers, tasks, strict=True)}
 
     def check_alive(self) -> None:
-        """Raises what ended the rollouts, or took the lease."""
+        """Raises the error that ended the rollouts or took the lease, if there is one."""
         if self._renewing is not None:
             self._renewing.check()
         if self._rolling is not None and self._rolling.done():
@@ -382,8 +392,8 @@ class RolloutStream:
     async def _reserve(
         self, step: int, tasks: Sequence[Task], ordinals: Sequence[int]
     ) -> Sequence[tuple[TrajectoryRow, ...]]:
-        """Reserves the settled, kept groups of these tasks for the step. What an earlier process of
-        the trainer reserved for the step under other prompts is dismissed."""
+        """Reserves the settled, kept groups of these tasks for the step. Groups of other tasks,
+        which an earlier process of the trainer reserved for the same step, are dismissed."""
         names = {task.id for task in tasks}
         wanted = len(tasks)
         while wanted:
@@ -409,8 +419,8 @@ class RolloutStream:
     async def nothing_to_train(
         self, which: str, *, tasks: Sequence[Task] | None = None
     ) -> NothingToTrain:
-        """The error for trajectories that all failed, with the last reason, of these tasks where
-        they are named."""
+        """Returns the error for trajectories that all failed, with the last reason. It covers
+        `tasks`, or the whole run if `tasks` is None."""
         ordinals = None if tasks is None else [self._ordinals[task.id] for task in tasks]
         rows = await self.journal.trajectories(self.run, ordinals=ordinals)
         last = next((row for row in reversed(rows) if row.status is Status.FAILED), None)
@@ -424,7 +434,7 @@ class RolloutStream:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    """Raises if no trainer could compute logprobs for this sampling."""
+    """Raises `UsageError` for a sampling whose logprobs no trainer can compute."""
     altered = [f"{name} {getattr(sampling, name)!r:.60}" for name in sampling.altered_by]
     if not sampling.temperature > 0:
         altered.append(f"temperature {sampling.temperature:g}")

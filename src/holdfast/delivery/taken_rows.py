@@ -1,10 +1,10 @@
-"""Rows on their way through an asynchronous trainer: which of them were trained, and in which step.
+"""Tracks rows that an asynchronous trainer has taken: which were trained, and in which step.
 
-TRL takes rows off a queue one by one, leaves out those that are too old, packs the others into
-micro-batches, and forms one micro-batch ahead of the one that it trains. So a row that was taken
-was not trained yet. Micro-batches are trained in the order in which they are formed, and rows are
-in them in the order in which they were taken: what was taken before a row of a micro-batch, and is
-in none, was left out.
+TRL takes rows off a queue one by one, leaves out rows that are too old, packs the others into
+micro-batches, and forms one micro-batch ahead of the one that it trains. So a row that was taken is
+not trained yet. Micro-batches are trained in the order in which they are formed, and their rows are
+in the order in which they were taken. A row was therefore left out if it is in no micro-batch but a
+row that was taken after it is in one.
 """
 
 from collections import deque
@@ -18,14 +18,15 @@ class TakenRow(Struct, frozen=True):
 
     task: str
     number: int
-    """Its place among the rows of its group, which is the same after every restart."""
+    """The row's place in its group, which is the same after every restart."""
 
 
 class TakenRows:
-    """For one thread. A group has ended when each of its rows was trained or left out."""
+    """The rows that one trainer took. A group has ended when each of its rows was trained or left
+    out. Not safe for several threads."""
 
     def __init__(self, split: Mapping[str, Iterable[int]] | None = None):
-        """`split`: of the restored checkpoint."""
+        """`split` is the result of `split()` that the restored checkpoint holds."""
         self._restored = {task: set(rows) for task, rows in (split or {}).items()}
         self._waiting: dict[str, set[int]] = {}
         self._trained: dict[str, set[int]] = {}
@@ -34,15 +35,17 @@ class TakenRows:
         self._ended: list[tuple[str, int]] = []
 
     def take(self, row: TakenRow, *, group: Iterable[int]) -> None:
-        """The trainer took it. `group`: the rows that its group has on the queue."""
+        """Records that the trainer took `row`. `group` lists the numbers of the rows that the row's
+        group has on the queue."""
         if row.task not in self._waiting:
             self._waiting[row.task] = set(group)
             self._trained[row.task] = self._restored.pop(row.task, set())
         self._taken.append(row)
 
     def form(self, rows: Sequence[TakenRow], *, step: int) -> list[str]:
-        """The next micro-batch. Groups (by task) that have ended without one trained row; those
-        with some have ended in `step`, the next one."""
+        """Records the next micro-batch and the rows that were left out before it. Returns the tasks
+        of groups that ended without a trained row. A group that ends here with trained rows ends in
+        `step`, the next step."""
         inside = set(rows)
         self._formed.append(list(rows))
         left_out = []
@@ -55,7 +58,7 @@ class TakenRows:
         return [task for row in left_out for task in self._end(row, step=step)]
 
     def train(self, *, step: int) -> None:
-        """The oldest micro-batch was trained, in this step."""
+        """Records that the oldest micro-batch was trained in `step`."""
         for row in self._formed.popleft():
             self._trained[row.task].add(row.number)
             self._end(row, step=step)
@@ -72,15 +75,16 @@ class TakenRows:
         return []
 
     def ended(self) -> list[tuple[str, int]]:
-        """Groups that were trained to the end, each with its step, in the order of steps."""
+        """Returns the groups that have ended with trained rows, each with its step, in the order of
+        steps."""
         return list(self._ended)
 
     def forget(self, ended: Sequence[tuple[str, int]]) -> None:
-        """The ledger has them."""
+        """Drops ended groups that the ledger has recorded."""
         done = set(ended)
         self._ended = [pair for pair in self._ended if pair not in done]
 
     def split(self) -> dict[str, list[int]]:
-        """The trained rows of groups of which others are not."""
+        """Returns the trained rows of each group that has not ended."""
         restoreds = self._restored | self._trained
         return {task: sorted(rows) for task, rows in restoreds.items() if rows}

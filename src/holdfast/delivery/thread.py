@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for training loops that are not asynchronous."""
+"""An event loop in its own thread, for training loops that are not asynchronous."""
 
 import asyncio
 import atexit
@@ -15,8 +15,9 @@ _at_exit: set[Callable[[], object]] = set()
 
 
 def call_at_exit(function: Callable[[], object]) -> None:
-    """When the process ends, and before the threads of executors do: `atexit` comes after them, and
-    a journal needs one to close. Once, however often it is registered."""
+    """Registers a function to be called when the process ends, before the threads of executors end.
+    `atexit` would be too late, because a journal needs such a thread to close. A function that is
+    registered twice is called once."""
     if function in _at_exit:
         return
     _at_exit.add(function)
@@ -27,7 +28,8 @@ def call_at_exit(function: Callable[[], object]) -> None:
 
 
 class LoopThread:
-    """Runs coroutines while the caller waits. The thread ends with the process."""
+    """Runs coroutines in its own thread while the caller waits. The thread ends with the
+    process."""
 
     def __init__(self, name: str):
         self._loop = asyncio.new_event_loop()
@@ -42,7 +44,8 @@ class LoopThread:
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Its result, or what it raised. An interrupt of the caller (Ctrl-C) cancels it."""
+        """Runs the coroutine and returns its result, or raises its error. An interrupt of the
+        caller (Ctrl-C) cancels the coroutine."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -51,7 +54,7 @@ class LoopThread:
             raise
 
     def post(self, function: Callable[[], object]) -> None:
-        """Calls it in the loop, soon; the caller goes on."""
+        """Schedules the function in the loop and returns at once."""
         self._loop.call_soon_threadsafe(function)
 
     @property
@@ -59,14 +62,14 @@ class LoopThread:
         return self._thread.is_alive()
 
     def close(self, work: Coroutine[Any, Any, None]) -> None:
-        """The last call: whatever it raises, the loop ends."""
+        """Runs a last coroutine, and ends the loop even if the coroutine raises."""
         try:
             self.call(work)
         finally:
             self.stop()
 
     def stop(self) -> None:
-        """Ends the loop. Nothing may be running in it any more."""
+        """Ends the loop. No coroutine may be running in it."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_SECONDS)
@@ -76,7 +79,7 @@ _log = logging.getLogger("holdfast.delivery")
 
 
 class BackgroundTask:
-    """Runs until `end`, which cancels it."""
+    """A coroutine that runs in the background until `end` cancels it."""
 
     def __init__(self, work: Coroutine[Any, Any, None], *, name: str):
         self._name = name
@@ -84,14 +87,13 @@ class BackgroundTask:
         self._is_reported = False
 
     def check(self) -> None:
-        """Raises what has ended it."""
+        """Raises the error that ended the task, if there is one."""
         if self._task.done():
             self._is_reported = True
             self._task.result()
 
     async def end(self) -> None:
-        """Ends the thread. An error that ended it earlier, and that no `check` raised, is
-        logged."""
+        """Cancels the task and waits for it. An earlier error that no `check` raised is logged."""
         self._task.cancel()
         await asyncio.wait({self._task})
         error = None if self._task.cancelled() else self._task.exception()

@@ -1,7 +1,7 @@
-"""What a consumer is told where there is nothing to deliver: who would have to do what, and why.
+"""What a consumer is told while there is nothing to deliver: who has to do what, and why.
 
-A run goes on while somebody works on it. Where nobody does, a consumer would wait for ever: that is
-logged, with the command that goes on, and said again at long intervals; a bound ends the wait.
+A consumer would wait for ever if nobody works on the run. This is logged, with the command that
+continues the run, and repeated at long intervals. A limit ends the wait.
 """
 
 import logging
@@ -18,16 +18,16 @@ from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status
 
 ASK_SECONDS = 5.0
-"""How long the journal is asked for groups at once."""
+"""The longest time, in seconds, for which one request waits for groups."""
 LOOK_SECONDS = 60.0
-"""Between two looks at who works on the run."""
+"""Seconds between two checks of who works on the run."""
 REPEAT_SECONDS = 600.0
-"""Seconds between two lines that say that nobody works on the run."""
+"""Seconds between two log lines which say that nobody works on the run."""
 _log = logging.getLogger("holdfast.delivery")
 
 
 class GroupWait:
-    """One wait for groups, for at most `limit` seconds; None: without a limit."""
+    """One wait for groups, of at most `limit` seconds. None means no limit."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class GroupWait:
         limit: float | None,
         clock: Clock | None = None,
     ):
-        """`address`: the journal's address without secrets; None if unknown."""
+        """`address` is the journal's address without secrets, or None if it is unknown."""
         self._journal = journal
         self._run = run
         self._address = address
@@ -48,13 +48,14 @@ class GroupWait:
 
     @property
     def ask_seconds(self) -> float:
-        """How long to ask the journal next."""
+        """The seconds for which the next request to the journal may wait."""
         if self._limit is None:
             return ASK_SECONDS
         return max(0.0, min(ASK_SECONDS, self._began + self._limit - self._clock.elapsed()))
 
     async def go_on(self) -> None:
-        """After a request that found too little. Raises `DeliveryTimeout` at the limit."""
+        """Decides what to do after a request that found too few groups. Raises `DeliveryTimeout` at
+        the limit, and logs if nobody works on the run."""
         now = self._clock.elapsed()
         if self._limit is not None and now >= self._began + self._limit:
             raise DeliveryTimeout(
@@ -85,7 +86,7 @@ class GroupWait:
 
     @property
     def _how(self) -> str:
-        """The command that would continue the run."""
+        """How the run can be continued: the command, if it is recorded."""
         if self._run.spec.command is None:
             return "start the program again that rolls it out"
         arguments = ["holdfast", "resume", self._run.spec.name]
@@ -94,8 +95,8 @@ class GroupWait:
 
 
 async def log_undelivered(journal: Journal, consumer: Consumer) -> None:
-    """At the end of a run: logs groups that nobody received, because too few of their members are
-    valid."""
+    """Logs, at the end of a run, the groups that were not delivered because they have too few valid
+    members."""
     run = consumer.run
     ledger = await journal.ledger(run, consumer.name)
     short = [entry for entry in ledger if entry.reason == Dismissal.TOO_FEW_VALID]

@@ -1,6 +1,6 @@
-"""A model of transformers as a version of the weights, on its way into the engine.
+"""Writes a model of transformers as a version of the weights for the engine.
 
-The name and the digest of a version are durable before an engine gets it, as everywhere.
+As everywhere, the name and the digest of a version are durable before an engine gets it.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from holdfast.training.run.weights import WeightFolder, choose_name, digest_of, 
 
 
 class ModelWeights(Struct, frozen=True):
-    """The weights of a model as they were when they were read."""
+    """The weights of a model at the time when they were read."""
 
     model: Any
     tensors: dict[str, Any]
@@ -24,8 +24,8 @@ class ModelWeights(Struct, frozen=True):
 
 
 async def read_weights(model: Any, tensors: Mapping[str, Any] | None = None) -> ModelWeights:
-    """The weights of the model as it is now. `tensors`: the trainer's tensors, used instead of the
-    model's."""
+    """Returns the current weights of the model. `tensors` from the trainer replace those of the
+    model with the same names."""
     if hasattr(model, "peft_config"):
         raise UsageError(
             "the trainer's model has an adapter (peft), which cannot be written as a whole model "
@@ -44,7 +44,8 @@ async def name_weights(
     step: int,
     parent: Path,
 ) -> WeightFolder:
-    """As a Hugging Face folder with a name that is durable."""
+    """Writes the weights as a Hugging Face folder, and publishes the version under a durable
+    name."""
     digest = weights.digest
     name = await choose_name(journal, consumer, step, digest)
 

@@ -1,11 +1,12 @@
-"""Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same command.
+"""Evaluations as pytest tests. They run anywhere, can be killed at any moment, and are resumed by
+the same command.
 
-The names below are the whole public API. They are imported when first used, so that a test session
-without evaluations pays almost nothing. Where eval-protocol has a name for the same thing, it is
-that name, whichever of its modules has it.
+The names below are the whole public API. They are imported when they are first used, so that a test
+session without evaluations pays almost nothing. A name that eval-protocol has for the same thing is
+used here too, whichever of its modules defines it.
 
 - `decorator`: `@evaluation_test`: an evaluation, written as a function that judges a row.
-- `definition`: What `@evaluation_test` was told, checked.
+- `definition`: The arguments of `@evaluation_test` and pytest's flags, checked.
 - `data`: Rows from files, lists and functions.
 - `rows`: Rows in the form of eval-protocol, and their conversion to and from records.
 - `running`: One evaluation from its definition to its results.
@@ -13,11 +14,11 @@ that name, whichever of its modules has it.
 - `stats`: Numbers of a run: estimates, intervals, verdicts, comparisons.
 - `report`: A run as one HTML file that needs no server, no network and no other file.
 - `importers`: Results of other libraries.
-- `plugin`: The pytest plugin: flags, one item for each experiment, and what the session tells at
-  its end.
+- `plugin`: The pytest plugin: flags, one item for each experiment, and the summary at the end of
+  the session.
 - `pytest`: `holdfast.evaluation` under the name of eval-protocol's module for its decorator and
   processors.
-- `models`: The models under the name of eval-protocol's module for them.
+- `models`: The models under the name of eval-protocol's module for models.
 - `exceptions`: Errors by the codes of a status, under eval-protocol's names.
 """
 

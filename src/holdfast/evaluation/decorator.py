@@ -1,7 +1,8 @@
 """`@evaluation_test`: an evaluation, written as a function that judges a row.
 
-Everything it says is checked where it stands. The decorated function is a pytest test; called with
-a row it judges that row; and `evaluate` runs the whole evaluation without pytest.
+The arguments are checked where the decorator stands. The decorated function is a pytest test. When
+it is called with a row, it judges that row, and its `evaluate` runs the whole evaluation without
+pytest.
 """
 
 import functools
@@ -58,10 +59,11 @@ def evaluation_test(
     disable_browser_open: bool = False,
     **unknown: object,
 ) -> Callable[[Function], Function]:
-    """The parameters of eval-protocol under their names, and a few of ours (docs/evaluations.md).
+    """Takes the parameters of eval-protocol under their names, and a few more
+    (docs/evaluations.md).
 
-    `logger` is given every row that was judged, beside the journal. `disable_browser_open` is
-    accepted and changes nothing: no browser is ever opened.
+    `logger` receives every row that was judged, in addition to the journal. `disable_browser_open`
+    is accepted and has no effect, because a browser is never opened.
     """
     arguments = dict(locals())
     if inspect.isfunction(bare):
@@ -80,8 +82,8 @@ def evaluation_test(
 
 
 def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[..., object]:
-    """A plain function, as pytest wants its tests, which shows the arguments that pytest is to
-    fill in: those of the user's function but for its rows."""
+    """Returns a plain function, as pytest wants its tests. Its signature has the arguments that
+    pytest fills in: all arguments of the user's function except its rows."""
 
     @functools.wraps(function)
     def test(*given: object, **named: object) -> object:

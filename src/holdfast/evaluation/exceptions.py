@@ -1,7 +1,7 @@
 """Errors by the codes of a status, under eval-protocol's names.
 
-A processor may raise them. Those that eval-protocol retries by default are retried; none is an
-outcome of the policy.
+A processor may raise them. Errors that eval-protocol retries by default are retried. None of them
+is an outcome of the policy.
 """
 
 from typing import ClassVar
@@ -11,7 +11,8 @@ from holdfast.records.errors import Cause, HoldfastError
 
 
 class EvalProtocolError(HoldfastError):
-    """The base class. `status_code` is the code of the same status."""
+    """The base class of these errors. `status_code` is the code of the status with the same
+    meaning."""
 
     status_code: ClassVar[int]
     retryable = False
@@ -99,7 +100,7 @@ class ScoreInvalidError(EvalProtocolError):
 
 
 class ResponseQualityError(_RetryableError):
-    """The reply is not good enough to be scored: it is sampled anew."""
+    """Raised when a reply is not good enough to be scored. The reply is sampled again."""
 
     status_code = 103
 
@@ -120,7 +121,7 @@ STATUS_CODE_TO_EXCEPTION: dict[int, type[EvalProtocolError] | None] = {
 
 
 def exception_for_status_code(code: int, message: str = "") -> EvalProtocolError | None:
-    """None for unknown codes, and for codes that are no errors."""
+    """Returns the error for a status code, or None if the code is unknown or not an error."""
     kind = STATUS_CODE_TO_EXCEPTION.get(int(code))
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""The models under the name of eval-protocol's module: a ported test file has `from
+"""The models under the name of eval-protocol's module, for ported test files with `from
 holdfast.evaluation.models import EvaluationRow`."""
 
 from holdfast.evaluation.rows.names import *  # noqa: F403

@@ -1,8 +1,9 @@
-"""The pytest plugin: flags, one item for each experiment, and what the session tells at its end.
+"""The pytest plugin: flags, one item for each experiment, and the summary at the end of the
+session.
 
-Evaluations are found by the mark that the decorator leaves; a session without any imports nothing
-beyond this module. Under pytest-xdist each item runs in one worker, workers share the journal, and
-what they found travels in pytest's own reports.
+Evaluations are found by the mark that the decorator leaves. A session without evaluations imports
+only this module. Under pytest-xdist each item runs in one worker, the workers share the journal,
+and their outcomes travel in pytest's own reports.
 """
 
 import json
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 MARK = "__holdfast__"
 PARAMETER = "holdfast_variant"
 SETTING = "completion_params"
-"""A pytest parameter by this name is a setting, as in eval-protocol's own tests."""
+"""A pytest parameter with this name is a setting, as in eval-protocol's own tests."""
 ATTACHED = "holdfast_outcome"
-"""Where a report carries an outcome, as JSON: that survives the way from a worker."""
+"""The attribute of a report that holds an outcome, as JSON, which can be sent by a worker."""
 
 _session: "pytest.StashKey[EvaluationSession]" = pytest.StashKey()
 _options: "pytest.StashKey[Options]" = pytest.StashKey()
@@ -49,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
-    """A setting may be parametrized by pytest itself; the test is to take it then."""
+    """Adds the parameter `completion_params` to an evaluation that pytest itself parametrizes by
+    it."""
     definition = getattr(obj, MARK, None)
     marks = [mark for mark in getattr(obj, "pytestmark", []) if mark.name == "parametrize"]
     if definition is None or not any(map(_names_setting, marks)):
@@ -86,7 +88,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """A mistake in a decorator is one line: our own frames say nothing to anyone."""
+    """Shows a mistake in a decorator as one line, because frames of Holdfast would not help the
+    user."""
     report: pytest.CollectReport = yield  # type: ignore[assignment]
     call: pytest.CallInfo[object] | None = getattr(report, "call", None)
     errors = sys.modules.get("holdfast.records.errors")
@@ -98,7 +101,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def _with_place(error: BaseException, collector: pytest.Collector) -> str:
-    """The error, and the last line of the collected file that led to it, unless it names that."""
+    """Returns the error, preceded by the last line of the collected file that led to it. An error
+    that names the file already stays as it is."""
     lines = [
         number
         for frame, number in traceback.walk_tb(error.__traceback__)
@@ -111,7 +115,7 @@ def _with_place(error: BaseException, collector: pytest.Collector) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All modules are imported, and nothing has run."""
+    """Reads the code of all evaluations: all modules are imported now, and no test has run."""
     for item in session.items:
         definition: Definition | None = getattr(getattr(item, "obj", None), MARK, None)
         if definition is not None:
@@ -151,7 +155,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _user_code_of(error: BaseException) -> types.TracebackType | None:
-    """The traceback from the first frame that is neither ours nor a library's on."""
+    """Returns the traceback from the first frame of user code on; None if there is none."""
     from holdfast.records.failure import is_user_code
 
     begins = error.__traceback__
@@ -186,7 +190,8 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
 
 
 def _function(item: pytest.Function) -> str:
-    """As the item is called: one function may be several tests, by heirs and by other names."""
+    """Returns the name under which pytest runs the item, with its class. One function may be
+    several tests, through subclasses or other names."""
     name = item.originalname
     return name if item.cls is None else f"{item.cls.__qualname__}.{name}"
 
@@ -233,10 +238,10 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """pytest's rootdir, from the named files only.
+    """Returns pytest's rootdir, from the named files only.
 
     Without an ini-file, pytest would also use everything that looks like a path, such as a flag's
-    value: with `--holdfast-price FILE` the journal would be elsewhere.
+    value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
     """
     if config.inipath is not None or config.getoption("rootdir", None):
         return config.rootpath
@@ -252,7 +257,8 @@ def _root_of(config: pytest.Config) -> Path:
 
 
 def _notifier(config: pytest.Config) -> Callable[[str], None]:
-    """Past pytest's capture: progress is of no use afterwards."""
+    """Returns a function that prints past pytest's capture, because progress has to be seen while
+    the test runs."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def notify(message: str) -> None:
@@ -321,7 +327,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
 
 
 class _Collector:
-    """Gathers what reports carry, in the process that speaks to the user."""
+    """Gathers the outcomes in pytest's reports, in the process that writes to the terminal."""
 
     def __init__(self, config: pytest.Config):
         self._config = config
@@ -358,7 +364,7 @@ class _Collector:
             terminalreporter.write_line(interrupted)
 
     def _written(self) -> list[str]:
-        """Where the files are that were asked for."""
+        """Returns lines that say where the requested files are."""
         places = [
             (what, self._config.getoption(flags.PREFIX + flag))
             for what, flag in (("pages", "report"), ("rows", "output_dir"))

@@ -1,5 +1,5 @@
-"""`holdfast.evaluation` under the name of eval-protocol's module for its decorator and processors:
-`from holdfast.evaluation.pytest import evaluation_test`."""
+"""`holdfast.evaluation` under the name of eval-protocol's module for its decorator and processors,
+for `from holdfast.evaluation.pytest import evaluation_test`."""
 
 from holdfast import evaluation
 

@@ -1,7 +1,7 @@
-"""Tools for testing what is built on Holdfast, and Holdfast itself.
+"""Tools for testing Holdfast, and code that is built on it.
 
-`FakeEngine` is an inference engine without a model, with faults on demand; `ManualClock` is time
-that a test moves by hand. Importing this package imports none of them.
+`FakeEngine` is an inference engine without a model, with faults on demand. `ManualClock` is time
+that a test moves by hand. Importing this package does not import its modules.
 
 - `fake_engine`: An inference engine without a model, with faults on demand.
 - `crash_points`: Crash points: ending this process with SIGKILL at an exact moment.

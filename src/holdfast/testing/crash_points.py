@@ -1,11 +1,11 @@
 """Crash points: ending this process with SIGKILL at an exact moment.
 
 A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
-Three points are about commits: `before:K` dies when the journal's K-th operation is about to be
-committed, `after:K` when it has just been and no caller knows it, `witnessed:K` when the witness
-knows of it as well. Every record is an operation; so are creating a run, joining, claiming and
-leaving. With such a plan each record is a transaction of its own, so that each boundary can be
-hit. `HOLDFAST_CRASH` carries a plan to a command.
+Three points are about commits. `before:K` dies when the journal's K-th operation is about to be
+committed. `after:K` dies when it was just committed and no caller knows it. `witnessed:K` dies when
+the witness knows it, too. Every record is an operation, and so are creating a run, joining,
+claiming and leaving. With one of these three plans, each record is its own transaction, so that
+each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
 """
 
 import os
@@ -45,7 +45,8 @@ POINTS = _JOURNAL | {
 
 
 def arm(plan: str) -> None:
-    """Arms `plan` for this process. One that can never strike is an error: its test would pass."""
+    """Arms `plan` for this process. A plan that can never strike raises `UsageError`, because its
+    test would pass."""
     point, _, number = plan.rpartition(":")
     if point not in POINTS or not number.isdigit() or int(number) < 1:
         raise UsageError(

@@ -7,10 +7,10 @@ _TURNS = 25
 
 
 class ManualClock:
-    """A `holdfast.clock.Clock`. Sleepers wake in the order in which they are due.
+    """A `holdfast.clock.Clock` that a test moves. Sleepers wake in the order in which they are due.
 
-    Between two of them the others run until they sleep again or wait for something real, so a
-    sleep that is begun during an `advance` also ends in it if it is due.
+    Between two wake-ups, other tasks run until they sleep again or wait for a real event. So a
+    sleep that begins during an `advance` also ends in it, if it is due.
     """
 
     def __init__(self, now: float = 1_700_000_000.0):
@@ -27,7 +27,7 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many are asleep."""
+        """The number of tasks that sleep."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, seconds: float) -> None:

@@ -1,8 +1,8 @@
 """An event loop whose time jumps to the next moment at which something is due.
 
-Hours of sleeping and waiting pass in the time that the computing between them takes, in the order
-in which they would. For code that waits by asyncio alone: threads, sockets and other processes go
-by another clock.
+Hours of sleeping and waiting take only the time of the computing between them, and keep their
+order. It works only for code that waits by asyncio, because threads, sockets and other processes
+use the real clock.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class NothingDue(RuntimeError):
-    """Everything waits, and nothing will ever happen: a deadlock."""
+    """Raised when every task waits and nothing can wake one: a deadlock."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -33,7 +33,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """`loop.time()` is `now`; it begins at 0."""
+    """An event loop whose `loop.time()` is `now`, which begins at 0."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -45,7 +45,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
-    """The result of `main`, and how many virtual seconds it took. `NothingDue` for a deadlock."""
+    """Returns the result of `main`, and how many virtual seconds it took. Raises `NothingDue` for a
+    deadlock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         result = runner.run(main)
         loop = runner.get_loop()

@@ -1,5 +1,5 @@
 """Rows from files, lists and functions.
 
-- `checks`: What is refused of a row, in the words of `holdfast run`.
+- `checks`: Which rows are refused, with the same messages as `holdfast run`.
 - `dataset`: Dataset: the source of an evaluation's rows.
 """

@@ -1,8 +1,9 @@
-"""Checks of a data set's rows: what `holdfast run` refuses, an evaluation refuses, in its words.
+"""Checks the rows of a data set. An evaluation refuses what `holdfast run` refuses, with the same
+messages.
 
-Everything here is asked when a row is read, where its file and line are known: nothing is sampled
-before. A row that was written by an evaluation, or by an export, is more than a record of a data
-set: its `prompt` is a column that it came with.
+Every check happens when a row is read, before anything is sampled, because its file and line are
+known then. A row that an evaluation or an export wrote may have both messages and a `prompt`, which
+is then a column of the data set.
 """
 
 import json
@@ -18,7 +19,7 @@ from holdfast.records.message import as_messages, check_content
 from holdfast.records.task import MAX_SHOWN, PlainRow, check_id, refuse_unfaithful
 
 _WRITTEN = frozenset({"rollout_status", "execution_metadata"})
-"""What rows have that were written after a rollout."""
+"""Fields of rows that were written after a rollout."""
 _WANTED = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -32,11 +33,11 @@ _WANTED = {
     "model_attributes_type": "a JSON object",
     "list_type": "a list",
 }
-"""By pydantic's names of errors."""
+"""What the user should give, by pydantic's name of the error."""
 
 
 def with_messages(fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """The fields of a record, with its prompt as messages."""
+    """Returns the fields of a record, with its prompt as messages."""
     if "prompt" not in fields:
         return fields
     prompt = fields["prompt"]
@@ -52,7 +53,7 @@ def with_messages(fields: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def own_id(fields: Mapping[str, Any], where: str) -> str | None:
-    """The id in the record; None without one."""
+    """Returns the id in the record, or None."""
     name = fields.get("id")
     if name is None:
         return None
@@ -63,8 +64,8 @@ def own_id(fields: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_faithful(record: object, where: str) -> None:
-    """Refuses NaN and sets, because another process would read something else. Data from JSON or
-    tables has none."""
+    """Refuses NaN and sets, because another process would read something else. Records from JSON or
+    tables are not checked, since they cannot hold such values."""
     if isinstance(record, EvaluationRow):
         refuse_unfaithful(
             {"ground_truth": record.ground_truth, **(record.model_extra or {})}, where=where
@@ -74,7 +75,7 @@ def check_faithful(record: object, where: str) -> None:
 
 
 def check_messages(row: EvaluationRow, where: str) -> None:
-    """Roles that there are; contents where they have to be."""
+    """Raises `UsageError` for unknown roles and for missing or invalid contents."""
     for at, message in enumerate(row.messages):
         place = f"{where}: messages[{at}]"
         if message.role not in ROLES:
@@ -85,7 +86,7 @@ def check_messages(row: EvaluationRow, where: str) -> None:
 
 
 def explain(error: ValidationError, fields: Mapping[str, Any], where: str) -> UsageError:
-    """The first thing that is wrong with a row, as `holdfast run` says it."""
+    """Returns the first error of a row as a `UsageError`, in the words of `holdfast run`."""
     first = error.errors()[0]
     place = first["loc"]
     if place and place[0] == "messages":
@@ -102,7 +103,7 @@ def explain(error: ValidationError, fields: Mapping[str, Any], where: str) -> Us
 
 
 def _path(place: Sequence[str | int]) -> str:
-    """`messages[0].content`"""
+    """Returns a place as text, for example `messages[0].content`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
 
 

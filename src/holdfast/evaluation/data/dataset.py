@@ -1,7 +1,7 @@
 """Dataset: the source of an evaluation's rows.
 
-Whatever tasks are read from (`holdfast.tasks`), in eval-protocol's forms and in plain ones. Every
-row gets an id that is the same each time and unique: equal rows get ids by their order.
+It reads every source of tasks (`holdfast.tasks`), in eval-protocol's forms and in plain ones. Every
+row gets a unique id that is the same each time it is read. Equal rows get ids by their order.
 """
 
 import inspect
@@ -51,26 +51,26 @@ _FIELDS = frozenset({*EvaluationRow.model_fields, "prompt"})
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set. Each `rows` reads it anew, so callers may change the rows."""
+    """One data set. Each call of `rows` reads it again, so callers may change the rows."""
 
     sources: tuple[Source, ...]
     adapter: Adapter | None = None
     preprocess: Preprocess | None = None
     only: frozenset[str] | None = None
-    """The ids of the selected rows; None: all."""
+    """The ids of the selected rows; None selects all rows."""
     limit: int | None = None
-    """At most so many records, from the first on."""
+    """The largest number of records to read, from the first one on."""
     beside: Path | None = None
-    """A second folder for relative paths."""
+    """A second folder in which relative paths are looked up."""
 
     @property
     def name(self) -> str:
-        """The names of its files, joined with +; "" if there are none."""
+        """The names of the files, joined with +, or "" without files."""
         paths = [path for path in self.sources if isinstance(path, str | Path)]
         return "+".join(Path(path).stem for path in paths)
 
     async def rows(self) -> list[EvaluationRow]:
-        """All rows, with their ids. Raises `UsageError` if there are none."""
+        """Returns all rows, with their ids. Raises `UsageError` if there are none."""
         rows = assign_ids(await self._adapt(await self._records()))
         if self.only is not None:
             rows = [row for row in rows if row.input_metadata.row_id in self.only]
@@ -119,7 +119,8 @@ class Dataset:
         return await open_source(self._path(source), hint=hint)
 
     def _path(self, source: str | Path) -> str | Path:
-        """Of a file, also beside the test; other references as they are."""
+        """Returns the source's path. A relative file that does not exist is looked for beside the
+        test; other references stay as they are."""
         file, _, name = str(source).partition(".py:")
         path = Path(f"{file}.py" if name else source).expanduser()
         is_elsewhere = str(source).startswith(("http://", "https://", "hf:"))
@@ -148,11 +149,11 @@ def datasets_of(
     combine_datasets: bool = True,
     beside: Path | None = None,
 ) -> list[Dataset]:
-    """The data sets of an evaluation: each is an experiment of its own.
+    """Returns the data sets of an evaluation. Each data set is its own experiment.
 
-    Several `input_dataset`s are one, unless `combine_datasets` is off; each list of rows, or of
-    conversations, is one. Raises `UsageError` if not exactly one kind of input is there, or if a
-    function cannot be called with rows.
+    Several `input_dataset`s form one data set, unless `combine_datasets` is off. Each list of rows,
+    or of conversations, is one data set. Raises `UsageError` unless exactly one kind of input is
+    given, or if a function cannot be called with rows.
     """
     if dataset_adapter is not None:
         check_callable("dataset_adapter", dataset_adapter, "the list of records")
@@ -207,7 +208,7 @@ def _as_list(value: object) -> Sequence[object] | None:
 
 
 def _is_source(value: object) -> bool:
-    """Whether the value is a source of many rows."""
+    """Returns whether the value is a source of many rows."""
     return (
         isinstance(value, str | Path)
         or callable(value)
@@ -216,7 +217,8 @@ def _is_source(value: object) -> bool:
 
 
 def _conversation_sets(value: object) -> list[object]:
-    """Conversations by data set: one conversation, a list of them, or a list of lists."""
+    """Returns conversations by data set. `value` is one conversation, a list of them, or a list of
+    lists."""
     items = _as_list(value)
     if not items:
         raise UsageError("input_messages wants conversations: lists of messages")
@@ -226,7 +228,8 @@ def _conversation_sets(value: object) -> list[object]:
 
 
 def _is_row(value: object) -> bool:
-    """Whether the mapping is one row: those of `datasets` with several splits hold tables."""
+    """Returns whether the mapping is one row. A mapping of `datasets` with several splits holds
+    tables instead."""
     return isinstance(value, Mapping) and not any(
         hasattr(part, "column_names") for part in value.values()
     )
@@ -237,8 +240,8 @@ def _reusable(source: Source) -> Source:
 
 
 class _ReusableIterator:
-    """A generator that can be read again. Its error is kept like its items: without it, later
-    readers would take the items before the error for all."""
+    """A generator that can be read again. Its error is kept like its items: otherwise, later
+    readers would take the items before the error for the whole data set."""
 
     def __init__(self, source: "Iterator[object] | AsyncIterator[object]"):
         self._source = source
@@ -275,7 +278,7 @@ async def _maybe_await(value: Any) -> Any:
 
 
 def check_callable(argument: str, function: object, *given: str) -> None:
-    """Raises `UsageError` if the function cannot be called with the `given` number of values."""
+    """Raises `UsageError` if the function cannot be called with these positional arguments."""
     if not callable(function):
         raise UsageError(f"{argument} wants a function, not {function!r:.100}")
     try:
@@ -292,7 +295,8 @@ def check_callable(argument: str, function: object, *given: str) -> None:
 
 
 def returned_rows(returned: object, argument: str, function: object) -> Iterable[object]:
-    """The rows that the function returned. Raises `UsageError` if these are no rows."""
+    """Returns the rows that the function returned. Raises `UsageError` if the value is not a list
+    of rows."""
     is_one = isinstance(returned, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
     if is_one or not isinstance(returned, Iterable):
         raise UsageError(
@@ -310,8 +314,8 @@ def _to_rows(records: Iterable[object]) -> list[EvaluationRow]:
 
 
 def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
-    """A new row from a row, a record, a task, a dict, a model, a prompt or a conversation. Raises
-    `UsageError`, which names `where`."""
+    """Makes a new row from a row, a record, a task, a dict, a model, a prompt or a conversation.
+    Raises `UsageError`, which names `where`."""
     if isinstance(record, EvaluationRow):
         check_messages(record, where)
         check_faithful(record, where)
@@ -332,7 +336,7 @@ def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
 
 
 def default_dataset_adapter(rows: list[dict[str, Any]]) -> list[EvaluationRow]:
-    """Each dict is a row already."""
+    """Reads each dict as a row."""
     return _to_rows(rows)
 
 
@@ -357,14 +361,14 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
 
 
 def _plain_message(message: object) -> object:
-    """Other libraries' message classes as dicts: they have the same fields."""
+    """Returns a message of another library's class, which has the same fields, as a dict."""
     if isinstance(message, BaseModel) and not isinstance(message, Message):
         return message.model_dump(mode="json", exclude_unset=True)
     return message
 
 
 def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """Sets every row's id. Where an id stands twice, the later rows get a number behind it."""
+    """Sets every row's id. If an id occurs twice, the later rows get a number appended to it."""
     seen: Counter[str] = Counter()
     listed = list(rows)
     taken = {row.input_metadata.row_id for row in listed}
@@ -388,7 +392,8 @@ def _free_id(name: str, number: int, taken: set[str | None]) -> str:
 
 
 def from_columns(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a row. Of a row that no export wrote into columns, as they are."""
+    """Returns the fields of a row that an export wrote into columns. Other rows stay as they
+    are."""
     if not isinstance(fields.get("input_metadata"), str):
         return fields
     whole = {
@@ -418,7 +423,7 @@ def _with_others(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """The value of a JSON text; a text that is no JSON stays text."""
+    """Returns the value of a JSON text. A text that is not JSON stays text."""
     if not isinstance(value, str):
         return value
     try:

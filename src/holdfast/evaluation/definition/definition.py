@@ -1,8 +1,8 @@
-"""Definition: what `@evaluation_test` says, read and checked where it stands.
+"""Definition: what `@evaluation_test` says, read and checked where the decorator stands.
 
-A value: nothing is opened, loaded or asked for here. A *variant* is one choice of data set,
-setting and keyword arguments; each variant is an experiment of its own, except that the settings of
-a groupwise evaluation are members of one group, and so of one experiment.
+A definition is a plain value: making it opens and loads nothing. A *variant* is one choice of data
+set, setting and keyword arguments. Each variant is its own experiment. In a groupwise evaluation,
+all settings are members of one group, and so belong to one experiment.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ class Mode(StrEnum):
     POINTWISE = "pointwise"
     """The function judges one row."""
     GROUPWISE = "groupwise"
-    """It judges all that became of one row: every sample, in every setting."""
+    """The function judges every sample of one row, in every setting, at once."""
     ALL = "all"
-    """It judges the whole data set at once."""
+    """The function judges the whole data set at once."""
 
     @property
     def argument(self) -> str:
@@ -41,7 +41,7 @@ class Mode(StrEnum):
 
 
 class Definition(Struct, frozen=True, dict=True):
-    """Everything that one decorator declares."""
+    """The arguments of one decorator, and its function."""
 
     function: Callable[..., Any]
     mode: Mode
@@ -60,13 +60,14 @@ class Definition(Struct, frozen=True, dict=True):
     scorer_tries: int = 1
     retrying: Retrying = Retrying()
     policy: tuple[str, ...] | None = None
-    """The addresses of the replicas."""
+    """The addresses of the engine's replicas."""
     logger: DatasetLogger | None = None
-    """Given every row that was judged."""
+    """Receives every row that was judged."""
 
     @functools.cached_property
     def rollout(self) -> tuple[str, Code]:
-        """The fingerprint of the code that makes the rollouts, and what it covers."""
+        """The fingerprint of the code that makes the rollouts, and the code that the fingerprint
+        covers."""
         return fingerprinted(self.processor)
 
     @functools.cached_property
@@ -77,19 +78,20 @@ class Definition(Struct, frozen=True, dict=True):
         return parts.digests
 
     def read_code(self) -> None:
-        """Reads both once all modules are imported, and before anything runs: what code changes
-        later, such as a cache, makes no other evaluation of it."""
+        """Computes both fingerprints after all modules are imported and before any code runs. So a
+        value that code changes later, such as a cache, does not change the evaluation's
+        identity."""
         _ = self.rollout, self.scorer_parts
 
     @property
     def name(self) -> str:
-        """`module.Class.function`, without what a local scope adds."""
+        """`module.Class.function`, without the names of enclosing functions."""
         qualified = self.function.__qualname__.rpartition("<locals>.")[2]
         return f"{self.function.__module__}.{qualified}"
 
     @property
     def arguments(self) -> tuple[inspect.Parameter, ...]:
-        """The function's arguments beside its rows: fixtures, parameters, `self`."""
+        """The function's arguments besides its rows: fixtures, parameters, `self`."""
         keywords_ = {name for keywords in self.keywords for name in keywords}
         return tuple(
             parameter
@@ -99,18 +101,18 @@ class Definition(Struct, frozen=True, dict=True):
 
 
 class Variant(Struct, frozen=True):
-    """One experiment: what is evaluated, not how the run works."""
+    """One experiment: its data and settings. How the run works is not part of it."""
 
     id: str
-    """"" where there is only one."""
+    """The variant's name, or "" for the only variant."""
     dataset: Dataset
     settings: tuple[Setting, ...]
-    """Several in groupwise mode only."""
+    """The settings. Only groupwise mode has several."""
     keywords: Mapping[str, object]
 
 
 def variants_of(definition: Definition, options: Options | None = None) -> list[Variant]:
-    """All experiments of the definition, as the session's options change it."""
+    """Returns all experiments of the definition, after the changes by the session's options."""
     options = options or Options()
     sets = tuple(options.completion_params or definition.completion_params) or (None,)
     settings = [setting_of(params, options.overrides) for params in sets]
@@ -168,7 +170,7 @@ def _labels(datasets: Sequence[Dataset]) -> list[str]:
 
 
 def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
-    """The variant under completion params that pytest itself parametrizes."""
+    """Returns the variant with completion params that pytest itself parametrizes."""
     return structs.replace(variant, settings=(setting_of(params, options.overrides),))
 
 
@@ -183,9 +185,10 @@ def scorer_fingerprint(
     judges: Sequence[str] = (),
     tasks: str = "",
 ) -> tuple[str, Code]:
-    """`name@digest`, and what it stands for. Its decorators, and other evaluations, are no part of
-    it. `arguments` are the values of its parameters beside the variant's own, and `self`; `judges`
-    are the identities of those that it is handed; `tasks` is the digest of all rows."""
+    """Returns `name@digest`, and the code that the digest stands for. Decorators and other
+    evaluations are not part of it. `arguments` are `self` and the values of the function's
+    parameters, except the variant's own keywords. `judges` are the identities of the judges that
+    the function is given, and `tasks` is the digest of all rows."""
     values = dict(arguments or {})
     instance = values.pop("self", None)
     with noting(definition.function) as parts:

@@ -1,9 +1,10 @@
 """The flags of the pytest plugin.
 
-Each is there as `--holdfast-…`, and as `--ep-…` where eval-protocol has it. Where its own plugin is
-installed, that registers the `--ep-…` flags, and their values are read from there: a flag means the
-same for our evaluations, whoever registered it. Values that make no sense are refused by the name
-of their flag. Imports nothing that takes time: sessions without evaluations pay for this module.
+Each flag is called `--holdfast-…`, and also `--ep-…` if eval-protocol has it. If eval-protocol's
+own plugin is installed, it registers the `--ep-…` flags, and their values are read from there. So a
+flag has the same meaning for evaluations of Holdfast, whichever plugin registered it. An invalid
+value is refused with the name of its flag. The module imports nothing slow, because sessions
+without evaluations import it, too.
 """
 
 import json
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
 PREFIX = "holdfast_"
-"""Of the names under which pytest keeps the values."""
+"""The prefix of the names under which pytest keeps the values."""
 FAILS = options.FAIL_ON_PERMANENT_FAILURE._replace(default=None)
 _FAILS_DEST = PREFIX + FAILS.dest
 _OURS = {
@@ -39,12 +40,13 @@ _OURS = {
 }
 """Flags that eval-protocol does not have."""
 _EVAL_PROTOCOL_NAMES = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
-"""Flags that have another name there."""
+"""Flags that have another name in eval-protocol."""
 _FAIL_ON_MAX_RETRY, _NO_UPLOAD = "--ep-fail-on-max-retry", "--ep-no-upload"
 
 
 def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None) -> None:
-    """Adds all flags; `with_eval_protocol`: also those of eval-protocol."""
+    """Adds all flags. `with_eval_protocol` adds eval-protocol's flags, too; None adds them if
+    eval-protocol is not installed."""
     if with_eval_protocol is None:
         with_eval_protocol = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
@@ -89,11 +91,12 @@ def _eval_protocol_flag(option: Option) -> str:
 
 
 def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Reads the `--ep-…` flags that eval-protocol's plugin has parsed into our own `values`; a
-    `--holdfast-…` flag goes before its twin. `words` are those of the command line.
+    """Reads the `--ep-…` flags that eval-protocol's plugin has parsed into Holdfast's `values`. A
+    `--holdfast-…` flag takes precedence over the `--ep-…` flag. `arguments` are the words of the
+    command line.
 
-    Returns the names of our flags that got a value, and what is wrong with the others: a value
-    that makes no sense, or a flag that means nothing here.
+    Returns the names of the flags that got a value, and messages about the other flags: an invalid
+    value, or a flag that Holdfast does not have.
     """
     taken, wrong = set(), []
     known = {_FAIL_ON_MAX_RETRY, _NO_UPLOAD, f"--ep-{FAILS.name}"}
@@ -117,7 +120,7 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
 
 
 def _is_given(value: object) -> bool:
-    """0 and an empty text are values."""
+    """Returns whether a flag was given. 0 and an empty text count as given."""
     return value is not None and value is not False and value != []
 
 
@@ -135,7 +138,7 @@ def _read(option: Option, value: Any) -> Any:
 
 
 def _rows(text: str) -> int:
-    """-1 stands for all."""
+    """Reads a number of rows; -1 stands for "all"."""
     return -1 if text.strip().lower() == "all" else Whole(0)(text)
 
 
@@ -158,7 +161,8 @@ def _file(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    """Checked before hours of rollouts, not after them. Nothing is made yet."""
+    """Checks before the rollouts, rather than hours later, that a folder can be written to. Does
+    not create the folder."""
     path = Path(text).absolute()
     near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():

@@ -1,4 +1,5 @@
-"""Options of a session that hold for all of its evaluations. None: each evaluation decides."""
+"""Options of a session that hold for all of its evaluations. For an option that is None, each
+evaluation decides."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +11,10 @@ from holdfast.records.errors import UsageError
 
 
 class Options(Struct, frozen=True):
-    """What the command line, or environment variables, set for all evaluations."""
+    """Values that the command line or the caller sets for all evaluations."""
 
     max_rows: int | None = None
-    """-1: all."""
+    """The number of rows; -1 means all."""
     num_runs: int | None = None
     jsonl_path: str | None = None
     completion_params: Sequence[Mapping[str, object]] | None = None
@@ -45,7 +46,7 @@ class Options(Struct, frozen=True):
 
     @property
     def overrides(self) -> dict[str, object]:
-        """Completion params that go before every setting's own."""
+        """Completion params that replace those of every setting."""
         merged: dict[str, object] = {}
         for params in self.input_param or ():
             merged |= params
@@ -55,7 +56,7 @@ class Options(Struct, frozen=True):
 
 
 def options_of(values: Mapping[str, object]) -> Options:
-    """From what pytest's command line came to."""
+    """Makes the options from the values that pytest read from the command line."""
     named = {field.name: values.get(PREFIX + field.name) for field in structs.fields(Options)}
     return msgspec.convert(
         {name: value for name, value in named.items() if value is not None}, Options

@@ -1,6 +1,6 @@
 """EPParameters: the arguments of an `@evaluation_test`, for trainers that look them up.
 
-It is at `test.__ep_params__`, under eval-protocol's names.
+They are at `test.__ep_params__`, under eval-protocol's names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class EPParameters(BaseModel):
-    """The decorator's arguments, as they were given."""
+    """The decorator's arguments as they were given."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -42,7 +42,7 @@ class EPParameters(BaseModel):
 
 
 def parameters_of(arguments: Mapping[str, Any]) -> EPParameters:
-    """The decorator's arguments by name; None means that it was not given."""
+    """Returns the decorator's arguments by name. An argument that is None counts as not given."""
     known = {
         name: value
         for name, value in arguments.items()

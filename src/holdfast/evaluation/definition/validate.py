@@ -1,4 +1,4 @@
-"""The decorator's arguments, read and checked: each error names its argument."""
+"""Reads and checks the decorator's arguments. Each error names the argument."""
 
 import ast
 import inspect
@@ -29,7 +29,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def definition_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
-    """The definition that a decorator's arguments make of a function."""
+    """Returns the definition of a function that the decorator was given with these arguments."""
     check_numbers(arguments)
     mode = member(Mode, arguments["mode"], name="mode")
     fields = _fields(arguments)
@@ -55,7 +55,8 @@ _OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_proc
 
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Definition` that do not depend on the decorated function, checked."""
+    """Returns the fields of a `Definition` that do not depend on the decorated function,
+    checked."""
     settings = listed(arguments["completion_params"])
     check_settings(settings, arguments["samples"])
     made = configured(
@@ -98,7 +99,7 @@ _BOUNDS = ("standard_error", "clustered_standard_error")
 
 
 def threshold(value: Any) -> Threshold | None:
-    """A number, `{"success": …, "standard_error": …}`, or an EvaluationThreshold."""
+    """Reads a number, `{"success": …, "standard_error": …}`, or an EvaluationThreshold."""
     if value is None:
         return None
     if isinstance(value, Threshold):
@@ -132,7 +133,7 @@ def listed(params: Any) -> tuple[Params | None, ...]:
 
 
 def check_settings(settings: Sequence[Params | None], samples: int | None) -> None:
-    """Every setting can be read, and none contradicts the evaluation."""
+    """Raises `UsageError` if a setting cannot be read, or if it contradicts `samples`."""
     for setting in settings:
         own = setting_of(setting).samples
         if own is not None and samples is not None and own != samples:
@@ -142,7 +143,7 @@ def check_settings(settings: Sequence[Params | None], samples: int | None) -> No
 
 
 def check_names(decorator: Callable[..., Any], bare: object, unknown: Params) -> None:
-    """It is called, with names only, and all of them are known."""
+    """Raises `UsageError` unless the decorator is called with known, named arguments only."""
     if bare is not None:
         raise UsageError("evaluation_test wants named arguments: write @evaluation_test(dataset=…)")
     for name in sorted(unknown):
@@ -162,7 +163,8 @@ def names(argument: str, value: Any) -> tuple[str, ...] | None:
 
 
 def addresses(policy: Any) -> tuple[str, ...] | None:
-    """Of the replicas of one engine."""
+    """Returns the addresses of the replicas of one engine. Raises `UsageError` for a policy
+    object."""
     if callable(getattr(policy, "sample", None)):
         raise UsageError(
             "policy wants the engine's address here; give a policy of your own where the "
@@ -182,7 +184,8 @@ def processor(value: object) -> RolloutProcessor:
 
 
 def logger(value: Any) -> DatasetLogger | None:
-    """One of the user's own; the default one writes where rows are anyway."""
+    """Returns the user's logger. The default logger counts as none, because it would write to the
+    journal, where rows are anyway."""
     if value is None or getattr(value, "is_journal", False):
         return None
     if not callable(getattr(value, "log", None)):
@@ -192,7 +195,7 @@ def logger(value: Any) -> DatasetLogger | None:
 
 
 def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProcessor:
-    """Passes eval-protocol's extra arguments to processors that know them."""
+    """Passes eval-protocol's extra arguments to a processor that knows them."""
     named = {name: value for name, value in arguments.items() if value is not None and value != {}}
     if not named:
         return processor
@@ -252,7 +255,7 @@ def keywords(value: Any, function: Callable[..., Any], mode: Mode) -> tuple[Para
 
 
 def check_numbers(arguments: Params) -> None:
-    """Each number by its bounds; None was not given."""
+    """Checks each number against its bounds. None means that the number was not given."""
     for name, kind in _NUMBERS.items():
         if arguments[name] is not None:
             kind.check(name, arguments[name])
@@ -262,7 +265,8 @@ def check_numbers(arguments: Params) -> None:
 
 
 def called_by(function: object) -> str:
-    """`test_sums.py::test_sums`: its file and its name, as pytest writes them."""
+    """Returns the function's file and name, as pytest writes them, for example
+    `test_sums.py::test_sums`."""
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     name = name.rpartition("<locals>.")[2].replace(".", "::")
@@ -295,7 +299,8 @@ def check_function(function: Callable[..., Any], mode: Mode) -> None:
 
 
 def never_returns(function: Callable[..., Any]) -> bool:
-    """Whether its source has no `return` with a value; False where there is no source to read."""
+    """Returns whether the function's source has no `return` with a value. False if the source
+    cannot be read."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         (parsed,) = ast.parse(source).body

@@ -1,4 +1,4 @@
-"""Recorded conversations as data sets: an assistant's message becomes the ground truth."""
+"""Turns recorded conversations into data sets: an assistant's message becomes the ground truth."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,8 @@ from holdfast.records.errors import UsageError
 
 
 def assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """Each row without its last message, an assistant's, which becomes its ground truth."""
+    """Returns each row without its last message, which becomes the ground truth. Raises
+    `UsageError` if that message is not an assistant's."""
     rows = []
     for row in data:
         if not row.messages or row.messages[-1].role != "assistant":
@@ -19,9 +20,10 @@ def assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationR
 
 
 def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """One row per assistant message: the messages before it, and itself as the ground truth.
+    """Returns one row per assistant message, with the messages before it. The assistant message is
+    the ground truth.
 
-    A beginning that several conversations share gives one row.
+    If several conversations share a beginning, it gives only one row.
     """
     seen: set[str] = set()
     rows = []
@@ -37,12 +39,13 @@ def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[
 
 
 def filter_longest_conversation(data: list[EvaluationRow]) -> list[EvaluationRow]:
-    """The row with the most messages, alone."""
+    """Returns only the row with the most messages."""
     return [max(data, key=lambda row: len(row.messages))] if data else []
 
 
 def create_rows_from_indices(count: int, **metadata: object) -> list[EvaluationRow]:
-    """Rows with a number as their only content, for agents that look up their tasks by it."""
+    """Returns rows whose only content is a number, for agents that look up their tasks by
+    number."""
     fields = ({**metadata, "row_id": str(index)} for index in range(count))
     return [EvaluationRow(input_metadata=InputMetadata.model_validate(each)) for each in fields]
 

@@ -1,4 +1,4 @@
-"""AgentRolloutProcessor for evaluations: its tools can come from the MCP servers of a file."""
+"""AgentRolloutProcessor for evaluations. Its tools can come from the MCP servers of a file."""
 
 import os
 import re
@@ -23,11 +23,11 @@ _VARIABLE = re.compile(r"\$\{([^}]+)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
-    """Turns until the model calls no more tools.
+    """Generates turns until the model calls no more tools.
 
     Every trajectory has its own sessions with the servers. Their state is not restored after a
     crash (`stateless`): pass a server with state in `environments`, with another recovery. A row
-    with `tools` gets only those.
+    with `tools` gets only these tools.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """Another server makes another run."""
+        """The processor's identity, including its servers: with another server, the run is another
+        one."""
         return f"{super().identity} {[server.identity for server in self._servers]!r}"
 
     def configured(
@@ -68,7 +69,7 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
         server_script_path: str | Path | None = None,
         rollout_processor_kwargs: Mapping[str, object] | None = None,
     ) -> "AgentRolloutProcessor":
-        """A copy with the decorator's arguments."""
+        """Returns a copy with the decorator's arguments."""
         unused = server_script_path or rollout_processor_kwargs
         if unused:
             raise UsageError(
@@ -99,7 +100,7 @@ def _environment(server: McpServer) -> MakeEnvironment:
 
 
 def _select_tools(task: Task, tools: Sequence[Tool]) -> list[Tool]:
-    """The tools that the row names, or all."""
+    """Returns the tools that the row names, or all tools."""
     named = [_tool_name(schema) for schema in task.tools]
     if not named:
         return list(tools)
@@ -122,7 +123,8 @@ def _tool_name(schema: Mapping[str, object]) -> str:
 
 
 def servers_of(path: str | Path) -> list[McpServer]:
-    """One server per entry, in the file's order. Starts nothing. Raises `UsageError`."""
+    """Returns one server per entry, in the file's order, without starting it. Raises `UsageError`
+    for a file that cannot be read."""
     try:
         config = msgspec.json.decode(Path(path).read_bytes())
     except FileNotFoundError:
@@ -147,7 +149,7 @@ def _server(entry: Any, *, where: str) -> McpServer:
 
 
 def _read_env(env: object, where: str) -> dict[str, str]:
-    """An object with values, or a list of names of variables that are passed on."""
+    """Reads an object with values, or a list of names of variables that are passed on."""
     if env is None:
         return {}
     if isinstance(env, Mapping):
@@ -165,7 +167,7 @@ def _read_headers(entry: Mapping[str, Any], where: str) -> dict[str, str]:
 
 
 def _expand(text: str, where: str) -> str:
-    """`$NAME` and `${NAME}` are variables of the environment."""
+    """Replaces `$NAME` and `${NAME}` by the variables of the environment."""
     return _VARIABLE.sub(lambda match: _variable(match.group(1) or match.group(2), where), text)
 
 

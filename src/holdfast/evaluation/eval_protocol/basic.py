@@ -1,4 +1,5 @@
-"""The simplest processors of evaluations: one reply, and none."""
+"""The simplest processors of evaluations: one generates a single reply, the other generates
+nothing."""
 
 from collections.abc import Mapping
 
@@ -12,9 +13,9 @@ from holdfast.rollout.processors.training import read_params
 
 
 class SingleTurnRolloutProcessor(RolloutProcessor):
-    """One reply to the row's messages, with its tools.
+    """Generates one reply to the row's messages, with the row's tools.
 
-    Assistant messages at their end are the answers of an earlier run, and are left out.
+    Assistant messages at the end of the row are answers of an earlier run, and are left out.
     """
 
     def __init__(
@@ -23,7 +24,8 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         drop_trailing_assistant_messages: bool = True,
         completion_params: Mapping[str, object] | None = None,
     ):
-        """`completion_params` go before those of the evaluation; they name no model."""
+        """`completion_params` take precedence over those of the evaluation. They cannot name a
+        model."""
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._params = dict(setting_of(completion_params).params)
         if elsewhere := sorted(self._params.keys() & {"model", "base_url", "api_base", "n"}):
@@ -32,7 +34,8 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
     def configured(
         self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **unsupported: object
     ) -> "SingleTurnRolloutProcessor":
-        """A copy with the decorator's completion params, also in `extra_body`."""
+        """Returns a copy with the decorator's completion params, including those in
+        `extra_body`."""
         if unsupported:
             raise UsageError(f"{min(unsupported)} means nothing to SingleTurnRolloutProcessor")
         return type(self)(
@@ -62,7 +65,7 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
 
 
 class NoOpRolloutProcessor(RolloutProcessor):
-    """Generates nothing: rows are scored as they are."""
+    """Generates nothing, so that rows are scored as they are."""
 
     async def rollout(self, t: Rollout) -> Returned:
         return None

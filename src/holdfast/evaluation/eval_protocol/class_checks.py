@@ -1,10 +1,10 @@
-"""eval-protocol's own functions take our models for theirs, where that package is installed.
+"""Makes eval-protocol's own functions accept Holdfast's models, if eval-protocol is installed.
 
 Its reward functions check a message's class with `isinstance`, and score 0 for another class.
-`isinstance` also looks at an instance's `__class__`: once eval-protocol's models are imported,
-that of ours is a subclass of both. Neither of the two classes is changed.
-
-The package is imported for this only if the evaluation's file names it: the import takes seconds.
+`isinstance` also looks at an instance's `__class__`. Once eval-protocol's models are imported, the
+`__class__` of Holdfast's models is a subclass of both classes. Neither class is changed. The
+package is imported for this only if the evaluation's file names it, because the import takes
+seconds.
 """
 
 import importlib
@@ -30,8 +30,8 @@ _OURS = tuple(
 
 
 def match_models() -> bool:
-    """Makes `isinstance` take our models for eval-protocol's models of the same names. False if
-    those are not imported."""
+    """Makes `isinstance` accept Holdfast's models as eval-protocol's models of the same names.
+    Returns False if eval-protocol's models are not imported."""
     module = sys.modules.get(MODELS)
     if module is None:
         return False
@@ -45,8 +45,8 @@ def match_models() -> bool:
 
 @cache
 def _subclass_of(ours: type[BaseModel], theirs: type[BaseModel]) -> type:
-    """A class of both, which has our fields and methods: pydantic, which would merge the fields,
-    does not see it made."""
+    """Returns a subclass of both classes with the fields and methods of `ours`. It is made without
+    pydantic, which would merge the fields."""
     names = {"__module__": ours.__module__, "__qualname__": ours.__qualname__}
     try:
         return type.__new__(type(ours), ours.__name__, (ours, theirs), names)

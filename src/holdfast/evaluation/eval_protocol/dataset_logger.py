@@ -1,6 +1,6 @@
 """DatasetLogger: eval-protocol's store of rows.
 
-`evaluation_test(logger=…)` gets every scored row. The journal has all of them in any case: the
+`evaluation_test(logger=…)` gets every scored row. The journal has all of them in any case, and the
 default logger is the journal (`running.logged_rows`).
 """
 
@@ -12,10 +12,10 @@ from holdfast.evaluation.rows.row import EvaluationRow
 
 
 class DatasetLogger(ABC):
-    """Override `log` and `read`."""
+    """A store of rows. Override `log` and `read`."""
 
     is_journal: ClassVar[bool] = False
-    """Whether it stores rows where an evaluation stores them anyway."""
+    """Whether it stores rows in the journal, where an evaluation stores them anyway."""
 
     @abstractmethod
     def log(self, row: EvaluationRow) -> None:
@@ -23,9 +23,10 @@ class DatasetLogger(ABC):
 
     @abstractmethod
     def read(self, rollout_id: str | None = None) -> list[EvaluationRow]:
-        """The stored rows, or those of one rollout."""
+        """Returns the stored rows, or those of one rollout."""
 
 
 def journal_logger() -> DatasetLogger:
-    """The default one. It runs evaluations, so that it is found only when it is used."""
+    """Returns the default logger. It is looked up only when it is used, because it runs
+    evaluations."""
     return evaluation.default_logger

@@ -1,7 +1,7 @@
 """LangGraphRolloutProcessor: rows through a LangGraph graph, as in eval-protocol.
 
-The graph calls its own models: a row is recorded when the graph has finished it, and an interrupted
-row starts anew.
+The graph calls its own models. So a row is recorded when the graph has finished it, and an
+interrupted row starts again from the beginning.
 """
 
 import asyncio
@@ -17,11 +17,12 @@ Build = Callable[[RolloutProcessorConfig], Any]
 
 
 class LangGraphRolloutProcessor(RolloutProcessor):
-    """`graph_factory(config)` makes the graph; its `messages` are the row's.
+    """Runs rows through the graph that `graph_factory(config)` makes. The graph's `messages` are
+    the row's.
 
-    - `to_input(row)` and `apply_result(row, result)`: other inputs and outputs.
-    - `build_invoke_config(config)`, or `build_graph_kwargs(completion_params)`: the config that the
-      graph is invoked with.
+    - `to_input(row)` and `apply_result(row, result)` convert other inputs and outputs.
+    - `build_invoke_config(config)`, or `build_graph_kwargs(completion_params)`, returns the config
+      with which the graph is invoked.
     """
 
     def __init__(

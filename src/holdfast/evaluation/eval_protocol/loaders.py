@@ -1,4 +1,4 @@
-"""Data loaders make rows when a test runs, under eval-protocol's names."""
+"""Data loaders, which make rows when a test runs, under eval-protocol's names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class DataLoaderResult:
 
 @dataclass(kw_only=True)
 class EvaluationDataLoader:
-    """Override `variants`, a list of functions: each returns the rows of one variant."""
+    """A base class. Override `variants`, a list of functions of which each returns the rows of one
+    variant."""
 
     preprocess_fn: Callable[[Rows], Rows] | None = None
 
@@ -36,7 +37,7 @@ class EvaluationDataLoader:
         raise UsageError(f"{type(self).__name__} defines no `variants`")
 
     def load(self) -> list[DataLoaderResult]:
-        """All variants; `dataset_info` of their rows names the variant."""
+        """Loads all variants. `dataset_info` of a row names its variant."""
         return [self._process(variant()) for variant in self.variants()]
 
     def _process(self, result: DataLoaderResult) -> DataLoaderResult:

@@ -20,14 +20,16 @@ DEFAULT_PATIENCE = 60.0
 
 
 class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
-    """Observation, reply, action, until the episode is over; the reward is the sum of its steps'.
+    """Repeats observation, reply and action until the episode is over. The reward is the sum of the
+    steps' rewards.
 
-    - `env_factory` makes a client; or `env_client_cls` does, from `env_base_url`.
+    - `env_factory` makes a client, or `env_client_cls` makes it from `env_base_url`.
     - `prompt_builder(observation, step, history)` returns the prompt's text; `history` has a line
-      per reply. It depends on these alone: a restored episode is compared with its recorded text.
+      per reply. The text must depend only on these arguments, because a restored episode is
+      compared with its recorded text.
     - `action_parser` makes the client's action from a reply.
 
-    It starts no servers: the factory starts containers and hubs.
+    The processor starts no servers itself: `env_factory` starts containers and hubs.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
         mcp_config_path: str | Path | None = None,
         server_script_path: str | Path | None = None,
     ) -> "OpenEnvRolloutProcessor":
-        """A copy with the decorator's arguments."""
+        """Returns a copy with the decorator's arguments."""
         if mcp_config_path or server_script_path:
             raise UsageError("OpenEnvRolloutProcessor takes neither MCP config nor server script")
         more = {} if steps is None else {"steps": steps}

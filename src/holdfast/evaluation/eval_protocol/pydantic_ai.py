@@ -1,7 +1,7 @@
 """PydanticAgentRolloutProcessor: rows through a pydantic-ai agent, as in eval-protocol.
 
-The agent calls its own model: a row is recorded when the agent has finished it, and an interrupted
-row starts anew.
+The agent calls its own model. So a row is recorded when the agent has finished it, and an
+interrupted row starts again from the beginning.
 """
 
 import asyncio
@@ -23,9 +23,10 @@ Fields = dict[str, Any]
 
 
 class PydanticAgentRolloutProcessor(RolloutProcessor):
-    """`agent_factory(config)` makes the agent; the row's messages are its history.
+    """Runs rows through the agent that `agent_factory(config)` makes. The row's messages are the
+    agent's history.
 
-    `usage_limits` may also come as a `rollout_processor_kwargs` of that name.
+    `usage_limits` can also be given in `rollout_processor_kwargs`.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ def _text(content: Any) -> str:
 
 
 def _tools_of(agent: "Agent[Any, Any]") -> list[Fields]:
-    """The function tools of the agent."""
+    """Returns the function tools of the agent."""
     from pydantic_ai.toolsets import FunctionToolset
 
     return [

@@ -1,12 +1,12 @@
-"""RemoteRolloutProcessor for evaluations: it also speaks eval-protocol's remote protocol.
+"""RemoteRolloutProcessor for evaluations. It also speaks eval-protocol's remote protocol.
 
     POST {remote_base_url}/init      InitRequest: messages, tools, ids, and the model's address
     POST {model_base_url}/logs       the server's log; a record with a final status ends the rollout
     GET  {remote_base_url}/status    polled too, if the server has it
 
-The run's gateway takes the place of the tracing service: `model_base_url` and `api_key` of the
-request are the gateway's, so that every turn is recorded, and nothing is sampled twice. A server
-with the address of a tracing service in FW_TRACING_GATEWAY_BASE_URL needs the gateway's there.
+The run's gateway replaces the tracing service: `model_base_url` and `api_key` of the request are
+the gateway's, so that every turn is recorded and nothing is sampled twice. A server that reads the
+tracing service's address from FW_TRACING_GATEWAY_BASE_URL needs the gateway's address there.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ from holdfast.rollout.processors.processor import Returned, completion_params_of
 from holdfast.rollout.threads.contain import in_background
 
 HOSTED_TRACING_URL = "https://tracing.fireworks.ai"
-"""eval-protocol's default; the run's gateway takes its place."""
+"""eval-protocol's default address, which is replaced by the run's gateway."""
 INIT_SECONDS = 600.0
 REMOTE_BASE_URL, MODEL_BASE_URL = "EP_REMOTE_ROLLOUT_PROCESSOR_BASE_URL", "EP_MODEL_BASE_URL"
 
 
 class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
-    """With `url`, a service with Holdfast's protocol; with `remote_base_url`, one with
-    eval-protocol's, which has the next four arguments."""
+    """Rolls out rows at a service. With `url`, the service speaks Holdfast's protocol. With
+    `remote_base_url`, it speaks eval-protocol's, to which the next four arguments belong."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         include_payloads: bool = False,
         **options: Any,
     ):
-        """`model_base_url`: `http://127.0.0.1:PORT`, the gateway's address, for servers with a
-        fixed one; by default a free port. `include_payloads` changes nothing: token data is always
-        recorded. `options` are those of Holdfast's protocol."""
+        """`model_base_url` is the gateway's address (`http://127.0.0.1:PORT`), for servers that
+        need a fixed one; the default is a free port. `include_payloads` has no effect, because
+        token data is always recorded. `options` are those of Holdfast's protocol."""
         service_url = remote_base_url if url else os.environ.get(REMOTE_BASE_URL) or remote_base_url
         if (url is None) == (service_url is None):
             raise UsageError(
@@ -130,7 +130,8 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
             )
 
     async def _handle_log(self, request: RequestContext) -> web.StreamResponse:
-        """`POST /logs`: keeps the final status of a running rollout, and ignores other records."""
+        """Handles `POST /logs`: keeps the final status of a running rollout, and ignores other
+        records."""
         try:
             record = LogRecord.model_validate_json(await request.body())
         except ValidationError as error:
@@ -148,7 +149,8 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         ended.set_result(status)
 
     async def _poll_status(self, name: str, ended: "asyncio.Future[Status]") -> None:
-        """Stops at the first response that is not a status: the server has no /status."""
+        """Polls the status. The first response that is not a status ends the polling, because the
+        server then has no /status."""
         assert self._http is not None, "a processor is set up first"
         while not ended.done():
             await asyncio.sleep(self._poll_interval)

@@ -1,4 +1,4 @@
-"""Requests to eval-protocol's remote servers, and their responses, under its names."""
+"""Requests to eval-protocol's remote servers, and their responses, under eval-protocol's names."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class RolloutMetadata(Open):
 
 
 class InitRequest(Open):
-    """`POST /init`: begin the rollout of one row."""
+    """The body of `POST /init`, which begins the rollout of one row."""
 
     completion_params: dict[str, Any] = Field(default_factory=dict)
     messages: list[Message] | None = None
@@ -39,7 +39,7 @@ class StatusResponse(Open):
 
 
 class LogRecord(Open):
-    """`POST /logs`: a server's log record; `status` is the state of its rollout."""
+    """The body of `POST /logs`: a server's log record. `status` is the state of its rollout."""
 
     tags: list[str] = Field(default_factory=list)
     status: Status | None = None
@@ -48,6 +48,6 @@ class LogRecord(Open):
 
     @property
     def rollouts(self) -> list[str]:
-        """The ids of its rollouts."""
+        """The ids of the rollouts that the record is about."""
         tagged = [tag.partition(":") for tag in self.tags]
         return [value for name, _, value in tagged if name == "rollout_id"]

@@ -1,8 +1,9 @@
-"""Retries, as eval-protocol writes them down.
+"""Retries, in eval-protocol's configuration.
 
-`max_tries` is how often a failed rollout is tried again; the delays, `giveup_func` and
-`retryable_exceptions` mean what they mean there. Where nothing is said, the cause of a failure
-decides (docs/failures.md). Retries start from the journal, never from another attempt's leftovers.
+`max_tries` is how often a failed rollout is tried again. The delays, `giveup_func` and
+`retryable_exceptions` have the same meaning as in eval-protocol. Without a configuration, the cause
+of a failure decides (docs/failures.md). Retries start from the journal, never from the leftovers of
+another attempt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +17,8 @@ from holdfast.records.errors import HoldfastError, UsageError
 
 
 class RetriedByCause(Exception):
-    """Never raised. In `retryable_exceptions` it stands for our usual rule: connection errors,
-    timeouts and other infrastructure are retried as often as allowed, a bug once."""
+    """Never raised. In `retryable_exceptions` it stands for Holdfast's usual rule: connection
+    errors, timeouts and other infrastructure errors are retried as often as allowed, a bug once."""
 
 
 @dataclass
@@ -25,19 +26,19 @@ class BackoffConfig:
     """How long a failed rollout waits, and how often it is tried again."""
 
     strategy: str = "expo"
-    """`expo`: up to `base_delay`, and `factor` times as long after each failure, at most
-    `max_delay`; spread at random, so that retries do not come as a herd. `constant`: `base_delay`
-    each time."""
+    """`expo` waits up to `base_delay`, and `factor` times as long after each failure, at most
+    `max_delay`; delays are spread at random, so that retries do not come all at once. `constant`
+    waits `base_delay` each time."""
     base_delay: float = 1.0
     max_delay: float = 60.0
     max_tries: int = 3
     jitter: Callable[[float], float] | None = None
-    """Changes nothing: delays that grow are always spread, constant ones never."""
+    """Has no effect: growing delays are always spread, constant delays never."""
     factor: float = 2.0
     raise_on_giveup: bool = True
-    """False: a row that failed for good does not fail the test."""
+    """If False, a row that failed for good does not fail the test."""
     giveup_func: Callable[[Exception], bool] | None = None
-    """Called with each error of an attempt; True ends the retries."""
+    """Called with each error of an attempt. If it returns True, the retries end."""
 
 
 @dataclass
@@ -45,8 +46,9 @@ class ExceptionHandlerConfig:
     retryable_exceptions: set[type[Exception]] = field(
         default_factory=lambda: get_default_retryable_exceptions()
     )
-    """Exceptions of rollouts and processors in this set are retried, others are not, unless
-    `RetriedByCause` is in it. Engines and environments that break are retried by their cause."""
+    """Exceptions of rollouts and processors that are retried. Other exceptions are retried only if
+    `RetriedByCause` is in the set, by its rule. Failures of engines and environments are retried by
+    their cause."""
     backoff_config: BackoffConfig = field(default_factory=BackoffConfig)
 
 
@@ -55,7 +57,7 @@ def get_default_retryable_exceptions() -> set[type[Exception]]:
 
 
 def get_default_exception_handler_config() -> ExceptionHandlerConfig:
-    """The configuration of an evaluation that names none."""
+    """Returns the configuration of an evaluation without one."""
     return ExceptionHandlerConfig()
 
 
@@ -63,12 +65,12 @@ class Retrying(Struct, frozen=True):
     """The part of the configuration that the engine needs."""
 
     settings: Mapping[str, Any] = {}
-    """Fields of `Settings` that are not as usual."""
+    """The fields of `Settings` that the configuration changes."""
     fail_on_permanent_failure: bool = True
 
 
 def retrying_of(config: object) -> Retrying:
-    """Reads ours, eval-protocol's own, and anything that is shaped like them."""
+    """Reads a configuration of Holdfast, of eval-protocol, or any object with the same fields."""
     if config is None:
         return Retrying()
     backoff = getattr(config, "backoff_config", config)
@@ -108,7 +110,7 @@ def _growth(backoff: object) -> float:
 
 
 def _listed(kinds: object) -> tuple[type[BaseException], ...] | None:
-    """None if no exceptions are listed."""
+    """Returns the listed exceptions, or None without a list."""
     if kinds is None:
         return None
     listed = tuple(kinds) if isinstance(kinds, Iterable) else (kinds,)

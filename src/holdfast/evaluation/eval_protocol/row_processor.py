@@ -3,10 +3,10 @@
     class Mine(RolloutProcessor):
         def __call__(self, rows, config): return [asyncio.create_task(…) for row in rows]
 
-`RowsRolloutProcessor` makes a Holdfast processor of one: it calls it with one row at a time, and
-records the returned row as one step, so that a resumed run does not call it again. Turns of
-Holdfast's own processors (`SingleTurnRolloutProcessor()(rows, config)`) are recorded below that
-step. Its other requests are repeated after a crash.
+`RowsRolloutProcessor` makes a Holdfast processor of such a processor. It calls the processor with
+one row at a time, and records the returned row as one step, so that a resumed run does not call the
+processor again. If the processor calls one of Holdfast's own (`SingleTurnRolloutProcessor()(rows,
+config)`), its turns are recorded below that step. Other requests are repeated after a crash.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from holdfast.rollout.processors.processor import Returned, code_of
 
 DEFAULT_STEPS = 30
 MAX_TASKS_PER_ROW = 64
-"""The concurrent tasks of one row; the run bounds the rows."""
+"""The largest number of concurrent tasks for one row. The run limits the number of rows."""
 RowTasks = list["asyncio.Task[EvaluationRow]"]
 
 
 class RolloutResultPostProcessor(ABC):
-    """Checks a row before it is recorded: `process` raises ResponseQualityError for a row that has
-    to be rolled out anew."""
+    """Checks a row before it is recorded. `process` raises ResponseQualityError for a row that has
+    to be rolled out again."""
 
     @abstractmethod
     def process(self, result: EvaluationRow) -> None: ...
 
 
 class NoOpRolloutResultPostProcessor(RolloutResultPostProcessor):
-    """Checks nothing."""
+    """A post-processor without any check."""
 
     def process(self, result: EvaluationRow) -> None:
         """Accepts every row."""
@@ -54,7 +54,7 @@ class NoOpRolloutResultPostProcessor(RolloutResultPostProcessor):
 
 @dataclass
 class RolloutProcessorConfig:
-    """The second argument of a processor of rows."""
+    """The configuration that a processor of rows gets as its second argument."""
 
     completion_params: dict[str, Any]
     mcp_config_path: str
@@ -68,7 +68,7 @@ class RolloutProcessorConfig:
 
 
 class TakesRows(processor.RolloutProcessor):
-    """A Holdfast processor that a processor of rows may call, with rows, within a rollout."""
+    """A Holdfast processor that a processor of rows may call with rows during a rollout."""
 
     def __call__(self, tasks: Sequence[Any], config: Any) -> "list[asyncio.Task[Any]]":
         if isinstance(config, RolloutProcessorConfig):
@@ -80,26 +80,26 @@ class TakesRows(processor.RolloutProcessor):
 
 
 class RolloutProcessor(TakesRows):
-    """Override `rollout`, which makes one durable trajectory; or, as in eval-protocol,
-    `__call__`, which takes rows and returns an asyncio task for each."""
+    """A base class. Override `rollout`, which makes one durable trajectory, or `__call__`, which
+    takes rows and returns an asyncio task for each, as in eval-protocol."""
 
 
 @dataclass
 class _Work:
-    """The rollout of one row, while its processor is called."""
+    """The rollout of one row, during the call of its processor."""
 
     t: Rollout
     owner: "RowsRolloutProcessor"
     params: dict[str, Any]
     limit: str | None = None
-    """The reason of a truncation."""
+    """The reason of a truncation, or None."""
 
 
 _work: "ContextVar[_Work | None]" = ContextVar("row_work", default=None)
 
 
 class RowsRolloutProcessor(processor.RolloutProcessor):
-    """A processor of rows as a Holdfast processor."""
+    """Wraps a processor of rows as a Holdfast processor."""
 
     def __init__(self, inner: Any, *, config: RolloutProcessorConfig | None = None):
         self.inner = inner
@@ -114,7 +114,7 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
         steps: int = DEFAULT_STEPS,
         rollout_processor_kwargs: dict[str, Any] | None = None,
     ) -> "RowsRolloutProcessor":
-        """A copy with the decorator's arguments."""
+        """Returns a copy with the decorator's arguments."""
         config = replace(
             self._config,
             mcp_config_path=str(mcp_config_path),
@@ -125,13 +125,14 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
         return RowsRolloutProcessor(self.inner, config=config)
 
     def under(self, params: Mapping[str, Any]) -> "RowsRolloutProcessor":
-        """A copy for rows with these completion params."""
+        """Returns a copy for rows with these completion params."""
         config = replace(self._config, completion_params=dict(params))
         return RowsRolloutProcessor(self.inner, config=config)
 
     @property
     def identity(self) -> str:
-        """Its code, its own identity, and its settings: a change makes another run."""
+        """The processor's code, its own identity, and its settings. If one changes, the run is
+        another one."""
         own = self.inner.identity if isinstance(self.inner, processor.RolloutProcessor) else ""
         config = self._config
         rest = [
@@ -188,19 +189,20 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def helper(
         self, called: processor.RolloutProcessor, config: RolloutProcessorConfig
     ) -> processor.RolloutProcessor:
-        """The called processor, configured and set up once for all rows."""
+        """Returns the called processor, configured and set up once for all rows."""
         if id(called) not in self._helpers:
             self._helpers[id(called)] = asyncio.create_task(_set_up(called, config))
         return await asyncio.shield(self._helpers[id(called)])
 
 
 def is_at_work() -> bool:
-    """Whether this task rolls out a row."""
+    """Returns whether the current task rolls out a row."""
     return _work.get() is not None
 
 
 def row_processor(value: object) -> RowsRolloutProcessor | None:
-    """The Holdfast processor of a processor of rows, ours or eval-protocol's; else None."""
+    """Returns the Holdfast processor for a processor of rows, of Holdfast or of eval-protocol.
+    Returns None for other values."""
     if isinstance(value, type | RowsRolloutProcessor):
         return None
     if isinstance(value, RolloutProcessor):
@@ -297,7 +299,7 @@ async def _roll_out(
 
 
 def _finish_row(row: EvaluationRow, t: Rollout) -> EvaluationRow:
-    """The same row with its messages and status."""
+    """Returns the same row with its messages and status."""
     if t.last is not None:
         view = TrajectoryView(t.key, t.task, t.session.history)
         fields = messages_of(view, t.last.step)

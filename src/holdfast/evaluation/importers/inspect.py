@@ -1,6 +1,6 @@
-"""Inspect's logs: `.eval` (a zip of JSON) and `.json`.
+"""Reads Inspect's logs: `.eval` (a zip of JSON) and `.json`.
 
-The log of an interrupted run has its samples' summaries in its journal; those are read too.
+The log of an interrupted run has its samples' summaries in its journal. They are read from there.
 """
 
 import struct
@@ -20,13 +20,14 @@ from holdfast.rollout.episodes.environment import as_number
 Log = tuple[str, str, list[RowResult]]
 _ZSTD = 93
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "no": 0.0}
-"""Inspect's values for its letters and words."""
+"""Inspect's numbers for letters and words."""
 
 
 def read_inspect(path: Path, log: Mapping[str, Any] | None = None) -> Log:
-    """The task's name, the model and a result for each sample of each epoch.
+    """Returns the task's name, the model and a result for each sample of each epoch.
 
-    The score is that of the log's headline scorer, or of the first one; all values are metrics.
+    The score comes from the log's headline scorer, or else from the first scorer. All values become
+    metrics.
     """
     header, samples = _archive(path) if log is None else (log, log["samples"])
     run = header["eval"]
@@ -63,7 +64,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
 
 
 def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Numbers by scorer and, for a value with several parts, by part."""
+    """Returns numbers by scorer and, for a value with several parts, by part."""
     values: dict[tuple[str, str], float] = {}
     for scorer, score in scores.items():
         value = score.get("value") if isinstance(score, Mapping) else score

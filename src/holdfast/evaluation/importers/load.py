@@ -1,7 +1,7 @@
-"""Results of other tools, for comparison: Inspect logs, verifiers results, evaluation rows.
+"""Reads results of other tools, for comparison: Inspect logs, verifiers results, evaluation rows.
 
-Reads only what a comparison needs: scores, metrics, statuses. Rows without a score have none here,
-and failed rows count as failed.
+Only scores, metrics, statuses and the like are read, as a comparison needs no more. A row without a
+score stays without one, and a failed row counts as failed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,8 @@ _FORMATS = (
 
 
 def results_from(path: Path | str) -> Results:
-    """The results in a file, or in a tool's folder. Raises `UsageError` for other formats."""
+    """Returns the results in a file, or in a tool's folder. Raises `UsageError` for other
+    formats."""
     path = _file(Path(path))
     if path.suffix == ".eval":
         return _results(path, *read_inspect(path))
@@ -32,7 +33,7 @@ def results_from(path: Path | str) -> Results:
 
 
 Reader = Callable[[Path, list[FileRecord]], tuple[str, str, list[RowResult]]]
-"""The run's name, its model and its rows."""
+"""Returns the run's name, its model and its rows."""
 
 
 def _file(path: Path) -> Path:
@@ -83,7 +84,7 @@ def _results(path: Path, name: str, model: str, rows: list[RowResult]) -> Result
 
 
 def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
-    """By task, in the order of their first rows; then by sample."""
+    """Yields the rows by task, in the order of the tasks' first rows, then by sample."""
     tasks: dict[str, list[RowResult]] = {}
     for row in rows:
         tasks.setdefault(row.task, []).append(row)

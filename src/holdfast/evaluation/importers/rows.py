@@ -1,8 +1,8 @@
-"""Evaluation rows as results, those of `holdfast export --what rows` among them.
+"""Reads evaluation rows as results, including rows from `holdfast export --what rows`.
 
 A row of such an export may hold several samples of its task side by side
 (`execution_metadata.extra`: `samples`, `rewards`, `failed_samples`), or be one branch of a
-trajectory: each trajectory is one result, under the number that it has in its run. A row of another
+trajectory. Each trajectory is one result, under the number that it has in its run. A row of another
 tool is one sample, numbered by its order.
 """
 
@@ -23,7 +23,7 @@ Extra = Mapping[str, Any]
 
 
 def read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
-    """The file's name, its model and its rows."""
+    """Returns the file's name, its model and its rows."""
     taken: set[tuple[str, int]] = set()
     row_results: list[RowResult] = []
     model = ""
@@ -36,7 +36,8 @@ def read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowRe
 
 
 def _numbered(result: RowResult, taken: set[tuple[str, int]]) -> RowResult:
-    """Under the first number from its own on that is free: files are put together, too."""
+    """Returns the result under the first free number, beginning with its own, because the rows may
+    come from several files."""
     sample = result.sample
     while (result.task, sample) in taken:
         sample += 1
@@ -60,8 +61,8 @@ def _results_of(row: EvaluationRow, task: str) -> Iterator[RowResult]:
 
 
 def _numbers(extra: Extra) -> list[int]:
-    """The numbers of the samples that the row holds; empty if it does not list them, with a reward
-    for each."""
+    """Returns the numbers of the samples in the row, or [] unless it lists them with a reward for
+    each."""
     numbers, rewards = extra.get("samples"), extra.get("rewards")
     if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
         return []
@@ -84,8 +85,8 @@ def _failed_samples(extra: Extra, task: str) -> list[RowResult]:
 
 
 def _packed(row: EvaluationRow, extra: Extra, task: str, at: int) -> RowResult:
-    """One of several samples in a row, each a single reply. It has no metrics, because the row has
-    only the first sample's."""
+    """Returns one of several samples in a row, each a single reply. It has no metrics, because the
+    row has only the metrics of its first sample."""
     samples, usage = extra["samples"], row.execution_metadata.usage
     sampled = Usage(completion_tokens=usage.completion_tokens if usage else 0)
     ids = _entry(extra.get("completion_ids"), at)

@@ -1,4 +1,4 @@
-"""verifiers' results: `results.jsonl` beside `metadata.json`, and, of later versions,
+"""Reads verifiers' results: `results.jsonl` with `metadata.json`, or, in later versions,
 `traces.jsonl`."""
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _NOT_METRICS = frozenset({"example_id", "reward", "generation_ms", "scoring_ms",
 
 
 def read_verifiers(path: Path, lines: list[FileRecord]) -> Run:
-    """The environment's name, the model and a result for each rollout of each example."""
+    """Returns the environment's name, the model and a result for each rollout of each example."""
     metadata = _read_beside(path, "metadata.json")
     seen: dict[str, int] = {}
     rows = []
@@ -54,7 +54,7 @@ def _rollout_result(fields: Mapping[str, Any], task: str, sample: int) -> RowRes
 
 
 def _seconds(fields: Mapping[str, Any]) -> float:
-    """Older versions have milliseconds, beside the reward."""
+    """Returns the seconds of a rollout. Older versions have milliseconds, next to the reward."""
     timing = fields.get("timing")
     source = timing if isinstance(timing, Mapping) else fields
     spent = source.get("total")
@@ -71,7 +71,8 @@ def _turns(completion: object) -> int:
 
 
 def read_episodes(path: Path, lines: list[FileRecord]) -> Run:
-    """A result per episode. The rewards of several agents are added, as in verifiers' trainer."""
+    """Returns one result per episode. The rewards of several agents are added, as in verifiers'
+    trainer."""
     config = _read_beside(path, "configs/resolved/eval.json")
     seen: dict[str, int] = {}
     rows, name = [], ""

@@ -3,5 +3,5 @@
 - `preview`: Previews: the beginnings of a trajectory's input, target and answer, for lists.
 - `row_table`: the table of rows on a terminal: input, target and answer, by task.
 - `timeline`: Timeline: the events of a trajectory, as small arrays that the page draws.
-- `writer`: The report's writer: reads a run once, with one trajectory in memory.
+- `writer`: The report's writer, which reads a run once, with one trajectory in memory.
 """

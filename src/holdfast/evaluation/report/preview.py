@@ -7,11 +7,11 @@ from holdfast.records.message import Role
 from holdfast.records.view import TrajectoryView
 
 MAX_PREVIEW = 160
-"""Characters of an input, target or answer in a list."""
+"""The longest input, target or answer in a list, in characters."""
 
 
 class Preview(Struct, frozen=True):
-    """Each on one line."""
+    """The beginnings of input, target and answer, each on one line."""
 
     input: str
     """The user's first message."""
@@ -29,7 +29,7 @@ def preview_of(view: TrajectoryView) -> Preview:
 
 
 def target_text(view: TrajectoryView) -> str:
-    """The task's ground truth; as JSON where it is no text."""
+    """Returns the task's ground truth as text. A value that is not text is written as JSON."""
     truth = view.task.ground_truth
     if truth is None or isinstance(truth, str):
         return truth or ""

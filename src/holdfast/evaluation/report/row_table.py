@@ -21,14 +21,14 @@ from holdfast.records.view import TrajectoryView
 
 MAX_NAME = 24
 MIN_TEXT = 8
-"""Cells of an input, target or answer, however narrow the terminal is."""
+"""The smallest width of an input, target or answer, however narrow the terminal is."""
 FALLBACK = (100, 24)
-"""The size of what is no terminal: a file, a pipe."""
+"""The size of an output that is not a terminal, such as a file or a pipe."""
 _GAP = "  "
 _HEAD = ("row", "status", "reward", "input", "target", "answer")
 _Cells = tuple[str, ...]
 Paint = Callable[[str, str], str]
-"""A text in the colour of a status."""
+"""Returns a text in the colour of a status."""
 
 
 class ReportRow(Struct, frozen=True):
@@ -43,18 +43,18 @@ class ReportRow(Struct, frozen=True):
     """Why a scorer gave no reward."""
 
     def as_fields(self) -> dict[str, object]:
-        """For scripts."""
+        """Returns the row's fields, for scripts."""
         numbers: dict[str, object] = msgspec.structs.asdict(self)
         del numbers["preview"]
         return numbers | msgspec.structs.asdict(self.preview)
 
 
 Rewards = Mapping[str, Sequence[float | None]]
-"""Of all samples of each task, listed or not."""
+"""The rewards of all samples of each task, including samples that are not listed."""
 
 
 class RowCollector:
-    """Takes each trajectory of a run, and keeps the first `limit` of them as rows."""
+    """Collects the trajectories of a run, and keeps the first `limit` of them as rows."""
 
     def __init__(self, tasks: Sequence[Task], *, limit: int | None = None):
         self._tasks = tasks
@@ -73,7 +73,7 @@ class RowCollector:
 
     async def read(self, journal: Journal) -> list[str]:
         """Reads the logs of the listed rows, since only logs have texts. Returns the rows that
-        cannot be read, and why."""
+        cannot be read, with the reason."""
         corrupt = []
         for row in self._listed:
             try:
@@ -85,14 +85,16 @@ class RowCollector:
         return corrupt
 
     def lines(self, *, more: str, paint: Paint | None = None) -> list[str]:
-        """The table, as wide as the terminal. `more`: how to see what is left out."""
+        """Returns the table, as wide as the terminal. `more` tells how to see the rows that are
+        left out."""
         return _table(self.rows, self._rewards, left=self._left, more=more, paint=paint)
 
 
 async def first_rows(
     journal: Journal, run: Run, rewards: Rewards, *, limit: int, more: str
 ) -> list[str]:
-    """The table of the run's first rows, as wide as the terminal: no others are read."""
+    """Returns the table of the run's first rows, as wide as the terminal. Other rows' logs are not
+    read."""
     listed = [row for row in await journal.trajectories(run) if not row.resting]
     tasks = await journal.tasks(run)
     rows = [
@@ -122,7 +124,7 @@ def _table(
 
 
 def _reason(history: History) -> str:
-    """Why the row has no score."""
+    """Returns why the scorer gave no score, or ""."""
     if history.scored is None or history.scored.reward is not None:
         return ""
     return "; ".join(f"{name}: {why}" for name, why in history.scored.reasons.items())
@@ -131,8 +133,8 @@ def _reason(history: History) -> str:
 def table_lines(
     rows: Sequence[ReportRow], rewards: Rewards, *, width: int, paint: Paint | None = None
 ) -> list[str]:
-    """The table in columns that fit into `width` cells. Samples of one task are below their mean,
-    which shows their input and target once. A line below a row says why it has no score."""
+    """Returns the table in columns that fit into `width` cells. Samples of one task stand below a
+    line with their mean, input and target. A line below a row says why the row has no score."""
     if not rows:
         return []
     table: list[_Cells] = [_HEAD]
@@ -182,8 +184,8 @@ def _aligned(rows: Sequence[_Cells], width: int, paint: Paint | None) -> list[st
 
 
 def _widths(rows: Sequence[_Cells], width: int) -> list[int]:
-    """The widths of the columns: each as wide as its longest cell, if that fits. Texts share the
-    remaining width, the shortest first."""
+    """Returns the widths of the columns. A column is as wide as its longest cell, if that fits.
+    Texts share the remaining width, the shortest first."""
     from rich.cells import cell_len
 
     longest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -198,7 +200,7 @@ def _widths(rows: Sequence[_Cells], width: int) -> list[int]:
 
 
 def _fitted(text: str, width: int) -> str:
-    """Cut or padded to that many cells: some characters take two."""
+    """Returns the text, cut or padded to `width` cells. Some characters take two cells."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:

@@ -1,7 +1,7 @@
 """Timeline: the events of a trajectory, in order, as small arrays that the page draws.
 
-An item begins with the letter of its kind (the same as in the page's `DRAW`). Arrays, because they
-are a third shorter than objects, and a search in the raw text finds no field names.
+An item begins with the letter of its kind, the same as in the page's `DRAW`. Items are arrays
+because arrays are a third shorter than objects, and a search in the raw text finds no field names.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Item = list[object]
 
 
 class TextCutter:
-    """Shortens texts to `limit` characters, keeping head and tail, and remembers that it did."""
+    """Shortens texts to `limit` characters by removing the middle, and remembers whether it did."""
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -60,8 +60,9 @@ def timeline(view: TrajectoryView, cut: TextCutter) -> list[Item]:
 def _prompt_items(
     view: TrajectoryView, step: Generated, cut: TextCutter, *, listed: list[Message]
 ) -> Iterator[Item]:
-    """The new messages of a prompt, without results of tools and environments, which are items
-    themselves. After a prefix break, the prompt repeats its messages; they are listed once."""
+    """Yields the new messages of a prompt. Results of tools and environments are left out, because
+    they have their own items. After a prefix break, the prompt repeats earlier messages, which are
+    listed only once."""
     again = list(listed) if step.prefix_break or not step.base else []
     prompt = zip(step.added, added_messages(view.history, view.task, step), strict=True)
     for source, message in prompt:
@@ -133,7 +134,8 @@ def _format_value(packed: bytes) -> str:
 
 
 def _to_json(value: object) -> object:
-    """The value in JSON's types; bytes, other keys and infinities as text."""
+    """Returns the value in JSON's types. Bytes, keys that are not text, and infinities become
+    text."""
     match value:
         case dict():
             return {str(key): _to_json(inner) for key, inner in value.items()}
@@ -160,7 +162,7 @@ def _failure_item(failure: Failure, cut: TextCutter) -> Item:
 
 
 def _score_items(history: History, cut: TextCutter) -> list[Item]:
-    """The score; also an invalid one, with its reasons."""
+    """Returns the score, even an invalid one, with its reasons."""
     scored = history.scored
     if scored is None:
         return []

@@ -1,13 +1,13 @@
-"""The report's writer: reads a run once, with one trajectory in memory, and writes it at once.
+"""The report's writer. It reads a run once, with one trajectory in memory, and writes as it reads.
 
-- The file is complete or absent: it gets its name when all of it is on disk.
+- The file is complete or absent, because it gets its name only when all of it is on disk.
 - The same journal gives the same bytes.
-- Text from data sets, models and tools is data, never markup: JSON without a `<`, in blocks that no
-  browser runs, which the page inserts as text. The page's content security policy allows the
-  package's style and script (by their digests) and no request at all.
-- Its size is bounded. Long texts are cut in the middle; if all conversations together are too
-  large, later ones are cut shorter, or left out. The page says what was cut, and names the command
-  that prints the whole.
+- Text from data sets, models and tools is data, never markup. It is JSON without a `<`, in blocks
+  that no browser runs, and the page inserts it as text. The page's content security policy allows
+  only the package's style and script (by their digests), and no request.
+- The size is bounded. Long texts are cut in the middle. If all conversations together are too
+  large, later ones are cut shorter or left out. The page says what was cut, and names the command
+  that prints everything.
 """
 
 import base64
@@ -44,30 +44,31 @@ from holdfast.training.report import ConsumerReport, open_collector
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"
 LONGEST_CHARACTER = 8
-"""Tokens of a character, at most: after these, incomplete text is kept as it is."""
+"""The largest number of tokens for one character. After this many, incomplete text is kept as it
+is."""
 MAX_BYTES = 64 << 20
-"""The size of all conversations together."""
+"""The largest size of all conversations together."""
 TEXT_LENGTHS = (20_000, 2_000, 200)
-"""The longest text, in characters: the first length with which a conversation fits is used."""
+"""Limits on a text, in characters. The first limit with which a conversation fits is used."""
 RESERVED_BYTES = 2_048
-"""Reserved for each later conversation."""
+"""Bytes reserved for each later conversation."""
 MAX_SLOWEST = 10
 _PAGE = files("holdfast.evaluation.report")
 
 
 class Written(Struct, frozen=True):
-    """The content of the file."""
+    """Describes the file that was written."""
 
     path: str
     rows: int
     shortened: int
-    """Conversations with a shortened text."""
+    """The number of conversations with a shortened text."""
     left_out: int
-    """Conversations that are not in the file."""
+    """The number of conversations that are not in the file."""
 
 
 def report_file(folder: Path, run: str) -> Path:
-    """The path of a run's report in a folder of reports: one file per name."""
+    """Returns the path of a run's report in a folder of reports."""
     return folder / f"{file_name(run)}.html"
 
 
@@ -85,7 +86,7 @@ async def write_report(
 ) -> Written:
     """Writes the run to `path`.
 
-    `decode` returns the text of token ids (a renderer's or a tokenizer's); without it, replies are
+    `decode`, from a renderer or a tokenizer, returns the text of token ids; without it, replies are
     plain text without colours. `source` is the journal's path as a user would type it.
     """
     with whole_file(path) as part, part.open("wb") as file:
@@ -155,7 +156,7 @@ class _Writer:
         self.left_out += 1
 
     def _write_tokens(self, position: int, view: TrajectoryView, allowed: int) -> None:
-        """The pieces and logprobs of each reply; nothing if they do not fit."""
+        """Writes the pieces and logprobs of each reply, if they fit."""
         generations = [step for step in view.history.generations if step.ids]
         if self._decode is None or not generations:
             return
@@ -225,7 +226,8 @@ def _row(row: RowResult, metrics: list[str]) -> Item:
 
 
 async def _tools(journal: Journal, view: TrajectoryView) -> list[Item]:
-    """Name and schema of every tool that the model was shown, also by an agent's other calls."""
+    """Returns the name and schema of every tool that the model was shown, including those of an
+    agent's other calls."""
     items: dict[str, Item] = {}
     digests = dict.fromkeys(call.tools for call in view.history.calls.values() if call.tools)
     sets = [await _tool_set(journal, digest) for digest in digests]
@@ -246,7 +248,8 @@ async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:
 
 
 def _json(value: object) -> bytes:
-    """JSON without a `<`, so that nothing in it can end its block, or begin another."""
+    """Returns JSON without a `<`, so that its text can neither end its block nor begin another
+    one."""
     return msgspec.json.encode(value).replace(b"<", b"\\u003c")
 
 
@@ -267,10 +270,10 @@ def _digest(text: str) -> str:
 
 
 def pieces_of(ids: Sequence[int], decode: Decode) -> list[str]:
-    """One text per token; together they are `decode(ids)`, if that is complete.
+    """Returns one text per token. Together they are `decode(ids)`, if that text is complete.
 
-    Each is decoded with the tokens just before it, because a tokenizer may decode a token
-    differently at the beginning of a text. The cost is linear in the tokens.
+    Each token is decoded with the tokens just before it, because a tokenizer may decode a token
+    differently at the beginning of a text. The cost is linear in the number of tokens.
     """
     pieces: list[str] = []
     start = done = 0  # `done` tokens have their pieces; decoding begins at `start` before them.

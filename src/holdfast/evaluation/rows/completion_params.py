@@ -1,7 +1,7 @@
 """Setting: one set of completion params, read.
 
-Params go by the names of chat APIs. Those that would change what is sampled and are not known are
-refused by name; those that change nothing about it are ignored. A key is taken out before
+Params go by the names of chat APIs. An unknown param that could change what is sampled raises an
+error with its name. A param that does not affect sampling is ignored. A key is removed before
 anything is recorded.
 """
 
@@ -20,10 +20,10 @@ _ALIASES = {"max_completion_tokens": "max_tokens"}
 
 
 class Setting(Struct, frozen=True):
-    """What one set of completion params asks for."""
+    """The values that one set of completion params asks for."""
 
     params: Mapping[str, object] = {}
-    """As they were given, without the key and without what else is secret."""
+    """The params as they were given, without the key and other secrets."""
     model: str | None = None
     base_url: str | None = None
     samples: int | None = None
@@ -37,7 +37,8 @@ class Setting(Struct, frozen=True):
 def setting_of(
     params: Mapping[str, object] | None, overrides: Mapping[str, object] | None = None
 ) -> Setting:
-    """`overrides` go before the params. `UsageError` names what is unknown or makes no sense."""
+    """Reads completion params, with `overrides` in place of params of the same name. Raises
+    `UsageError`, with the param's name, for an unknown or invalid param."""
     merged = _flat(params or {}) | _flat(overrides or {})
     key = merged.pop("api_key", None)
     if key is not None and not isinstance(key, str):
@@ -64,7 +65,8 @@ def setting_of(
 
 
 def _without_secrets(params: dict[str, object]) -> dict[str, object]:
-    """An address may have a password in it, which is no part of what is shown and recorded."""
+    """Returns the params without the passwords in addresses, which must not be shown or
+    recorded."""
     return {
         name: redact(value) if name in _ADDRESSES and isinstance(value, str) else value
         for name, value in params.items()
@@ -72,7 +74,8 @@ def _without_secrets(params: dict[str, object]) -> dict[str, object]:
 
 
 def _flat(params: Mapping[str, object]) -> dict[str, object]:
-    """The params by our own names, including those in `extra_body`; None counts as absent."""
+    """Returns the params by Holdfast's names, including the params in `extra_body`; None counts as
+    absent."""
     if not isinstance(params, Mapping):
         raise UsageError(f"completion params are an object, not {params!r:.200}")
     try:
@@ -90,7 +93,8 @@ def _renamed(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def ids_of(settings: Sequence[Setting]) -> list[str]:
-    """Readable and different names of the settings: the model, and what else differs."""
+    """Returns readable, distinct names of the settings: the model, and the params in which they
+    differ."""
     differing = [
         name
         for name in sorted({name for setting in settings for name in setting.params} - {"model"})

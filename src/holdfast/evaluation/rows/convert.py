@@ -1,9 +1,9 @@
 """Converts between eval-protocol's rows and the engine's records: row to task, trajectory to row,
 result to score.
 
-Nothing is lost: fields that a task does not have are kept in its metadata, and come back. Times and
-generated ids of a new row are no part of its task: with them, the same data set would be another
-one each time it is read.
+Nothing is lost: fields that a task does not have are kept in its metadata and come back. Times and
+generated ids of a new row are not part of its task. Otherwise the same data set would give other
+tasks each time it is read.
 """
 
 from copy import deepcopy
@@ -28,18 +28,18 @@ Fields = dict[str, Any]
 _CLASHING = frozenset({"metadata", "completion_params", "dataset_info", "session_data", "extra"})
 """Columns of data sets whose names mean something else in a task's metadata."""
 FUNCTION = "function"
-"""The role of a function's result, before there were tools."""
+"""The role of a function's result in the API before tools."""
 ROLES = (*(role.value for role in records.Role), FUNCTION)
 _DATASET_FIELDS = ("evaluation_result", "created_at", "eval_metadata", "pid")
-"""Fields that a finished row keeps from its data set, unless they were replaced since."""
+"""Fields that a finished row keeps from its data set, unless they were replaced in the meantime."""
 
 
 # --- a row of a data set as a task
 
 
 def task_of(row: EvaluationRow, *, where: str = "") -> Task:
-    """The row as a task, with the row's id, or "". Raises `UsageError`, which names `where`, for a
-    value that cannot be recorded."""
+    """Returns the row as a task, with the row's id or "". Raises `UsageError`, which names `where`,
+    for a value that cannot be recorded."""
     dumped = [message.model_dump(mode="json", exclude_unset=True) for message in row.messages]
     messages = tuple(
         _parse_message(fields, where=f"{where}messages[{at}]")
@@ -71,7 +71,7 @@ def task_of(row: EvaluationRow, *, where: str = "") -> Task:
 
 
 def row_from(task: Task) -> EvaluationRow:
-    """The row that the task was made from."""
+    """Returns the row from which the task was made."""
     held = cast("Fields", task.metadata.get(HELD) or {})
     whole = held.get("messages") or {}
     merged = held.get("merged") or ()
@@ -97,8 +97,8 @@ def _checked_id(row: EvaluationRow, where: str) -> str:
 
 
 def _with_tool_calls(messages: list[Fields]) -> list[Fields]:
-    """The messages, with tool calls in place of the older form: a `function_call`, and its result
-    under the role `function`."""
+    """Returns the messages in the form of tool calls. The older form is a `function_call` and a
+    result with the role `function`."""
     current, call = [], None
     for at, message in enumerate(messages):
         if (function := message.get("function_call")) and not message.get("tool_calls"):
@@ -125,7 +125,7 @@ def _parse_message(fields: Fields, *, where: str) -> records.Message:
 
 
 def _extra_row_fields(row: EvaluationRow) -> Fields:
-    """The row's own fields that a task does not have, where they were set."""
+    """Returns the fields that were set in the row and that a task does not have."""
     extra: Fields = {}
     if metadata := _input_metadata(row.input_metadata):
         extra["input_metadata"] = metadata
@@ -153,7 +153,8 @@ def _input_metadata(metadata: InputMetadata) -> Fields:
 
 
 def _is_blank(model: Open, *, but: str = "") -> bool:
-    """Whether nothing was set. Cheaper than a dump, and true for most rows."""
+    """Returns whether no field was set. The check is cheaper than a dump, and most rows are
+    blank."""
     return not model.model_extra and model.model_fields_set <= {but}
 
 
@@ -174,7 +175,7 @@ def _columns(row: EvaluationRow, held: Fields) -> Fields:
 
 
 def _to_json(value: Any) -> Any:
-    """The value in JSON's types."""
+    """Returns the value in JSON's types. Raises `UsageError` if that is impossible."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     try:
@@ -195,7 +196,7 @@ def _encode(value: Any) -> Any:
 
 
 def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
-    """The finished row for a scorer: a copy, which the scorer may change.
+    """Returns the finished row for a scorer, as a copy that the scorer may change.
 
     `execution_metadata.extra`, with the token data, is made when it is first read.
     """
@@ -213,7 +214,7 @@ def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
 
 
 def _execution_metadata(view: TrajectoryView, ran: Fields) -> Fields:
-    """The recorded fields; without them, those of the data set."""
+    """Returns the recorded fields, completed by the fields of the data set."""
     metadata = view.task.metadata.get("execution_metadata")
     dataset_fields = metadata if isinstance(metadata, dict) else {}
     names = {"invocation_id": invocation_id(), "experiment_id": view.key.run}
@@ -221,7 +222,7 @@ def _execution_metadata(view: TrajectoryView, ran: Fields) -> Fields:
 
 
 def _duration(view: TrajectoryView) -> Fields:
-    """The seconds of the last attempt; nothing if it did nothing."""
+    """Returns the seconds of the last attempt, or an empty dict if the attempt did nothing."""
     history = view.history
     if not history.attempts or history.finished is None or is_untouched(view):
         return {}
@@ -241,11 +242,12 @@ _RECORDED_FIELDS: Any = {
         *("rollout_duration_seconds", "eval_duration_seconds", "experiment_duration_seconds"),
     },
 }
-"""Fields that the records have themselves, and times."""
+"""Fields that are not taken from a returned row, because the records have them, and times."""
 
 
 def returned_fields(row: EvaluationRow) -> Fields:
-    """The fields that are recorded of such a row. Raises `UsageError` if it is not JSON."""
+    """Returns the fields to record of a row that a processor returned. Raises `UsageError` if the
+    row is not JSON."""
     try:
         fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_RECORDED_FIELDS)
     except PydanticSerializationError as error:

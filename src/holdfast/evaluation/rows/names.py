@@ -25,7 +25,7 @@ _WORD_LISTS = [line.split() for line in (_FIRST, _SECOND)]
 
 
 def generate_id(separator: str = "-", seed: int | None = None, index: int | None = None) -> str:
-    """A new id; with a seed, always the same one for the same index."""
+    """Returns a new id. With a seed, the same index always gives the same id."""
     if seed is None:
         # One draw, because every row of a data set needs several ids.
         drawn = _RANDOM.getrandbits(64)
@@ -38,9 +38,10 @@ def generate_id(separator: str = "-", seed: int | None = None, index: int | None
 
 
 _RANDOM = random.Random()
-"""Not the module's generator: a program that seeds `random` still gets new ids."""
+"""A generator apart from the `random` module's, so that a program that seeds `random` still gets
+new ids."""
 
 
 def invocation_id() -> str | None:
-    """eval-protocol's name of the session (EP_INVOCATION_ID), if it is set."""
+    """Returns eval-protocol's name of the session (EP_INVOCATION_ID), if it is set."""
     return os.environ.get("EP_INVOCATION_ID") or None

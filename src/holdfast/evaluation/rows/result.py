@@ -68,7 +68,7 @@ class EvaluateResult(Readable):
 
     score: float
     is_score_valid: bool = True
-    """A score that is not valid is part of no mean."""
+    """A score that is not valid is not part of any mean."""
     reason: str | None = None
     metrics: dict[str, MetricResult] = Field(default_factory=dict)
     step_outputs: list[StepOutput] | None = None

@@ -1,7 +1,7 @@
 """EvaluationRow: one row of a data set with its results, under eval-protocol's names.
 
-Every model keeps unknown fields: JSON in and out loses nothing. A row's id is None until a data set
-sets it: an id from the content alone would make two equal rows one.
+Every model keeps unknown fields, so JSON is read and written without loss. A row's id is None until
+a data set sets it, because an id made only from the content would make two equal rows one.
 """
 
 import hashlib
@@ -65,14 +65,14 @@ class Message(Open):
     tool_calls: list[ChatCompletionMessageToolCall] | None = None
     function_call: FunctionCall | None = None
     control_plane_step: dict[str, Any] | None = None
-    """The environment's result of the step that the message answers."""
+    """The result of the environment's step that this message answers."""
     weight: int | None = None
     logprobs: Any = None
 
     @field_validator("tool_calls", mode="before")
     @classmethod
     def _with_ids(cls, calls: object) -> object:
-        """Calls without an id get one from their position."""
+        """Gives calls without an id one from their position."""
         if not isinstance(calls, list):
             return calls
         return [
@@ -83,16 +83,16 @@ class Message(Open):
         ]
 
     def dump_for_chat_completion_request(self) -> dict[str, Any]:
-        """The message in the form of chat APIs."""
+        """Returns the message in the form of chat APIs."""
         kept = {"role", "content", "name", "tool_call_id", "tool_calls", "function_call"}
         return self.model_dump(exclude_none=True, include=kept)
 
     dump_mdoel_for_chat_completion_request = dump_for_chat_completion_request
-    """eval-protocol's name, with its typing error."""
+    """An alias with eval-protocol's misspelled name."""
 
     @property
     def text(self) -> str:
-        """The content as one string, whatever its shape."""
+        """The content as one string. The texts of several parts are joined."""
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content or ())
@@ -112,9 +112,9 @@ class EvaluationThreshold(Open):
 
     success: float
     standard_error: float | None = Field(default=None, ge=0.0, le=1.0)
-    """As eval-protocol has it: with the tasks taken as they are."""
+    """The bound on eval-protocol's standard error, for which the tasks are a fixed set."""
     clustered_standard_error: float | None = Field(default=None, ge=0.0)
-    """As reports show it: clustered by task."""
+    """The bound on the standard error in reports, which is clustered by task."""
 
 
 class EvaluationThresholdDict(TypedDict):
@@ -123,7 +123,7 @@ class EvaluationThresholdDict(TypedDict):
 
 
 class EvalMetadata(Open):
-    """Which evaluation a row was part of."""
+    """The evaluation that a row was part of."""
 
     name: str
     description: str | None = None
@@ -136,7 +136,7 @@ class EvalMetadata(Open):
 
 
 class CostMetrics(Open):
-    """In dollars."""
+    """The cost of a row, in dollars."""
 
     input_cost: float | None = None
     output_cost: float | None = None
@@ -152,7 +152,7 @@ class CompletionUsage(Open):
 
 
 class ExecutionMetadata(Open):
-    """How a row's rollout went."""
+    """Facts about a row's rollout: ids, tokens, costs and durations."""
 
     invocation_id: str | None = Field(default_factory=generate_id)
     experiment_id: str | None = Field(default_factory=generate_id)
@@ -161,7 +161,7 @@ class ExecutionMetadata(Open):
     usage: CompletionUsage | None = None
     cost_metrics: CostMetrics | None = None
     duration_seconds: float | None = None
-    """Older name: see the next two."""
+    """The older name of the next two fields."""
     rollout_duration_seconds: float | None = None
     eval_duration_seconds: float | None = None
     experiment_duration_seconds: float | None = None
@@ -173,7 +173,8 @@ class ExecutionMetadata(Open):
     _make_extra: Callable[[], dict[str, Any]] | None = PrivateAttr(default=None)
 
     def make_extra_later(self, make: Callable[[], dict[str, Any]]) -> None:
-        """`extra` is made when it is first read: it may be large."""
+        """Sets a function that makes `extra` when it is first read, because `extra` may be
+        large."""
         self.__dict__.pop("extra", None)
         self.__pydantic_fields_set__.add("extra")
         self._make_extra = make
@@ -212,7 +213,8 @@ class EvaluationRow(Open):
     pid: int | None = None
 
     def __await__(self) -> "Generator[None, None, EvaluationRow]":
-        """The row itself: `await test(row)` also works for a function that is not asynchronous."""
+        """Returns the row itself, so that `await test(row)` also works for a function that is not
+        async."""
         return self
         yield  # It never waits.
 
@@ -222,7 +224,7 @@ class EvaluationRow(Open):
         return len(self.messages)
 
     def get_system_message(self) -> Message:
-        """The system message; an empty one if there is none."""
+        """Returns the system message, or an empty one."""
         messages = self._messages_of("system")
         return messages[0] if messages else Message(role="system", content="")
 
@@ -252,7 +254,7 @@ class EvaluationRow(Open):
         return len(self._control_plane_steps())
 
     def get_total_reward(self) -> float:
-        """The sum of the steps' rewards; 0 without an environment."""
+        """Returns the sum of the steps' rewards, or 0 without an environment."""
         return sum(_number(step.get("reward")) for step in self._control_plane_steps())
 
     def get_terminated(self) -> bool:
@@ -268,13 +270,13 @@ class EvaluationRow(Open):
         ]
 
     def is_trajectory_evaluation(self) -> bool:
-        """Whether its steps have scores of their own."""
+        """Returns whether the steps have their own scores."""
         return bool(self.evaluation_result and self.evaluation_result.step_outputs)
 
     # --- in and out
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON, with columns to filter by."""
+        """Returns the row as JSON, with columns to filter by."""
         result = self.evaluation_result
         return {
             "data_json": self.model_dump_json(),
@@ -295,7 +297,8 @@ class EvaluationRow(Open):
             raise ValueError(f"Failed to deserialize EvaluationRow: {error}") from error
 
     def __hash__(self) -> int:
-        """The same in every process: of the row's content, without times and processes."""
+        """Returns a hash of the row's content, without times and process ids. It is the same in
+        every process."""
         fields = self.model_dump(
             mode="json",
             exclude_none=True,

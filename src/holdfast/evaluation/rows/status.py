@@ -1,6 +1,6 @@
 """Status: the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
 
-Codes are those of google.rpc.Code, and four above 99. Unknown codes are kept.
+The codes are those of google.rpc.Code and four codes above 99. Unknown codes are kept.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,8 @@ class Open(BaseModel):
         return SHOWN_CLASSES.get(type(self), type(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its own class: pickle compares that with the shown one."""
+        """Pickles by the real class, because pickle would compare it with the class that
+        `__class__` shows."""
         return _restored, (type(self), self.__getstate__())
 
 
@@ -128,7 +129,7 @@ class _Error:
 
 @dataclass(frozen=True)
 class _RolloutError:
-    """The same, with extra information as the only detail."""
+    """Makes statuses of one code, with extra information as the only detail."""
 
     code: StatusCode
 
@@ -239,7 +240,8 @@ class Status(Open):
         return self.code == _C.FINISHED
 
     def is_error(self) -> bool:
-        """Any code of google.rpc but OK: a deadline or a lost connection is an error, too."""
+        """Returns whether the code is any of google.rpc's except OK. A deadline or a lost
+        connection is an error, too."""
         return _C.OK < self.code < _C.FINISHED
 
     def is_stopped(self) -> bool:
@@ -249,7 +251,7 @@ class Status(Open):
         return self.code == _C.SCORE_INVALID
 
     def get_termination_reason(self) -> TerminationReason | None:
-        """None if there is no reason, or an unknown one."""
+        """Returns the termination reason, or None if it is missing or unknown."""
         for detail in self.details:
             metadata = detail.get("metadata") or {}
             if detail.get("reason") == ErrorInfo.REASON_TERMINATION_REASON and metadata:

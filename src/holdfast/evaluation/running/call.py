@@ -1,4 +1,4 @@
-"""Calling a decorated evaluation, with pytest or without."""
+"""Calls a decorated evaluation, with pytest or without."""
 
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """An evaluation as a callable: `evaluation(row)` judges, `evaluation.evaluate()` runs it."""
+    """An evaluation as a callable. `evaluation(row)` judges a row, and `evaluation.evaluate()` runs
+    the whole evaluation."""
 
     def __init__(self, definition: Definition):
         self._definition = definition
 
     def __call__(self, *positional: object, **arguments: object) -> object:
-        """Judges the given row or rows. Without any, runs the whole evaluation and raises if it
-        fails."""
+        """Judges the given row or rows. Without rows, it runs the whole evaluation and raises if
+        that fails."""
         function, rows = self._definition.function, self._definition.mode.argument
         import_models(function)
         if rows in arguments:
@@ -46,10 +47,11 @@ class Evaluation:
         return None
 
     def evaluate(self, **given: Any) -> "Outcome":
-        """`evaluate_async` for code that is not async: the same arguments, the same outcome.
+        """Runs `evaluate_async` for code that is not async, with the same arguments and the same
+        outcome.
 
-        Inside a running loop, as in a notebook, it has a thread and a loop of its own, and the
-        caller waits; an interrupt stops it, and the same call goes on.
+        Inside a running loop, as in a notebook, it runs in its own thread and loop while the caller
+        waits. An interrupt stops it, and the same call continues the run later.
         """
         if is_in_loop():
             return run_blocking(lambda: self.evaluate_async(**given))
@@ -57,9 +59,8 @@ class Evaluation:
             return _run(experiment)
 
     async def evaluate_async(self, **given: Any) -> "Outcome":
-        """Runs (or goes on with) the evaluation and returns its outcome; raises nothing for a
-        score that is too low: `outcome.check()` does. Cancelling it loses nothing that is durable.
-        """
+        """Runs or continues the evaluation and returns its outcome. A score that is too low does
+        not raise; call `outcome.check()` for that. Cancelling it loses no durable record."""
         from holdfast.evaluation.running.experiment import perform_async
 
         with self._begun(**given) as experiment:
@@ -78,9 +79,9 @@ class Evaluation:
         renderer: "Renderer | None" = None,
         options: "Options | Mapping[str, object] | None" = None,
     ) -> Iterator["Experiment"]:
-        """`variant` names one where there are several; `arguments` are what pytest would have
-        filled in: fixtures, parameters, `self`; `options`, also as a dict, are the flags of the
-        pytest plugin."""
+        """Makes the experiment. `variant` names one of several variants. `arguments` are the values
+        that pytest would fill in: fixtures, parameters, `self`. `options` are the flags of the
+        pytest plugin, as `Options` or a dict."""
         with _session(options, journal) as session:
             experiment = self._choose(session, variant, arguments or {})
             chosen = experiment.policy if policy is None else policy
@@ -139,7 +140,7 @@ for _method in (Evaluation.evaluate, Evaluation.evaluate_async):
 
 
 class Judged(list[object]):
-    """The results of a function for many rows: a list that may also be awaited."""
+    """The results of a function for many rows, as a list that can also be awaited."""
 
     def __await__(self) -> Generator[None, None, "Judged"]:
         return self
@@ -147,7 +148,8 @@ class Judged(list[object]):
 
 
 def _awaitable(returned: object) -> object:
-    """`await test(row)` is how eval-protocol's tests are called, whatever the function is."""
+    """Makes a returned list awaitable, because eval-protocol's tests are called as `await
+    test(row)` even if the function is not async."""
     return Judged(returned) if isinstance(returned, list) else returned
 
 
@@ -155,7 +157,8 @@ def _awaitable(returned: object) -> object:
 def _session(
     options: "Options | Mapping[str, object] | None", journal: str | None
 ) -> Iterator[EvaluationSession]:
-    """What stops the block (`pytest.skip()`, say) is the user's, and goes to them as it is."""
+    """Opens a session. An exception that stops the block, such as that of `pytest.skip()`, is
+    raised unchanged."""
     if isinstance(options, Mapping):
         options = struct_from(options, Options, "options")
     options = Options() if options is None else options
@@ -173,7 +176,7 @@ def _session(
 
 
 def _run(experiment: "Experiment") -> "Outcome":
-    """A signal that stops it goes to the user as it is."""
+    """Runs the experiment. A signal that stops it is raised as `KeyboardInterrupt`."""
     from holdfast.evaluation.running.experiment import perform
     from holdfast.evaluation.running.signals import Interrupted
 
@@ -184,7 +187,8 @@ def _run(experiment: "Experiment") -> "Outcome":
 
 
 def _check_arguments(definition: Definition, arguments: Mapping[str, object]) -> None:
-    """Before anything is rolled out, and not by each row that is judged."""
+    """Raises `UsageError` for unknown arguments before anything is rolled out, not once for each
+    row."""
     kinds = {parameter.name: parameter.kind for parameter in definition.arguments}
     if inspect.Parameter.VAR_KEYWORD in kinds.values():
         return

@@ -1,4 +1,4 @@
-"""Connecting to the policy that a setting is sampled from."""
+"""Connects to the policy that a setting is sampled from."""
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -45,11 +45,10 @@ async def connect_setting(
     renderer: Renderer | None = None,
     needed: bool = True,
 ) -> AsyncIterator[Connection]:
-    """Connects a setting.
+    """Connects to the policy of a setting.
 
-    `policy`: an address, several, or an open policy of the caller's. If an engine is not `needed`,
-    because the processor may use its own, a missing policy is an error of the first row that
-    samples.
+    `policy` is an address, several addresses, or an open policy of the caller. If the engine is not
+    `needed`, because the processor may use its own, a missing policy fails only a row that samples.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
@@ -68,7 +67,8 @@ async def connect_setting(
 def _naming_key(
     setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
 ) -> Iterator[None]:
-    """An evaluation's key comes from other places than a command's."""
+    """Adds to a refusal where an evaluation's key comes from, since a command's key has other
+    sources."""
     urls = addresses(policy)
     try:
         yield
@@ -114,7 +114,8 @@ async def _enter(
     session: EvaluationSession,
     renderer: Renderer | None,
 ) -> Connection:
-    """An evaluation needs no tokens: an engine whose tokenizer is not here is asked by chat."""
+    """Connects to the engine. If its tokenizer is not available, the engine is asked by chat
+    instead, because an evaluation needs no tokens."""
 
     async def enter(address: EngineAddress) -> Connection:
         return await stack.enter_async_context(
@@ -133,7 +134,7 @@ async def _enter(
 
 
 def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] | None:
-    """The addresses; None if this is no address."""
+    """Returns the addresses, or None if `policy` is not an address."""
     if isinstance(policy, str):
         return (policy,)
     if isinstance(policy, Sequence):
@@ -142,12 +143,14 @@ def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] 
 
 
 def _folder(setting: Setting) -> str | None:
-    """The embedded engine serves any model that is in a folder."""
+    """Returns the model's folder, if it is one: the embedded engine serves any model in a
+    folder."""
     return setting.model if setting.model and os.path.isdir(setting.model) else None
 
 
 def _check_embedded(setting: Setting) -> None:
-    """The embedded engine is for a model in a folder, or for its own: others are elsewhere."""
+    """Raises `UsageError` unless the model is in a folder or is the embedded engine's own, because
+    the embedded engine has no other models."""
     model = setting.model
     if model is None or _folder(setting) or EMBEDDED_MODEL in names_of(model):
         return
@@ -167,8 +170,8 @@ def _check_embedded(setting: Setting) -> None:
 def find_address(
     setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]
 ) -> EngineAddress | None:
-    """The address of the engine: `named` addresses first, then the setting's, the provider in the
-    model's name, and HOLDFAST_POLICY. None means the embedded engine."""
+    """Returns the engine's address. `named` addresses come first, then the setting's, the provider
+    in the model's name, and HOLDFAST_POLICY. None means the embedded engine."""
     key = setting.api_key or environment.get(API_KEY)
     if named:
         return EngineAddress(urls=named, api_key=key, source="--holdfast-policy")
@@ -188,8 +191,8 @@ def find_address(
 
 
 def key_remedy(setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """For an engine that answers 401: which key it received (see `find_address`), or where to set
-    one."""
+    """Says, for an engine that answers 401 or 403, which key it received (see `find_address`), or
+    where to set a key."""
     sent = "it does not take the key that it was sent: that of"
     provider = None if setting.model is None else provider_of(setting.model)
     if setting.api_key:

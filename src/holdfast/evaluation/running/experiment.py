@@ -1,8 +1,9 @@
 """Experiment: one variant of an evaluation, from its rows to its outcome.
 
-Each setting is one run in the journal. What is recorded is gone on with: finished rows are not
-rolled out again, finished but unscored ones are only scored, and a run that is finished and
-unchanged gives its verdict without an engine. At any end, appends are durable and leases returned.
+Each setting is one run in the journal, and a recorded run is continued. Finished rows are not
+rolled out again, and rows that are finished but not scored are only scored. A run that is finished
+and unchanged gives its verdict without an engine. However the experiment ends, its appends are
+durable and its leases are returned.
 """
 
 import asyncio
@@ -69,21 +70,22 @@ from holdfast.rollout.threads.contain import in_background
 
 PROGRESS_SECONDS = 10.0
 LISTED_ROWS = 8
-"""In the summary of a session; `holdfast report` has them all."""
+"""The number of rows in a session's summary. `holdfast report` shows all rows."""
 RETRIES_ONLY = GroupPolicy(refill=0)
-"""A row is tried again from its journal, and never begun anew behind the user's back."""
+"""A failed row is retried from its journal, and is never replaced by a new one without the user's
+knowledge."""
 
 
 class Experiment(Struct, frozen=True):
     definition: Definition
     variant: Variant
     name: str
-    """The base of its runs' names."""
+    """The base of the names of its runs."""
     session: EvaluationSession
     arguments: Mapping[str, object] = {}
-    """Fixtures, parameters and `self`: what the function is given beside its rows."""
+    """Fixtures, parameters and `self`, which the function is given besides its rows."""
     parameters: Mapping[str, object] = {}
-    """The values that decide how rows are judged: with other values, rows are scored again."""
+    """The values that decide how rows are judged. If they change, rows are scored again."""
     policy: "Policy | str | Sequence[str] | None" = None
     renderer: Renderer | None = None
 
@@ -93,7 +95,7 @@ class Experiment(Struct, frozen=True):
 
 
 class _Work(Struct):
-    """An experiment under way."""
+    """The state of a running experiment."""
 
     experiment: Experiment
     journal: Journal
@@ -107,7 +109,8 @@ class _Work(Struct):
 
 
 def perform(experiment: Experiment) -> Outcome:
-    """Runs in its own event loop. Signals stop it gracefully (`Interrupted`)."""
+    """Runs the experiment in its own event loop. A signal stops it gracefully, and raises
+    `Interrupted`."""
     return run_in_own_loop(_watched(experiment))
 
 
@@ -128,7 +131,7 @@ async def _watched(experiment: Experiment) -> Outcome:
 
 
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
-    """None if it was stopped before it had an outcome."""
+    """Runs the experiment. Returns None if it was stopped before it had an outcome."""
     stop = stop or Stop()
     place = experiment.session.journal()
     rows = await experiment.variant.dataset.rows()
@@ -143,7 +146,8 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
 
 
 async def _runs(work: _Work) -> list[Run]:
-    """The runs of all settings, every row of which is settled; less where it was stopped."""
+    """Returns the runs of all settings, with every row settled. After a stop, some runs may be
+    missing or unfinished."""
     settings = work.experiment.variant.settings
     runs: list[Run] = []
     for setting, name in zip(settings, ids_of(settings), strict=True):
@@ -167,7 +171,7 @@ async def _runs(work: _Work) -> list[Run]:
 
 
 def _is_late(experiment: Experiment) -> bool:
-    """Whether a score needs more than one task, or more than one run."""
+    """Returns whether scoring needs several tasks or several runs."""
     mode, settings = experiment.definition.mode, experiment.variant.settings
     return mode is Mode.ALL or (mode is Mode.GROUPWISE and len(settings) > 1)
 
@@ -176,7 +180,7 @@ def _is_late(experiment: Experiment) -> bool:
 
 
 async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
-    """The setting's run, worked on until everything is settled (or ready for late scoring)."""
+    """Works on the setting's run until every row is settled, or ready for late scoring."""
     experiment = work.experiment
     plan = _plan(work, setting, name)
     if isinstance(work.processor, NoOpRolloutProcessor):
@@ -243,7 +247,8 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
 
 
 async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
-    """Adds the remedy for a record that would need no engine if its model were known."""
+    """Adds a remedy to the error, if the recorded run would need no engine once its model is
+    named."""
     options = work.experiment.session.options
     retry = options.retry_failed
     recorded = await rolled_out_already(work.journal, spec, models=None, retry_failed=retry)
@@ -254,8 +259,8 @@ async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
 
 
 def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
-    """The names that the model may have in a recorded run. None: any embedded model; (): only the
-    engine knows."""
+    """Returns the names that the model may have in a recorded run. None means any embedded model,
+    and () means that only the engine knows the name."""
     options, policy = work.experiment.session.options, work.experiment.policy
     if policy is not None and addresses(policy) is None:
         return (getattr(policy, "model", ""),)
@@ -303,7 +308,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
 
 
 async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
-    """The recorded run to continue, if nothing is left to judge."""
+    """Returns the recorded run to continue, if all of its rows are judged."""
     options = work.experiment.session.options
     if options.new:
         return None
@@ -313,7 +318,7 @@ async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
 
 
 async def _bind_judges(work: _Work, plan: RunPlan) -> RunPlan:
-    """The plan with the models of the judges, which only their engines may know."""
+    """Returns the plan with the models of the judges. Only their engines may know these names."""
     models = await check_judges(_judges(work.experiment), work.settings)
     return structs.replace(plan, spec=structs.replace(plan.spec, judge=models))
 
@@ -335,7 +340,7 @@ async def _work_on(engine: Engine) -> Ending:
 
 @asynccontextmanager
 async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
-    """A line now and then for people who wait."""
+    """Writes a line of progress now and then."""
     progress.shows_rewards = True
 
     async def report() -> None:

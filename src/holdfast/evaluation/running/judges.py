@@ -1,7 +1,7 @@
-"""The judges that an evaluation's function names, asked before anything is sampled.
+"""Checks the judges that an evaluation's function names, before anything is sampled.
 
-A function may call a judge of its module, of its closure, of another function of the user's, or one
-that pytest hands to it. How many rows it compares at once is its own affair.
+A function may call a judge of its module, of its closure, of another function of the user, or one
+that pytest passes to it. The function itself decides how many rows it compares at once.
 """
 
 import inspect
@@ -15,8 +15,8 @@ from holdfast.rollout.code.fingerprint import identified_in
 
 
 async def check_judges(judges: Iterable[Judge], settings: Settings) -> str:
-    """Checks the judges, and returns their models by the engines' names. Raises what is wrong with
-    an engine, a cache or a price."""
+    """Checks the judges, and returns their models under the names that the engines use. Raises an
+    error for a wrong engine, cache or price."""
     models = {await judge.check_before_run() for judge in judges}
     for model in models:
         check_price(settings, model)
@@ -24,13 +24,13 @@ async def check_judges(judges: Iterable[Judge], settings: Settings) -> str:
 
 
 def judges_of(function: Callable[..., Any], arguments: Mapping[str, object]) -> list[Judge]:
-    """Each once."""
+    """Returns the judges that the function can reach, each once."""
     named = [*_judges([inspect.unwrap(function)]), *judges_in(arguments)]
     return list({id(judge): judge for judge in named}.values())
 
 
 def judges_in(arguments: Mapping[str, object]) -> list[Judge]:
-    """The judges among the function's pytest arguments and its instance's attributes."""
+    """Returns the judges among the function's pytest arguments and its instance's attributes."""
     own = getattr(arguments.get("self"), "__dict__", {})
     return _judges([*arguments.values(), *own.values()])
 

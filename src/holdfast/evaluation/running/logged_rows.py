@@ -1,4 +1,4 @@
-"""JournalDatasetLogger: logged rows, each as a run of its own; and all rows of a journal."""
+"""JournalDatasetLogger: stores each logged row as its own run, and reads all rows of a journal."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ PREFIX = "logged."
 
 
 class JournalDatasetLogger(DatasetLogger):
-    """Rows in a journal, each a run of its own with the name `logged.ID`, for `holdfast show` and
-    `holdfast export --what rows`. Rows that a processor logs during their rollout are not stored:
-    the row that it returns is."""
+    """Stores each row in a journal, as a run with the name `logged.ID`, for `holdfast show` and
+    `holdfast export --what rows`. A row that a processor logs during its rollout is not stored,
+    because the row that the processor returns is."""
 
     is_journal = True
 
     def __init__(self, journal: str | Path | None = None):
-        """By default the journal of the evaluations in the current folder."""
+        """The default is the journal of the evaluations in the current folder."""
         self._options = Options(journal=None if journal is None else str(journal))
 
     def log(self, row: EvaluationRow) -> None:
@@ -53,7 +53,7 @@ default_logger: DatasetLogger = JournalDatasetLogger()
 
 
 def experiment_of(row: EvaluationRow, options: Options) -> Experiment:
-    """Generates nothing; its score is the row's own."""
+    """Returns an experiment that generates nothing and gives the row its own score."""
     metadata = row.execution_metadata
     # What was not said counts as said: an id that is made anew would be another each time.
     metadata.rollout_id = name = metadata.rollout_id or str(row.input_metadata.row_id)
@@ -81,7 +81,7 @@ def own_result(row: EvaluationRow) -> EvaluateResult:
 
 
 async def rows_in(journal: Journal) -> list[EvaluationRow]:
-    """The rows of every run. If a row was logged several times, the last one counts."""
+    """Returns the rows of every run. If a row was logged several times, the last one counts."""
     by_id: dict[str, EvaluationRow] = {}
     for listed in await journal.runs():
         run = await journal.find_run(listed.name)

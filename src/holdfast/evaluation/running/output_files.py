@@ -1,4 +1,4 @@
-"""Written: the files that a session leaves of a finished run, its rows and its page."""
+"""Writes the files of a finished run: its rows and its page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +23,8 @@ Decode = Callable[[Sequence[int]], str]
 async def write_rows(
     journal: Journal, run: Run, folder: Path, *, metadata: EvalMetadata, verdict: Verdict
 ) -> None:
-    """The finished rows as `RUN.jsonl`, one for each sample, each with the evaluation that it was
-    part of and the score of that; whole or not at all."""
+    """Writes the finished rows as `RUN.jsonl`, one row for each sample, with the evaluation and its
+    score. The file is written as a whole or not at all."""
     evaluation = metadata.model_dump(mode="json", exclude_none=True)
     if verdict.passed is not None:
         evaluation["passed"] = verdict.passed
@@ -64,7 +64,7 @@ async def write_page(
     decode: Decode | None,
     prices: Prices | None = None,
 ) -> str:
-    """The run as one HTML file; returns its `file://` link."""
+    """Writes the run as one HTML file, and returns its `file://` link."""
     from holdfast.evaluation.report.writer import report_file, write_report
 
     with _writing("--holdfast-report", folder):
@@ -84,7 +84,8 @@ async def write_page(
 
 @contextmanager
 def _writing(flag: str, folder: Path) -> Iterator[None]:
-    """Writing fails only the file: the run is finished, and in its journal."""
+    """Turns an error of writing into a `UsageError`, which says that the run itself is safe in its
+    journal."""
     try:
         yield
     except (OSError, UsageError) as error:

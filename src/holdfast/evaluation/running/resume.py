@@ -1,8 +1,9 @@
-"""Which recorded run an experiment goes on with, and when it begins another.
+"""Decides which recorded run an experiment continues, and when it begins another one.
 
-The runs of an experiment are `name`, `name-2`, `name-3`, …. It goes on with the latest that samples
-the same; where only the scorer is another, that run is scored anew and nothing is rolled out.
-Anything else is the next run, which rolls out only what no run of the same test has rolled out.
+The runs of an experiment are `name`, `name-2`, `name-3`, …. It continues the latest run that
+samples the same. If only the scorer differs, this run is scored again, and nothing is rolled out.
+Any other difference begins the next run, which rolls out only what no run of the same test has
+rolled out.
 """
 
 import hashlib
@@ -18,29 +19,29 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task
 
 _SCORING = ("scorer:", "judge:")
-"""How the differences begin after which a run is scored anew."""
+"""The beginnings of differences after which a run is only scored again."""
 MAX_NAME = 180
-"""In bytes: a run's name has up to 200 characters, and is the name of files; the rest is for its
-number and their endings."""
+"""The longest name, in bytes. A run's name has up to 200 characters and is also the name of files,
+so this leaves room for the run's number and the files' endings."""
 
 
 class Opened(Struct, frozen=True):
     run: Run
     note: str = ""
-    """What people should know about it."""
+    """A note for the user about the run."""
     rescored: bool = False
-    """Whether its scorer differs from the one that scored it."""
+    """Whether the scorer changed since the run was scored."""
 
 
 def run_name(module: str, function: str, *variants: str) -> str:
-    """`module.function[variant]`, as a run's name may be."""
+    """Returns `module.function[variant]`, in the form of a run's name."""
     inside = "-".join(variant for variant in variants if variant)
     return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
 
 
 def limited(name: str) -> str:
-    """The name as a run can have it. One that is too long, or has a '/', is changed, and gets a
-    digest: two names never become one, since their runs would be one, too."""
+    """Returns the name in the form that a run can have. A name that is too long, or has a '/', is
+    changed and gets a digest, so that two names never become the same run."""
     written = name.encode("utf-8", "surrogatepass")
     if len(written) <= MAX_NAME and "/" not in name:
         return name
@@ -50,12 +51,12 @@ def limited(name: str) -> str:
 
 
 def series_of(name: str) -> str:
-    """All runs of one test function, with whatever settings and parameters."""
+    """Returns the name of all runs of one test function, with any settings and parameters."""
     return f"test {name.partition('[')[0]}"
 
 
 async def runs_named(journal: Journal, base: str) -> list[Run]:
-    """All runs of an experiment, the oldest first."""
+    """Returns all runs of an experiment, the oldest first."""
     runs: list[Run] = []
     while (run := await journal.find_run(_numbered(base, len(runs) + 1))) is not None:
         runs.append(run)
@@ -65,8 +66,8 @@ async def runs_named(journal: Journal, base: str) -> list[Run]:
 async def open_recorded(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, new: bool, resume: bool
 ) -> Opened:
-    """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
-    differently is an error; with `new`, nothing recorded is gone on with."""
+    """Opens the run to work on; `spec.name` is the experiment's. With `resume`, a run that is
+    recorded differently raises `UsageError`. With `new`, no recorded run is continued."""
     known = await runs_named(journal, spec.name)
     if not new:
         for run in reversed(known):
@@ -93,7 +94,8 @@ async def open_recorded(
 async def _find_same(
     journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> Opened | None:
-    """The run as it is recorded, or scored anew."""
+    """Returns the run if it samples the same. If its scorer differs, the run is opened to be scored
+    again. Returns None for any other difference."""
     same = structs.replace(spec, name=run.spec.name)
     differences = run.spec.differences(same)
     if not differences:
@@ -108,10 +110,12 @@ async def _find_same(
 async def open_together(
     journal: Journal, runs: Sequence[Run], tasks: Sequence[Task], *, whole: bool
 ) -> list[Run]:
-    """The runs, ready to be judged across them (`whole`: all rows at once, else task by task).
+    """Returns the runs, ready to be judged across runs. `whole` judges all rows at once, otherwise
+    task by task.
 
-    Where a row is there only now (it failed before, or its run is new), those that it belongs with
-    were judged without it: all are open again, so that no scores of two judgements are mixed.
+    A row may be new here, because it failed before or its run is new. The rows that belong with it
+    were then judged without it. In that case every row is opened again, so that scores of two
+    judgements are never mixed.
     """
     is_open: set[str] = set()
     is_judged: set[str] = set()
@@ -125,8 +129,8 @@ async def open_together(
 
 
 async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
-    """Opens every outcome, in two steps. A process that comes between them sees a run with another
-    scorer, and scores it again, too."""
+    """Opens every outcome for scoring, in two steps. If a process looks at the run between the
+    steps, it sees another scorer, and scores the run again, too."""
     for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
         spec = structs.replace(run.spec, scorer=scorer)
         run = await open_run(journal, spec, tasks, accept_changes=True)
@@ -143,9 +147,9 @@ def _why_another(run: Run, known: Sequence[Run], differs: Sequence[str]) -> str:
 async def settled_already(
     journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, even_failed: bool
 ) -> Run | None:
-    """A recorded run that is the one asked for and needs no more work, so that no engine is asked
-    for anything. Its renderer is taken as recorded; so is its model, where `models` is None: else
-    it has one of these names."""
+    """Returns the recorded run that equals `spec` and needs no more work, so that no engine has to
+    be asked. Its renderer counts as recorded, and so does its model if `models` is None. Otherwise
+    the model has one of these names."""
     for run, differences in await _newest_first(journal, spec, models):
         if differences:
             continue
@@ -160,8 +164,9 @@ async def settled_already(
 async def rolled_out_already(
     journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, retry_failed: bool
 ) -> Run | None:
-    """The recorded run that `open_recorded` finds, if nothing of it is left to sample. `models` as
-    in `settled_already`. Under another scorer, failed rows get another chance."""
+    """Returns the recorded run that `open_recorded` finds, if there is nothing left to sample.
+    `models` has the same meaning as in `settled_already`. If the scorer changed, failed rows get
+    another chance."""
     for run, differences in await _newest_first(journal, spec, models):
         if not all(line.startswith(_SCORING) for line in differences):
             continue
@@ -173,8 +178,8 @@ async def rolled_out_already(
 async def _newest_first(
     journal: Journal, spec: RunSpec, models: Sequence[str] | None
 ) -> list[tuple[Run, list[str]]]:
-    """The runs of the name and of one of the models, each with what differs in it from `spec`;
-    name, model and renderer are taken as recorded."""
+    """Returns the runs with the name and one of the models, each with its differences from `spec`.
+    Name, model and renderer count as recorded."""
     by_age = []
     for run in reversed(await runs_named(journal, spec.name)):
         known = run.spec

@@ -1,14 +1,14 @@
 """The user's function as the engine's scorer.
 
-The function is given a row (or rows) of its own, made anew for each call: whatever it changes,
-nothing recorded changes with it. What it returns becomes a `Score`; an `EvaluateResult` is kept
-whole. What it raises fails its own rows only, with the traceback; the engine sees to that. Only
-what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
+Each call gets new rows, so whatever the function changes, nothing recorded changes. Its result
+becomes a `Score`; an `EvaluateResult` is kept whole. An exception fails only the rows of the call,
+with the traceback; the engine takes care of that. Only an exception about the whole test, such as
+that of `pytest.skip()`, is passed up to pytest.
 
-A function may return its rows in any order. A returned row is the given one with its `rollout_id`;
-a row that the function made itself, without a `rollout_id`, is the given one with its `row_id`. So
-is a dict or an EvaluateResult with one of these ids. Results without an id (numbers, other dicts)
-name no row and go by their position.
+A function may return its rows in any order. A returned row stands for the given row with the same
+`rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
+with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids. Results
+without an id (numbers, other dicts) go by their position.
 """
 
 import inspect
@@ -64,8 +64,8 @@ def scorer_of(
     several: bool,
     log: Log | None = None,
 ) -> Scorer:
-    """`arguments` are handed to the function beside `row` or, where it takes several, `rows`. `log`
-    is called with every row as the function left it."""
+    """Makes the scorer. `arguments` are passed to the function in addition to `row`, or to `rows`
+    if it takes `several`. `log` is called with every row as the function left it."""
     called = called_by(function)
     gives_nothing = never_returns(function)
 
@@ -95,7 +95,7 @@ def scorer_of(
 
 
 def _with_result(row: EvaluationRow, returned: object, score: Score, called: str) -> EvaluationRow:
-    """The row as the function left it, with its result."""
+    """Returns the row as the function left it, with its result."""
     if isinstance(returned, EvaluationRow):
         return returned
     row.evaluation_result = _result_in(returned, called) or EvaluateResult(
@@ -111,7 +111,7 @@ def _judged(
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
-    """A scorer that reads the result of the user's function for a trajectory, or for several."""
+    """Returns a scorer that reads the function's result for one or several trajectories."""
 
     async def score_async(seen: Any) -> object:
         with _judging():
@@ -136,7 +136,8 @@ def _judged(
 
 @contextmanager
 def _judging() -> Iterator[None]:
-    """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
+    """Passes `pytest.skip()`, `xfail()` and `exit()` on, because they concern the test. `fail()`
+    fails only the row."""
     is_met = match_models()
     try:
         yield
@@ -154,14 +155,15 @@ def _judging() -> Iterator[None]:
 
 
 def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
-    """The exceptions of pytest's functions with these names; empty without pytest."""
+    """Returns the exceptions of pytest's functions with these names, or () without pytest."""
     module = sys.modules.get("pytest")
     return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
 def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Score:
-    """An evaluation's return value as a `Score`. `called` names the evaluation in errors;
-    `gives_nothing`: the function has no return statement that could have given None."""
+    """Returns an evaluation's return value as a `Score`. `called` names the evaluation in errors.
+    `gives_nothing` says that the function has no return statement with a value, so that None is an
+    error."""
     if isinstance(score, Score):
         return score
     if score is None:
@@ -178,7 +180,8 @@ def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Scor
 
 
 def _result_in(evaluate_result: Any, called: str) -> EvaluateResult | None:
-    """Also of eval-protocol's own rows and results, which have the same fields."""
+    """Returns the `EvaluateResult` in the value, or None. Rows and results of eval-protocol's own
+    classes are accepted, because they have the same fields."""
     if isinstance(evaluate_result, EvaluateResult):
         return evaluate_result
     if hasattr(evaluate_result, "evaluation_result"):
@@ -196,7 +199,8 @@ def _result_in(evaluate_result: Any, called: str) -> EvaluateResult | None:
 
 
 def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
-    """Numbers are read as for a run's scorers: text that spells a number is refused."""
+    """Validates a result. Numbers are read as for a run's scorers, so text that spells a number is
+    refused."""
     read_reward(fields.get("score"), called, accepted=ACCEPTED)
     metrics = fields.get("metrics")
     for name, metric in metrics.items() if isinstance(metrics, Mapping) else ():
@@ -213,7 +217,7 @@ def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
 
 
 def _with_metrics(mapping: Mapping[Any, Any], called: str) -> dict[str, object]:
-    """A dict may give a metric as a plain number."""
+    """Returns the fields of a dict, in which a metric may be a plain number."""
     described = {str(key): value for key, value in mapping.items()}
     check_named(described, called, accepted=ACCEPTED)
     if "reward" in described:
@@ -232,7 +236,7 @@ def _with_metrics(mapping: Mapping[Any, Any], called: str) -> dict[str, object]:
 
 
 def _of_result(result: EvaluateResult) -> Score:
-    """The result, whole; one that is not valid has no reward."""
+    """Returns the result as a score with all details. A result that is not valid has no reward."""
     reasons = {name: metric.reason for name, metric in result.metrics.items() if metric.reason}
     if result.reason:
         reasons = {"reason": result.reason, **reasons}
@@ -252,7 +256,7 @@ def _of_result(result: EvaluateResult) -> Score:
 def scorer_row(
     view: TrajectoryView, spec: RunSpec, setting: Setting, *, mode: Mode, evaluation: EvalMetadata
 ) -> EvaluationRow:
-    """A new row for each call: a scorer may change it as it likes."""
+    """Makes a new row for each call, so that a scorer may change it freely."""
     row = row_of(_unscored(view), spec)
     metadata = row.input_metadata
     metadata.completion_params = {**(metadata.completion_params or {}), **deepcopy(setting.params)}
@@ -266,7 +270,8 @@ def scorer_row(
 def eval_metadata_of(
     definition: Definition, *, num_runs: int, threshold: Threshold | None
 ) -> EvalMetadata:
-    """`num_runs` and `threshold` are those of the session, which may change the decorator's."""
+    """Returns the evaluation's metadata. `num_runs` and `threshold` are the session's, which may
+    differ from the decorator's."""
     # Not validated: ours may be above the 1 that eval-protocol allows.
     passed = None if threshold is None else EvaluationThreshold.model_construct(**asdict(threshold))
     return EvalMetadata(
@@ -279,7 +284,8 @@ def eval_metadata_of(
 
 
 def _unscored(view: TrajectoryView) -> TrajectoryView:
-    """Without an earlier scorer's word, which the next one might take for its own."""
+    """Returns the trajectory without an earlier score, which the scorer might otherwise take for
+    its own."""
     if view.history.scored is None:
         return view
     history = copy(view.history)
@@ -302,7 +308,8 @@ class GivenRows:
             self._by_row.setdefault(row.input_metadata.row_id, []).append(place)
 
     def check_own(self, result: object, called: str) -> None:
-        """Refuses another rollout's row as the result for the only row that was given."""
+        """Raises `NotAScore` if the function was given one row and returned another rollout's
+        row."""
         if _is_row(result) and _rollout_id(result) not in (None, *self._rollout_ids):
             raise NotAScore(
                 f"{called} returned the row {_name(result)} for the row {self._rollout_ids[0]}; "
@@ -310,8 +317,8 @@ class GivenRows:
             )
 
     def in_order(self, results: object, called: str) -> Sequence[object]:
-        """The results, one for each given row and in the order of those. Raises `NotAScore`, which
-        names the row, where a row is missing, was returned twice or was not given."""
+        """Returns the results in the order of the given rows, one for each row. Raises `NotAScore`,
+        with the row's name, if a row is missing, was returned twice or was not given."""
         if not isinstance(results, Sequence) or not any(map(_is_row, results)):
             return listed(results, len(self.rows), called)
         by_place: dict[int, object] = {}
@@ -347,17 +354,17 @@ class GivenRows:
 
 
 def _is_row(result: object) -> bool:
-    """Whether the result says which row it is of."""
+    """Returns whether the result names the row to which it belongs."""
     return _has_metadata(result) or not _ids(result).keys().isdisjoint(("rollout_id", "row_id"))
 
 
 def _has_metadata(result: object) -> bool:
-    """Rows do, also those of eval-protocol's own class."""
+    """Returns whether the result is a row, of Holdfast's or eval-protocol's class."""
     return hasattr(result, "evaluation_result")
 
 
 def _ids(result: object) -> Mapping[Any, Any]:
-    """Where a result that is no row has its ids."""
+    """Returns the fields in which a result that is not a row has its ids."""
     if isinstance(result, BaseModel):
         return result.model_extra or {}
     return result if isinstance(result, Mapping) else {}
@@ -368,7 +375,8 @@ def _name(row: object) -> str:
 
 
 def _rollout_id(row: Any) -> str | None:
-    """None where the function made the row: then the id is the field's default."""
+    """Returns the rollout's id, or None if the function made the row, since the id is then a
+    default."""
     if not _has_metadata(row):
         return _ids(row).get("rollout_id")
     metadata = row.execution_metadata

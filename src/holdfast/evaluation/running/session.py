@@ -1,6 +1,6 @@
 """Session: the path of the journal, the options and the embedded engines of one process.
 
-Policies and the open journal belong to one evaluation and its event loop.
+Policies and the open journal are not part of it. They belong to one evaluation and its event loop.
 """
 
 import secrets
@@ -24,7 +24,7 @@ def _to_stderr(line: str) -> None:
 
 
 class EvaluationSession:
-    """Close it when all evaluations are done."""
+    """The session of one process. Close it when all evaluations are done."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class EvaluationSession:
         self.engines = EmbeddedEngines(notify)
 
     def journal(self) -> str:
-        """Where everything is kept; its folder exists when this returns. A password in a URL is
-        taken out: the address is in reports and summaries."""
+        """Returns the journal's address, after creating its folder. A password in a URL is removed,
+        because the address is shown in reports and summaries."""
         if self.options.journal is not None:
             place = self.options.journal
             check_address(place)
@@ -59,7 +59,7 @@ class EvaluationSession:
         return str(folder / FILE)
 
     def close(self) -> None:
-        """Ends the embedded engines. Does nothing a second time."""
+        """Ends the embedded engines. A second call does nothing."""
         self.engines.close()
 
 
@@ -75,7 +75,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 def _ignore_in_git(folder: Path) -> None:
-    """A journal is no part of a repository. Several workers may come here at once."""
+    """Makes git ignore the journal's folder. Several workers may do this at once."""
     own = folder / ".gitignore"
     if not own.exists():
         beside = folder / f".gitignore.{secrets.token_hex(8)}"

@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM in the middle of an evaluation: what is in flight becomes durable first.
+"""Handles SIGINT and SIGTERM during an evaluation, so that work in flight becomes durable first.
 
-The first signal stops the run with care; another one interrupts at once, which is safe, too. Where
-user code keeps the event loop busy, the first waits for it, and Python's own way is gone after it:
-the second cancels, the third interrupts at any line.
+The first signal stops the run gracefully. A second one interrupts at once, which is safe, too. If
+user code keeps the event loop busy, the first signal waits for that code. The second signal then
+only cancels the evaluation, and the third interrupts at any line.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """The evaluation was stopped by a signal; the same command goes on."""
+    """Raised when a signal stopped the evaluation. The same command continues it."""
 
     def __init__(self, number: signal.Signals, *, is_new: bool = False):
-        """`is_new`: the command began another run, as it would again."""
+        """`is_new` says that the command began another run, which it would do again."""
         command = "the same command without --holdfast-new" if is_new else "the same command"
         super().__init__(f"{number.name}: stopped; what is done is kept, {command} goes on")
         self.signal = number
 
 
 class Interruption:
-    """Which signal stopped it, if one did."""
+    """The signal that stopped the evaluation, or None."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -36,7 +36,7 @@ class Interruption:
 
 @contextmanager
 def interruptible(stop: Stop) -> Iterator[Interruption]:
-    """Watches while the body runs; elsewhere than in the main thread there is nothing to watch."""
+    """Watches for signals while the body runs. Outside the main thread it does nothing."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption

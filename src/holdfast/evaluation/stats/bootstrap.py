@@ -1,8 +1,8 @@
 """Resampling: the cluster bootstrap, and the permutation test of differences.
 
-Everything random comes from the argument `seed`: the same scores give the same numbers in every
-process, whatever the tasks' names and order. The number of draws is bounded, so that thousands of
-tasks take a second and not minutes.
+All random numbers come from the argument `seed`. So the same scores give the same numbers in every
+process. The names and the order of the tasks do not matter. The number of draws is bounded, so that
+thousands of tasks take a second and not minutes.
 """
 
 import math
@@ -19,9 +19,10 @@ SEED = 0
 MAX_RESAMPLES = 10_000
 MIN_RESAMPLES = 1_000
 MAX_DRAWS = 1_000_000
-"""Tasks drawn by all resamples together: with many tasks, there are fewer resamples."""
+"""The number of tasks that all resamples together draw. With many tasks, there are fewer
+resamples."""
 EXACT_FLIPS = 12
-"""Up to so many differences, every pattern of signs is counted."""
+"""Up to this number of differences, every pattern of signs is counted."""
 _NORMAL = NormalDist()
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
@@ -29,8 +30,8 @@ Clusters = Mapping[str, Sequence[float]]
 """The scores of each task."""
 Interval = tuple[float, float]
 Totals = tuple[complex, ...]
-"""Of one task, per run: the sum of its scores, and (as the imaginary part) their number. One
-addition adds both, which halves the time of a resample."""
+"""The sums of one task: for each run, the sum of its scores and, as the imaginary part, their
+number. One addition adds both, which halves the time of a resample."""
 Combine = Callable[[list[float]], float]
 
 
@@ -38,15 +39,15 @@ class Bootstrap(Struct, frozen=True):
     """The error of an estimate, from resampled tasks."""
 
     mean: float
-    """Of the resampled estimates."""
+    """The mean of the resampled estimates."""
     standard_error: float
-    """Their standard deviation."""
+    """The standard deviation of the resampled estimates."""
     interval: Interval
     resamples: int
 
 
 def totals_of(runs: Sequence[Clusters]) -> list[Totals]:
-    """One entry per task that any run has a score for."""
+    """Returns one entry for each task that has a score in any run."""
     names = sorted({name for run in runs for name, scores in run.items() if scores})
     return [
         tuple(complex(math.fsum(run.get(name, ())), len(run.get(name, ()))) for run in runs)
@@ -65,11 +66,12 @@ def bootstrap(
     seed: int = SEED,
     resamples: int | None = None,
 ) -> Bootstrap | None:
-    """The cluster bootstrap: tasks are drawn with replacement, each with all of its samples.
+    """Runs the cluster bootstrap, which draws tasks with replacement, each with all of its samples.
 
-    The interval is BCa (bias-corrected and accelerated): percentiles of the resampled estimates,
-    moved by how the estimate lies among them (z0, ties counted half) and by how its error changes
-    (a, from leaving out one task at a time). None with fewer than two tasks.
+    The interval is BCa (bias-corrected and accelerated). Its ends are percentiles of the resampled
+    estimates, shifted by two numbers. z0 comes from the rank of the estimate among them, with ties
+    counted half. a comes from the change of the error when one task at a time is left out. Returns
+    None with fewer than two tasks.
     """
     if len(totals) < 2:
         return None
@@ -89,13 +91,14 @@ def bootstrap_interval(
     seed: int = SEED,
     resamples: int | None = None,
 ) -> Interval | None:
-    """The BCa interval of the mean over all scores; None with fewer than two tasks."""
+    """Returns the BCa interval of the mean over all scores, or None with fewer than two tasks."""
     interval = bootstrap(totals_of([clusters]), seed=seed, resamples=resamples)
     return None if interval is None else interval.interval
 
 
 def resamples_for(tasks: int) -> int:
-    """10,000 for up to 100 tasks, then as many as draw a million tasks, at least 1,000."""
+    """Returns the number of resamples: 10,000 for up to 100 tasks, then as many as draw a million
+    tasks, but at least 1,000."""
     return max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_DRAWS // max(1, tasks)))
 
 
@@ -122,10 +125,10 @@ def _resample(
 def _two_kinds(
     random: Random, kinds: Sequence[complex], counts: Sequence[int], *, times: int
 ) -> list[complex]:
-    """The sums of resamples of tasks of two kinds, such as right and wrong.
+    """Returns the sums of resamples of tasks that have only two results, such as right and wrong.
 
-    The number of tasks of the second kind among n drawn ones is Binomial(n, its share). Drawing
-    from that distribution is a hundred times faster than drawing n tasks.
+    Among n drawn tasks, the number with the second result is Binomial(n, its share). Drawing from
+    that distribution is a hundred times faster than drawing n tasks.
     """
     first, second = kinds
     tasks, share = sum(counts), counts[1] / sum(counts)
@@ -153,7 +156,7 @@ def _sum(totals: Sequence[Totals]) -> Totals:
 
 
 def _combine_sums(sums: Totals, combine: Combine) -> float:
-    """Runs without any of the drawn tasks are left out."""
+    """Combines the means of the runs. A run that has none of the drawn tasks is left out."""
     return combine([total.real / total.imag for total in sums if total.imag])
 
 
@@ -192,7 +195,7 @@ def _acceleration(jackknife: list[float]) -> float:
 
 
 def rounding(value: float) -> float:
-    """The rounding error of a sum: a smaller difference counts as none."""
+    """Returns the rounding error of a sum. A smaller difference counts as zero."""
     return 1e-12 * max(1.0, abs(value))
 
 
@@ -203,7 +206,7 @@ def _adjust_tail(tail: float, bias: float, pull: float) -> float:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear between the two nearest values."""
+    """Returns a quantile, interpolated linearly between the two nearest values."""
     position = share * (len(ordered) - 1)
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
@@ -214,9 +217,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> float | None:
-    """The share of all patterns of signs whose sum is at least as far from 0 as the real one.
+    """Returns the share of sign patterns whose sum is at least as far from 0 as the real sum.
 
-    Exact for up to 12 differences that are not 0, then sampled: (hits + 1) / (patterns + 1).
+    It is exact for up to 12 differences that are not 0. For more, patterns are sampled, and the
+    result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if all
+    are 0.
     """
     moved = sorted(abs(value) for value in differences if value)
     if len(differences) < 2 or not moved:

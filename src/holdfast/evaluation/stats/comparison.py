@@ -1,8 +1,8 @@
 """Comparison: the difference of two runs' scores on their common tasks.
 
-Paired by task, so that the tasks' difficulty does not count. A task is the same where its id is,
-and what it asks, as far as that is known. The text names what is left out: tasks of only one run,
-tasks that ask something else, rows that failed.
+Scores are paired by task, so that the tasks' difficulty does not count. Two tasks are the same if
+they have the same id and, as far as is known, ask the same question. The text names everything that
+is left out: tasks of only one run, tasks with another question, rows that failed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _DIGEST_TEXTS = {
     "scorer": "another scorer, or another version of its code",
     "tasks": "other tasks, contents or order",
 }
-"""Texts for values that are recorded as digests, which nobody can read."""
+"""Texts for values that are recorded as digests, which are not readable."""
 
 
 class Side(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Side(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """b against a. Positive differences: b is higher."""
+    """The comparison of b with a. A positive difference means that b is higher."""
 
     a: Side
     b: Side
@@ -51,16 +51,16 @@ class Comparison(Struct, frozen=True):
     spec_differences: dict[str, tuple[str, str]]
     """The settings in which the runs differ: (a's value, b's value)."""
     changed: tuple[str, ...] = ()
-    """Tasks with the same id that ask something else."""
+    """Tasks with the same id but another question."""
     by_id: bool = False
-    """Whether those are compared, too."""
+    """Whether the changed tasks are compared, too."""
 
 
 def compare(
     a: Results, b: Results, *, metric: str | None = None, by_id: bool = False
 ) -> Comparison:
-    """Compares b with a. Raises `UsageError` if they have no scored task in common. `by_id`: tasks
-    with the same id are the same, whatever they ask."""
+    """Compares b with a. Raises `UsageError` if they have no scored task in common. With `by_id`,
+    tasks with the same id are the same, even if they ask something else."""
     clusters = [_clusters(side, metric) for side in (a, b)]
     changed = tuple(name for name in clusters[0] if name in clusters[1] and _differ(a, b, name))
     compared = [
@@ -85,8 +85,8 @@ def compare(
 
 
 def questions_of(tasks: Iterable[Task]) -> dict[str, str]:
-    """For `Results.questions`: the digest of each task's messages and ground truth. System messages
-    are no part of it: to compare two of them is why runs are compared."""
+    """Returns the digest of each task's messages and ground truth, for `Results.questions`. System
+    messages are left out, because runs are often compared to compare two system messages."""
     return {task.id: _question(task) for task in tasks}
 
 
@@ -97,7 +97,8 @@ def _question(task: Task) -> str:
 
 
 def _differ(a: Results, b: Results, task: str) -> bool:
-    """Whether the two ask different questions; False if one is unknown."""
+    """Returns whether the two runs' tasks ask different questions; False if one question is
+    unknown."""
     first, second = a.questions.get(task), b.questions.get(task)
     return first is not None and second is not None and first != second
 

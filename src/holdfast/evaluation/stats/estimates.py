@@ -1,7 +1,8 @@
-"""Estimates from scores in clusters: tasks are independent, the samples of one task are not.
+"""Estimates from scores in clusters: tasks are independent, but the samples of one task are not.
 
-Pure functions of numbers, without numpy; the order of tasks and samples changes nothing. A
-*cluster* is the scores of one task. With too few data (one task, no rows), the result is None.
+These are pure functions of numbers, without numpy, and the order of tasks and samples does not
+matter. A *cluster* is the scores of one task. With too few data (one task, no rows), the result is
+None.
 """
 
 import math
@@ -26,17 +27,17 @@ class Estimate(Struct, frozen=True):
 
     value: float
     standard_error: float | None
-    """None with fewer than two tasks."""
+    """The standard error, or None with fewer than two tasks."""
     tasks: int
     rows: int
 
 
 def clustered_mean(clusters: Clusters) -> Estimate | None:
-    """The mean over all N scores, with a standard error that is robust to clusters.
+    """Returns the mean over all N scores, with a standard error that is robust to clusters.
 
-    With G clusters and their residual sums u_g = Σ_i (y_gi - mean):
-    SE = sqrt(G / (G - 1) · Σ_g u_g²) / N. This is the cluster-robust (CR1) error of a regression
-    on a constant; with one score per task it is s / sqrt(N).
+    With G clusters and their residual sums u_g = Σ_i (y_gi - mean): SE = sqrt(G / (G - 1) · Σ_g
+    u_g²) / N. This is the cluster-robust (CR1) error of a regression on a constant; with one score
+    per task it is s / sqrt(N).
     """
     filled = [list(scores) for _, scores in sorted(clusters.items()) if scores]
     rows = sum(map(len, filled))
@@ -48,9 +49,9 @@ def clustered_mean(clusters: Clusters) -> Estimate | None:
 
 
 def fixed_set_error(clusters: Clusters) -> float | None:
-    """eval-protocol's standard error of a mean: of the samples alone, for a fixed set of tasks and
-    scores of 0 or 1: sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks. With one sample per task and
-    scores of 0 or 1, it is always 0."""
+    """Returns eval-protocol's standard error of a mean. It covers only the samples of a fixed set
+    of tasks, with scores of 0 or 1: sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks. With one sample per
+    task, it is always 0."""
     if not clusters:
         return None
     means = [(sum_of(scores) / len(scores), len(scores)) for scores in clusters.values()]
@@ -62,25 +63,28 @@ def fixed_set_error(clusters: Clusters) -> float | None:
 
 
 class PassRate(Struct, frozen=True):
-    """pass@k or pass^k, a mean over tasks."""
+    """pass@k or pass^k, as the mean over tasks."""
 
     k: int
     value: float
     standard_error: float | None
-    """The standard deviation of the tasks' values / sqrt(tasks); None with fewer than two."""
+    """The standard deviation of the tasks' values / sqrt(tasks), or None with fewer than two
+    tasks."""
     tasks: int
     left_out: int
-    """Tasks with fewer than k scored samples."""
+    """The number of tasks with fewer than k scored samples."""
 
 
 def pass_at(samples: int, correct: int, k: int) -> float:
-    """The chance that at least one of k samples is correct: 1 - C(n-c, k) / C(n, k), unbiased."""
+    """Returns the chance that at least one of k samples is correct, unbiased: 1 - C(n-c, k) / C(n,
+    k)."""
     _check(samples, correct, k)
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
 def pass_all(samples: int, correct: int, k: int) -> float:
-    """The chance that all of k samples are correct (pass^k): C(c, k) / C(n, k), unbiased."""
+    """Returns the chance that all of k samples are correct (pass^k), unbiased: C(c, k) / C(n,
+    k)."""
     _check(samples, correct, k)
     return math.comb(correct, k) / math.comb(samples, k)
 
@@ -91,8 +95,8 @@ def pass_rate(
     *,
     all_of_them: bool = False,
 ) -> PassRate | None:
-    """pass@k (or pass^k) over the tasks with at least k scores; None if there are none. A score of
-    1 or more is correct."""
+    """Returns pass@k (or pass^k) over the tasks with at least k scores, or None without such tasks.
+    A score of 1 or more is correct."""
     rate_of_task = pass_all if all_of_them else pass_at
     values = [
         rate_of_task(len(scores), sum(score >= 1.0 for score in scores), k)
@@ -111,9 +115,10 @@ def is_binary(scores: Iterable[float]) -> bool:
 
 
 def bound_when_all_alike(tasks: int) -> float:
-    """The largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks = 0.05.
+    """Returns the largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks =
+    0.05.
 
-    Used where every task was solved, or none: there the standard error is 0.
+    It is used if every task was solved, or if no task was, because the standard error is then 0.
     """
     return 1.0 - math.exp(math.log(1.0 - CONFIDENCE) / tasks)
 
@@ -127,7 +132,8 @@ def _check(samples: int, correct: int, k: int) -> None:
 
 
 class Paired(Struct, frozen=True):
-    """The difference of b from a on their common tasks. Positive: b is higher."""
+    """The difference of b from a on their common tasks. A positive difference means that b is
+    higher."""
 
     difference: float
     """The mean over tasks of (mean of b's samples - mean of a's)."""
@@ -135,9 +141,9 @@ class Paired(Struct, frozen=True):
     interval: Interval | None
     p_value: float | None
     """The p-value of the two-sided sign-flip permutation test: the chance of a difference at least
-    this large if a and b were equal. None if no task differs, or there is only one."""
+    this large if a and b were equal. None if no task differs, or with only one task."""
     sign_p_value: float | None
-    """Of the sign test, which counts only who won each task."""
+    """The p-value of the sign test, which counts only which run won each task."""
     wins: int
     losses: int
     ties: int
@@ -145,17 +151,17 @@ class Paired(Struct, frozen=True):
     mean_a: float
     mean_b: float
     only_a: tuple[str, ...]
-    """Tasks with a score of a only: left out."""
+    """Tasks that only a has a score for. They are left out."""
     only_b: tuple[str, ...]
     by_task: dict[str, float]
 
 
 def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
-    """Compares task by task, so that the tasks' difficulty does not count; None without common
-    tasks.
+    """Compares two runs task by task, so that the tasks' difficulty does not count. Returns None
+    without common tasks.
 
-    With d_t the difference of the two means of task t, and T tasks: difference = mean of d,
-    SE = s_d / sqrt(T); the interval is BCa over tasks.
+    With d_t the difference of the two means of task t, and T tasks: difference = mean of d, SE =
+    s_d / sqrt(T); the interval is BCa over tasks.
     """
     with_a = {name for name, scores in a.items() if scores}
     with_b = {name for name, scores in b.items() if scores}
@@ -189,7 +195,8 @@ def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
 
 
 def sign_test_p_value(wins: int, losses: int) -> float | None:
-    """min(1, 2 · P(X ≤ min(wins, losses))) with X ~ Binomial(wins + losses, 1/2); ties aside."""
+    """Returns min(1, 2 · P(X ≤ min(wins, losses))) with X ~ Binomial(wins + losses, 1/2). Ties do
+    not count."""
     trials = wins + losses
     if not trials:
         return None
@@ -202,7 +209,8 @@ def sign_test_p_value(wins: int, losses: int) -> float | None:
 
 
 def _difference(before: float, after: float) -> float:
-    """0 for a difference by rounding alone: that is a tie, not a win."""
+    """Returns the difference, or 0 if only rounding makes it differ from 0, which is a tie and not
+    a win."""
     change = after - before
     return 0.0 if abs(change) <= rounding(max(abs(before), abs(after))) else change
 

@@ -9,7 +9,8 @@ from holdfast.records.errors import Cause
 
 
 class Part(Struct, frozen=True):
-    """One run of an experiment: a groupwise experiment has one per setting, others have one."""
+    """One run of an experiment. A groupwise experiment has one part for each setting, others have
+    one."""
 
     results: Results
     verdict: Verdict
@@ -30,10 +31,10 @@ class Outcome(Struct, frozen=True):
     journal: str
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()
-    """Remarks for people, such as that it was finished already."""
+    """Remarks for the user, for example that the run was finished already."""
     fail_on_permanent_failure: bool = True
     pages: tuple[str, ...] = ()
-    """The `file://` links of the pages that were asked for, one for each run."""
+    """The `file://` links of the requested pages, one for each run."""
     tables: tuple[tuple[str, ...], ...] = ()
     """The first rows of each run with input, target and answer, as lines for a terminal."""
 
@@ -60,7 +61,7 @@ class Outcome(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """Why it did not pass, one line for each reason."""
+        """The reasons why the experiment did not pass, one line for each."""
         return [line for part in self.parts for line in self._complaints(part)]
 
     def _complaints(self, part: Part) -> list[str]:
@@ -81,7 +82,7 @@ class Outcome(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Notes and summaries, for people."""
+        """Notes and summaries, for the user."""
         return "\n".join([*self.notes, *(part.text for part in self.parts)])
 
     @property
@@ -90,14 +91,15 @@ class Outcome(Struct, frozen=True):
         return "\n".join([*self.complaints, "", self.text])
 
     def check(self) -> "Outcome":
-        """Returns itself if it passed, else raises `EvaluationFailed`."""
+        """Returns the outcome if it passed. Otherwise raises `EvaluationFailed`."""
         if not self.passed:
             raise EvaluationFailed(self.message)
         return self
 
 
 def _remedy(part: Part) -> str:
-    """A corrected function scores its failed rows again without a flag."""
+    """Returns the beginning of the advice for failed rows. A corrected function scores its failed
+    rows again without a flag."""
     final = [root for root in part.results.roots if root.permanent]
     if all(root.phase == "scoring" and root.cause == Cause.CODE for root in final):
         return "correct the function and run it again, or, where it is right, add"
@@ -105,4 +107,4 @@ def _remedy(part: Part) -> str:
 
 
 class EvaluationFailed(AssertionError):
-    """The score is below the threshold, or rows failed."""
+    """Raised when the score is below the threshold, or rows failed."""

@@ -1,7 +1,7 @@
 """Results: the result of each row of a run, in numbers, without conversations and tokens.
 
-Read from the journal with one trajectory in memory at a time. Only final scores count: a row that
-failed for good, or is not settled yet, has none (I5).
+They are read from the journal with one trajectory in memory at a time. Only final scores count: a
+row that failed for good, or is not settled yet, has no score (I5).
 """
 
 from msgspec import Struct
@@ -18,33 +18,33 @@ from holdfast.records.usage import UsageByModel, add_usages
 
 
 class RowResult(Struct, frozen=True, omit_defaults=True):
-    """One trajectory: a row of the data set, sampled once."""
+    """The result of one trajectory: a row of the data set, sampled once."""
 
     task: str
     sample: int = 0
     status: str = Status.COMPLETED.name
     reason: str = ""
-    """Why it was truncated or failed."""
+    """Why the trajectory was truncated or failed."""
     score: float | None = None
     metrics: dict[str, float] = {}
     cause: str = ""
-    """Of a permanent failure: infrastructure, environment or code; else ""."""
+    """The cause of a permanent failure: infrastructure, environment or code. "" without one."""
     root: str = ""
-    """The failure's message without its numbers, so that like failures are equal."""
+    """The failure's message without its numbers, so that similar failures have equal roots."""
     disturbed: bool = False
-    """An attempt failed (and was retried or refilled), a tool call was interrupted, or an
-    environment came back different. Its score should be like that of a clean row."""
+    """Whether an attempt failed (and was retried or refilled), a tool call was interrupted, or an
+    environment came back different. The score should be like that of an undisturbed row."""
     turns: int = 0
     sampled_tokens: int = 0
     seconds: float = 0.0
-    """Spent in generations, tools and environments, over all attempts that count."""
+    """Seconds spent in generations, tools and environments, over all attempts that count."""
     settled: bool = True
     model: str = ""
-    """The model, where it differs from row to row."""
+    """The model, if it differs between rows."""
     used: UsageByModel = {}
-    """All that was ever sampled for it, by model."""
+    """All tokens that were ever sampled for the row, by model."""
     uncounted_turns: int = 0
-    """Turns of an engine that does not say how many tokens they had."""
+    """The number of turns from engines that do not report the number of tokens."""
 
     @property
     def name(self) -> str:
@@ -58,40 +58,40 @@ class Root(Struct, omit_defaults=True):
     cause: str
     phase: str
     example: str
-    """`task/sample` of the first row with it; of one that failed for good, if there is one."""
+    """`task/sample` of the first row with this root. A row that failed for good is preferred."""
     message: str
     traceback: str
     failures: int = 0
     permanent: int = 0
-    """Rows that failed for good because of it."""
+    """The number of rows that failed for good because of this root."""
 
 
 class Results(Struct, frozen=True, omit_defaults=True):
-    """All rows of a run, in (task, sample) order; tasks in the order of the data set."""
+    """All rows of a run, in (task, sample) order, with tasks in the order of the data set."""
 
     run: str
     rows: tuple[RowResult, ...]
     model: str = ""
     sampling: Sampling | None = None
     samples: int = 1
-    """Per task, those of all runs together."""
+    """The samples of each task, over all runs together."""
     num_runs: int = 1
-    """Sample i belongs to run i // (samples / num_runs)."""
+    """The number of runs. Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
     roots: tuple[Root, ...] = ()
-    """Causes of permanent failures come first."""
+    """The roots of all failures. Roots with the most permanent failures come first."""
     spec: RunSpec | None = None
-    """None for results that are not from a journal."""
+    """The run's spec, or None for results that are not from a journal."""
     source: str = ""
     """The journal or the file of the results."""
     prices: Prices | None = None
-    """The prices of its tokens."""
+    """The prices of the tokens."""
     questions: dict[str, str] = {}
-    """The digest of what each task asks, by its id; empty where that is not known."""
+    """The digest of each task's question, by the task's id. Empty if unknown."""
 
     @property
     def used(self) -> UsageByModel:
-        """By all rows, model by model."""
+        """The tokens of all rows, by model."""
         used: UsageByModel = {}
         for row in self.rows:
             used = add_usages(used, row.used)
@@ -119,7 +119,8 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return sorted({name for row in self.rows for name in row.metrics})
 
     def by_task(self, metric: str | None = None) -> dict[str, list[float]]:
-        """The scores (or one metric) of each task with any: the clusters of the estimates."""
+        """Returns the scores (or one metric) of each task that has any. They are the clusters of
+        the estimates."""
         scores: dict[str, list[float]] = {}
         for row in self.rows:
             value = row.score if metric is None else row.metrics.get(metric)
@@ -128,7 +129,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return scores
 
     def by_run(self) -> list[dict[str, list[float]]]:
-        """The scores of each task, for each of the runs."""
+        """Returns the scores of each task, for each of the runs."""
         size = max(1, self.samples // self.num_runs)
         runs: list[dict[str, list[float]]] = [{} for _ in range(self.num_runs)]
         for row in self.scored:
@@ -140,7 +141,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
 
 
 class Collector:
-    """Collects results from trajectories, and keeps nothing else of them."""
+    """Collects results from trajectories, without keeping the trajectories."""
 
     def __init__(
         self, run: Run, *, num_runs: int = 1, source: str = "", prices: Prices | None = None
@@ -160,7 +161,7 @@ class Collector:
                 self._add_root(listed, failure)
 
     def _add_root(self, row: TrajectoryRow, failure: FailureSummary) -> None:
-        """Counts every failure of the trajectory, also those that a retry repaired."""
+        """Counts a failure of the trajectory, even if a retry repaired it."""
         key = (failure.phase, failure.root)
         root = self._roots.get(key)
         if root is None or (failure.permanent and not root.permanent):
@@ -249,7 +250,8 @@ def _row(listed: TrajectoryRow, summary: Summary) -> RowResult:
 
 
 def _is_disturbed(summary: Summary) -> bool:
-    """The final failure does not count: nothing came after it."""
+    """Returns whether the row was disturbed. The final failure does not count, because no work
+    followed it."""
     return bool(
         summary.retried_attempts
         or summary.refills

@@ -1,7 +1,7 @@
 """Summary: a run's results as text for a terminal and as JSON for scripts.
 
-The JSON has the keys of eval-protocol's summaries with their meaning, and our own. Ids and messages
-come from data sets and models: their control characters are escaped.
+The JSON has the keys of eval-protocol's summaries, with the same meaning, and Holdfast's own. Ids
+and messages come from data sets and models, so their control characters are escaped.
 """
 
 import os
@@ -35,7 +35,7 @@ _PACKAGE, _PYTHON = Path(__file__).parents[2], Path(os.__file__).parent
 
 
 def summary_text(results: Results, verdict: Verdict) -> str:
-    """A few lines: the score first, failures last."""
+    """Returns a few lines, with the score first and failures last."""
     lines = [_format_head(results, verdict), _format_counts(results, verdict)]
     lines += _format_details(results, verdict)
     lines.append(_format_work(results))
@@ -52,7 +52,7 @@ def _format_head(results: Results, verdict: Verdict) -> str:
 
 
 def score_text(verdict: Verdict) -> str:
-    """`0.6250 ± 0.0312 (SE), 95% [0.5610, 0.6830]`"""
+    """Returns the score as text, for example `0.6250 ± 0.0312 (SE), 95% [0.5610, 0.6830]`."""
     if verdict.score is None:
         return "no score"
     text = number_text(verdict.score)
@@ -136,7 +136,7 @@ def _format_work(results: Results) -> str:
 
 
 def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowResult]:
-    """The rows that took longest; none without measured times."""
+    """Returns the rows that took longest, or [] without measured times."""
     timed = [row for row in rows if row.seconds > 0]
     return sorted(timed, key=lambda row: (-row.seconds, row.task, row.sample))[:number]
 
@@ -161,7 +161,7 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
 
 
 def _from_user_code(lines: list[str]) -> list[str]:
-    """From the first frame of the user's code, if there is one."""
+    """Returns the lines from the first frame of user code on, or all lines without one."""
     for number, line in enumerate(lines):
         if (file := _FRAME.match(line)) and not _is_library(Path(file[1])):
             return lines[number:]
@@ -191,7 +191,8 @@ def summary_json(
     suite: str | None = None,
     timestamp: int | None = None,
 ) -> Fields:
-    """eval-protocol's keys, then ours. Unknown values are left out, never zero."""
+    """Returns eval-protocol's keys, then Holdfast's. Some of eval-protocol's keys are left out if
+    their value is unknown; they are never zero."""
     fields: Fields = {
         "suite": suite or results.run,
         "model": results.model,
@@ -212,7 +213,8 @@ def summary_json(
 
 
 def _metric_fields(estimate: Estimate) -> Fields:
-    """The interval is mean ± 1.96 · SE, not cut at 0 and 1: metrics have no bounds."""
+    """Returns the fields of a metric. Its interval is mean ± 1.96 · SE, and is not cut at 0 and 1,
+    because metrics have no bounds."""
     fields: Fields = {"mean": estimate.value}
     if estimate.standard_error is not None:
         margin = Z * estimate.standard_error

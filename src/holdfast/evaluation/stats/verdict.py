@@ -1,7 +1,7 @@
 """Verdict: one number for a run, its error, and whether it passes.
 
-Only rows with a score count. A permanent failure is counted by its cause, apart from the policy's
-outcomes; a truncation is an outcome, and is scored (I5).
+Only rows with a score count. A permanent failure is counted by its cause and is not an outcome of
+the policy. A truncation is an outcome, and is scored (I5).
 """
 
 import math
@@ -34,11 +34,11 @@ from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 
 LEAST_PERCENT = 10
-"""A threshold from here on may be meant in percent."""
+"""From this threshold on, the user may have meant percent."""
 
 
 class Aggregation(StrEnum):
-    """Makes one number of the means of several runs; with one run, all but the last agree."""
+    """How the means of several runs become one number. With one run, all but `bootstrap` agree."""
 
     MEAN = "mean"
     MAX = "max"
@@ -52,11 +52,11 @@ class Threshold(Struct, frozen=True):
 
     success: float
     standard_error: float | None = None
-    """The upper bound on `Verdict.fixed_set_error`, eval-protocol's standard error. Only a mean has
-    one."""
+    """The upper bound on `Verdict.fixed_set_error`, eval-protocol's standard error, which only a
+    mean has."""
     clustered_standard_error: float | None = None
-    """At most this, of the statistic in reports: `Verdict.standard_error`. An unknown error does
-    not pass."""
+    """The upper bound on `Verdict.standard_error`, the error in reports. An unknown error does not
+    pass."""
 
     def __post_init__(self) -> None:
         for name in ("success", "standard_error", "clustered_standard_error"):
@@ -69,16 +69,16 @@ class Threshold(Struct, frozen=True):
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
     score: float | None
-    """None if no row has a score."""
+    """The score, or None if no row has one."""
     aggregation: Aggregation
     passed: bool | None
-    """None without a threshold, if nothing else failed the test."""
+    """Whether the run passed. None if there is no threshold and no failure that fails the test."""
     reason: str
-    """Why it passed or not, as text; "" if nothing decides."""
+    """Why the run passed or not, as text. "" without a decision."""
     standard_error: float | None = None
-    """Clustered by task; of `max`, `min` and `bootstrap`, the bootstrap's."""
+    """The standard error, clustered by task. For `max`, `min` and `bootstrap`, the bootstrap's."""
     interval: Interval | None = None
-    """95 %, by the cluster bootstrap over tasks."""
+    """The 95 % interval of the cluster bootstrap over tasks."""
     resamples: int = 0
     run_scores: tuple[float, ...] = ()
     """The mean of each run with a score."""
@@ -87,27 +87,31 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     rows: int = 0
     scored: int = 0
     unscored: int = 0
-    """Outcomes without a score: without a scorer, or with an invalid score."""
+    """The number of outcomes without a score, because there was no scorer or the score was
+    invalid."""
     unsettled: int = 0
     failed: int = 0
     failed_by_cause: dict[str, int] = {}
-    """Rows that failed for good: infrastructure, environment, code."""
+    """The rows that failed for good, by cause: infrastructure, environment, code."""
     truncated: int = 0
     truncated_by_reason: dict[str, int] = {}
-    """Limits that the policy reached; scored like any other outcome."""
+    """The truncated rows, by the limit that the policy reached. They are scored like any other
+    outcome."""
     clean: Estimate | None = None
     disturbed: Estimate | None = None
-    """Scores of retried, refilled or interrupted rows: they should be like clean ones."""
+    """The scores of retried, refilled or interrupted rows, which should be like those of clean
+    rows."""
     binary: bool = False
-    """Every score is 0 or 1."""
+    """Whether every score is 0 or 1."""
     pass_at: tuple[PassRate, ...] = ()
-    """pass@k for k = 1, 2, 4, … and all samples, for binary scores and several samples."""
+    """pass@k for k = 1, 2, 4, … and for all samples, if scores are binary and tasks have several
+    samples."""
     pass_all: tuple[PassRate, ...] = ()
     metrics: dict[str, Estimate] = {}
     fixed_set_error: float | None = None
-    """eval-protocol's standard error; None for all but `mean`."""
+    """eval-protocol's standard error, which only `mean` has."""
     reached: bool | None = None
-    """Whether the score reaches the threshold, without regard to failed rows; None without a
+    """Whether the score reaches the threshold, whether or not rows failed. None without a
     threshold."""
 
 
@@ -118,7 +122,8 @@ def verdict_of(
     threshold: Threshold | None = None,
     failures_fail: bool | None = None,
 ) -> Verdict:
-    """`failures_fail`: permanent failures fail the test; None: only a threshold decides."""
+    """Returns the verdict. `failures_fail` says whether permanent failures fail the test; if it is
+    given, a run without any score fails, too. With None, only a threshold decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None
@@ -195,8 +200,8 @@ def _aggregate(
 
 
 def _error_of_mean(runs: list[dict[str, list[float]]]) -> float | None:
-    """The error of the mean of the runs' means, clustered by task: each row weighs 1 / (runs · rows
-    of its run), and the rows of a task, in all runs, are one cluster."""
+    """Returns the error of the mean of the runs' means, clustered by task. Each row has the weight
+    1 / (runs · rows of its run), and the rows of a task in all runs form one cluster."""
     moved: dict[str, list[float]] = {}
     for run in runs:
         mean, weight = _mean_of(run), 1 / (len(runs) * sum(map(len, run.values())))
@@ -234,7 +239,8 @@ def _decide(
 
 
 def _about_shares(wanted: float, results: Results) -> str:
-    """A hint for scores that are shares: a threshold in percent is always above them."""
+    """Returns a hint for scores between 0 and 1, because a threshold in percent is always above
+    them."""
     if wanted <= 1 or any(row.score is not None and row.score > 1 for row in results.rows):
         return ""
     meant = f" (in shares, {wanted:g} % is {wanted / 100:g})" if wanted >= LEAST_PERCENT else ""
@@ -253,7 +259,7 @@ def _bounded(what: str, error: float | None, most: float) -> str:
 def _test_passed(
     reached: bool | None, reason: str, failures_fail: bool | None, results: Results
 ) -> tuple[bool | None, str]:
-    """The threshold's result, unless failures or missing scores fail the test."""
+    """Returns the threshold's result, unless failures or missing scores fail the test."""
     failed = len(results.failed)
     if failures_fail and failed:
         broken = f"{failed} of {len(results.rows)} rows failed for good"
@@ -275,7 +281,7 @@ def _explain_no_score(results: Results) -> str:
 
 
 def _short(number: float) -> str:
-    """Six digits, so that a near miss does not look like a hit."""
+    """Returns six digits of a number, so that a near miss does not look like a hit."""
     return f"{number:.6g}"
 
 

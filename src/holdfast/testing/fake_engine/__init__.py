@@ -1,13 +1,13 @@
 """An inference engine without a model, with faults on demand.
 
-- `faults`: Which faults there are, and which requests they hit.
+- `faults`: Which faults exist, and which requests they hit.
 - `options`: The options of a fake engine, and its counters.
-- `handle`: `FakeEngine`: starts, kills and questions a fake engine in a process of its own.
-- `__main__`: `python -m holdfast.testing.fake_engine`, to start one by hand.
-- `process`: The process that it runs in.
-- `server`: Its endpoints, and the way of a request through it.
+- `handle`: `FakeEngine`: starts, kills and questions a fake engine in its own process.
+- `__main__`: `python -m holdfast.testing.fake_engine`, to start a fake engine by hand.
+- `process`: The process in which the fake engine runs.
+- `server`: The endpoints, and the path of a request through the server.
 - `request`: A request, whatever its wire; and the interface of wires.
-- `wires`: The engines that it can look like.
+- `wires`: The engines that it can imitate.
 - `schedule`: When tokens are drawn: with which weights, how fast, and not during a pause.
 - `generation`: One sample while it is drawn.
 - `tokens`: The deterministic source of tokens.

@@ -1,4 +1,4 @@
-"""`python -m holdfast.testing.fake_engine`: one that is started by hand."""
+"""`python -m holdfast.testing.fake_engine`: starts a fake engine by hand."""
 
 from holdfast.testing.fake_engine.handle import main
 

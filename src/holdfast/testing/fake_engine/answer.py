@@ -1,6 +1,6 @@
 """The response to one request of the fake engine: plain or streamed, right or with a fault.
 
-Every fault that begins after the request was read is committed here.
+Every fault that begins after the request was read happens here.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ FOREVER_SECONDS = 1e9
 
 
 class AnswerTask(Struct):
-    """One request that was read: its response, and what is to go wrong."""
+    """One request that was read, with its response and its fault."""
 
     request: web.Request
     wire: FakeWire
     job: FakeRequest
-    """As the response reports it."""
+    """The request as the response reports it."""
     fault: Fault | None
     moment: int | None
-    """The tokens before the fault."""
+    """The number of tokens before the fault."""
     per_chunk: int
 
 
 async def send_plain(task: AnswerTask, run: FakeRun) -> web.StreamResponse:
-    """The whole answer at once."""
+    """Sends the whole answer at once."""
     interrupted = task.fault is not None and task.fault.kind in wrong.INTERRUPTIONS
     while run.generation.finish_reason is None:
         if interrupted and len(run.generation.ids) == task.moment:
@@ -77,7 +77,8 @@ async def _send_spoiled(
 
 
 async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEventStream) -> bool:
-    """Events, piece by piece; whether the generation and its stream came to their own end."""
+    """Sends events, piece by piece. Returns whether both the generation and its stream reached
+    their own end."""
     events = _Sender(task, stream)
     try:
         await events.opening()
@@ -91,7 +92,7 @@ async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEve
 
 
 async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
-    """Whether the stream reached its regular end."""
+    """Sends the pieces. Returns whether the stream reached its regular end."""
     generation, fault = run.generation, task.fault
     while generation.finish_reason is None:
         spoil = None
@@ -111,7 +112,7 @@ async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
 
 
 async def _interrupts(fault: Fault, generation: FakeGeneration, events: "_Sender") -> bool:
-    """Commits what ends the stream here; whether it is over."""
+    """Ends the stream here, if the fault does so. Returns whether the stream is over."""
     if fault.kind == FaultKind.ABORT:
         generation.abort()
     if fault.kind not in wrong.INTERRUPTIONS or fault.kind == FaultKind.ABORT:
@@ -135,7 +136,8 @@ async def _hold(task: AnswerTask, run: FakeRun) -> None:
 
 
 def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
-    """How many tokens to draw: a fault's moment is a border between two pieces."""
+    """Returns how many tokens to draw. Pieces are cut so that the fault's moment lies between two
+    pieces."""
     here = len(generation.ids)
     if task.moment is not None and here < task.moment:
         return min(most, task.moment - here)
@@ -143,7 +145,7 @@ def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
 
 
 class _Sender:
-    """Encodes events, and spoils them where a fault is due."""
+    """Encodes events, and spoils them when a fault is due."""
 
     def __init__(self, task: AnswerTask, stream: connection.FakeEventStream):
         self._task = task

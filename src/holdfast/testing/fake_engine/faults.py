@@ -1,8 +1,8 @@
 """Faults of the fake engine, as values.
 
-A plan is a sequence of faults. Which request is hit depends only on its `X-Request-Id` and on how
-often it came before, never on timing or on other requests, so that a run with the same ids meets
-the same faults.
+A plan is a sequence of faults. Whether a request is hit depends only on its `X-Request-Id` and on
+how often this id came before, never on timing or on other requests. So a run with the same ids
+meets the same faults.
 """
 
 from collections import Counter
@@ -14,9 +14,8 @@ from msgspec import Struct
 
 
 class FaultKind(StrEnum):
-    """What goes wrong: instead of the work, after it, or in the middle of it.
-
-    What spoils tokens spoils, in a stream, one chunk of it."""
+    """The kinds of faults: instead of the work, after it, or in the middle of it. In a stream, a
+    fault that spoils tokens spoils one chunk."""
 
     RATE_LIMIT = "rate_limit"
     """429, with Retry-After if the fault has one."""
@@ -24,18 +23,18 @@ class FaultKind(StrEnum):
     UNAVAILABLE = "unavailable"
     """503, with Retry-After if the fault has one."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """400, as for a prompt that is too long."""
+    """400, as after a prompt that is too long."""
     RESET_BEFORE = "reset_before"
     HANG = "hang"
     """No answer for `seconds` (0: for as long as the client waits), then a reset."""
 
     SLOW = "slow"
-    """The right answer, `seconds` later."""
+    """The right answer, `seconds` late."""
     HOLD = "hold"
-    """The right answer, held after its first tokens until `FakeEngine.release`, or for `seconds`:
-    what a test does meanwhile happens in the middle of a generation, whatever the load."""
+    """The right answer, held after its first tokens until `FakeEngine.release`, or for `seconds`.
+    So a test can act in the middle of a generation, whatever the load."""
     RESET_AFTER = "reset_after"
-    """The tokens are sampled and counted, and the answer is lost."""
+    """The tokens are sampled and counted, but the answer is lost."""
     MALFORMED_JSON = "malformed_json"
     TRUNCATED_BODY = "truncated_body"
     """The connection closes before Content-Length bytes were sent."""
@@ -52,66 +51,64 @@ class FaultKind(StrEnum):
     STREAM_CUT = "stream_cut"
     """A reset after the first tokens."""
     STREAM_ERROR = "stream_error"
-    """An error event inside the 200 stream, then `[DONE]`: what vLLM does when its worker dies.
-
-    Without a stream it is a 500, as there."""
+    """An error event inside the 200 stream, then `[DONE]`, as vLLM sends when its worker dies.
+    Without a stream, it is a 500, as with vLLM."""
     STREAM_END = "stream_end"
-    """The stream ends politely, but without a finish_reason and without `[DONE]`.
-
-    Without a stream, the answer has no finish_reason."""
+    """The stream ends in an orderly way, but without a finish_reason and without `[DONE]`. Without
+    a stream, the answer has no finish_reason."""
     STREAM_STALL = "stream_stall"
-    """Nothing more comes after the first tokens, for `seconds` (0: as long as the client waits);
-    then a reset."""
+    """Nothing more comes after the first tokens, for `seconds` (0: as long as the client waits).
+    Then the connection is reset."""
     EMPTY_DELTA = "empty_delta"
-    """A chunk without text that carries token ids all the same; its text is never sent."""
+    """A chunk has token ids but no text. Its text is never sent."""
     DUPLICATE_CHUNK = "duplicate_chunk"
-    """A chunk is sent twice. Without a stream, the last tokens are there twice."""
+    """A chunk is sent twice. Without a stream, the last tokens are repeated."""
     OVERLONG = "overlong"
     """More token ids than `max_tokens`."""
     WRONG_IDS = "wrong_ids"
-    """The token ids are not those that the logprobs are for, where the wire names both."""
+    """The token ids differ from the ids of the logprobs, if the wire has both."""
     WRONG_PROMPT = "wrong_prompt"
-    """The right tokens, but `prompt_token_ids` that were not sent, where the wire has them."""
+    """The right tokens, but with other `prompt_token_ids` than were sent, if the wire has them."""
     ANOTHER_PROMPT = "another_prompt"
-    """A lie: tokens sampled from another, longer prompt; whatever is said of it is the other's."""
+    """A lie: the tokens are sampled from another, longer prompt, which the answer also reports."""
     ANOTHER_MODEL = "another_model"
-    """A lie: tokens of another model, which the whole answer names."""
+    """A lie: the tokens are those of another model, which the whole answer names."""
 
 
 HARMLESS = frozenset({FaultKind.SLOW, FaultKind.HOLD, FaultKind.EMPTY_DELTA})
-"""After these the ids and the logprobs are right."""
+"""Faults after which the ids and the logprobs are right."""
 
 
 class Fault(Struct, frozen=True):
-    """One thing that goes wrong, for requests with `matching` in their id."""
+    """One fault, for requests with `matching` in their id."""
 
     kind: FaultKind
     matching: str = ""
     times: int = 1
-    """How many first tries of each request id are hit; 0: all of them."""
+    """The number of first tries of each request id that are hit; 0 hits all tries."""
     rate: float = 1.0
     """The share of request ids that are hit, by a hash of the id."""
     seconds: float = 0.0
     retry_after: float | None = None
     after: int | None = None
-    """Tokens before it happens, for what happens in the middle; None: half of the answer.
-
-    It happens in place of the last token at the latest, so that it never fails to happen."""
+    """The number of tokens before a fault in the middle; None means half of the answer. The fault
+    replaces the last token at the latest, so that it always happens."""
     skip: int = 0
-    """How many first tries of each request id are spared."""
+    """The number of first tries of each request id that are spared."""
     path: str = ""
-    """Only for endpoints with this in their path."""
+    """The fault hits only endpoints with this text in their path."""
 
 
 class FaultPlan:
-    """Decides for each request; remembers how often each id came by."""
+    """Decides on the fault of each request, and remembers how often each id was seen."""
 
     def __init__(self, faults: Sequence[Fault] = ()):
         self._faults = tuple(faults)
         self._tries: Counter[tuple[int, str]] = Counter()
 
     def strike(self, request_id: str, path: str = "") -> Fault | None:
-        """The first fault that matches and is not exhausted for this id, now used once more."""
+        """Returns the first fault that matches and is not exhausted for this id, and counts its
+        use."""
         for index, fault in enumerate(self._faults):
             if fault.path not in path or not _concerns(fault, index, request_id):
                 continue

@@ -1,7 +1,7 @@
-"""One sample of the fake engine while it is drawn: token by token, or all at once.
+"""One sample of the fake engine while it is drawn, token by token or all at once.
 
-Tokens are taken in pieces, which make up the same sample however it is divided. Knows nothing of
-HTTP, of faults or of time.
+Tokens are taken in pieces. The sample is the same, however it is divided. The module knows nothing
+of HTTP, faults or time.
 """
 
 import codecs
@@ -28,7 +28,7 @@ from holdfast.testing.fake_engine.tokens import (
 
 
 class FakeSpan(Struct):
-    """Which weights sampled which tokens of a generation."""
+    """A range of tokens of a generation, and the weights that sampled it."""
 
     version: str
     start: int
@@ -39,26 +39,26 @@ class FakePiece(Struct):
     """Consecutive tokens of one generation: a chunk of a stream, or a whole answer."""
 
     start: int
-    """How many tokens of the generation came before."""
+    """The number of the generation's tokens before this piece."""
     sampled: int
-    """How many tokens it really holds."""
+    """The number of tokens that were really drawn."""
     ids: list[int]
     logprobs: list[float]
     scored: list[int]
-    """The ids that the logprobs are for: `ids`, unless the engine lies."""
+    """The ids of the logprobs. They equal `ids`, unless the engine lies."""
     text: str
     text_start: int
     finish_reason: str | None
-    """None while the generation continues."""
+    """Why the generation ended. None while it continues."""
     stop: int | str | None
-    """The stop string or token id that ended it, if one did."""
+    """The stop string or token id that ended the generation, if there is one."""
     versions: list[FakeSpan]
-    """Of the generation so far, not of this piece."""
+    """The versions of the generation so far, not only of this piece."""
 
 
 class JsonScript(Struct, frozen=True):
-    """A reply that fits a schema. As in real engines, it begins with the request: what the prompt
-    holds of a reply is not continued."""
+    """A reply that fits a schema. As in real engines, the reply begins with the request: a reply
+    that the prompt already holds is not continued."""
 
     schema: dict[str, object]
     state: int
@@ -69,7 +69,8 @@ class JsonScript(Struct, frozen=True):
 
 
 class FakeGeneration:
-    """Pure: `prompt`, `seed`, `limits` and the versions given to `advance` decide everything."""
+    """Draws one sample. Only `prompt`, `seed`, `limits`, the other arguments and the versions given
+    to `advance` decide it."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class FakeGeneration:
         seeds: Seeds = "position",
         scale: float = 1.0,
     ):
-        """`scale` is what temperature and cuts make of its logprobs."""
+        """`scale` scales the logprobs, for temperature and cuts."""
         packed, start = pack(prompt), start_of(seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -112,8 +113,9 @@ class FakeGeneration:
     def advance(
         self, count: int, version: str = DEFAULT_VERSION, *, content: str | None = None
     ) -> None:
-        """Draws `count` tokens with these weights; fewer if the generation ends before. `content`:
-        what the weights really are, if not what their version's name stands for."""
+        """Draws `count` tokens with these weights, or fewer if the generation ends before.
+        `content` names the weights that are really used, if they are not those of the version's
+        name."""
         before = len(self.ids)
         self._draw(min(count, self._limits.max_tokens - before), salt_of(content or version))
         self._attribute(version, before)
@@ -178,7 +180,7 @@ class FakeGeneration:
     # --- taking
 
     def take(self) -> FakePiece:
-        """The tokens drawn since the last time."""
+        """Returns the tokens drawn since the last call."""
         start, text_start = self._taken, self._text_taken
         ids = self.ids[start:]
         self._taken = len(self.ids)
@@ -196,7 +198,8 @@ class FakeGeneration:
         )
 
     def _text(self, ids: list[int]) -> str:
-        """As vLLM does: what may become a stop string is held back, and no part of it released.
+        """Returns the text that can be released, as vLLM does. Text that may become a stop string
+        is held back, and no part of a stop string is released.
 
         The ids keep the stop string, the text does not.
         """
@@ -216,7 +219,7 @@ class FakeGeneration:
 def whole(
     sampler: Sampler, prompt: list[int], *, seed: int, limits: TokenLimits, version: str
 ) -> FakePiece:
-    """All of a generation at once."""
+    """Draws a whole generation at once."""
     generation = FakeGeneration(sampler, prompt, seed=seed, limits=limits)
     generation.advance(limits.max_tokens, version)
     return generation.take()

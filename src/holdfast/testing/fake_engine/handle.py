@@ -1,12 +1,13 @@
-"""A fake inference engine: a real HTTP server in a process of its own.
+"""A fake inference engine: a real HTTP server in its own process.
 
-`FakeEngine` starts, kills, restarts and questions it, without an event loop; the server itself is
+`FakeEngine` starts, kills, restarts and questions it, without an event loop. The server itself is
 `server`, and `python -m holdfast.testing.fake_engine` runs it by hand.
 
     with FakeEngine(faults=[Fault(FaultKind.RATE_LIMIT)]) as engine:
         policy = EnginePolicy(engine.url, engine.model)
 
-The child writes one line, `ready <url>`, when it can be called, and ends when its parent does.
+The child process writes one line, `ready <url>`, when it can be called, and ends when its parent
+ends.
 """
 
 import argparse
@@ -50,14 +51,14 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class FakeEngineError(Exception):
-    """The fake engine did not start, or is not running."""
+    """Raised when the fake engine did not start, or is not running."""
 
 
 class FakeEngine:
-    """A handle on the process. Whatever happens to it, leaving the `with` block reaps it."""
+    """A handle on the process. Leaving the `with` block always reaps the process."""
 
     program: ClassVar = ("-m", "holdfast.testing.fake_engine")
-    """What Python runs."""
+    """The arguments of Python that start the server."""
 
     def __init__(
         self,
@@ -129,7 +130,8 @@ class FakeEngine:
     # --- start and stop
 
     def start(self) -> Self:
-        """Returns when it answers. The port stays the same for the life of this handle."""
+        """Starts the process, and returns when it answers. The port stays the same for the life of
+        this handle."""
         if self._process is not None:
             raise FakeEngineError("the fake engine is already running")
         handle, name = tempfile.mkstemp(prefix="holdfast-fake-engine-", suffix=".log")
@@ -150,15 +152,17 @@ class FakeEngine:
         return self
 
     def stop(self) -> None:
-        """SIGTERM. Requests that run are lost, as with any engine; stopping twice is fine."""
+        """Sends SIGTERM. Requests in flight are lost, as with any engine. A second call does
+        nothing."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye to any client."""
+        """Sends SIGKILL, so that connections break without notice."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """A new process on the same port, with new counters and the last fault plan anew."""
+        """Starts a new process on the same port. Its counters are new, and the last fault plan
+        begins again."""
         self.kill()
         self.start()
 
@@ -179,35 +183,35 @@ class FakeEngine:
         return msgspec.json.decode(self._request("/stats"), type=FakeStats)
 
     def requests(self) -> list[tuple[str, int]]:
-        """Request ids with their arrival numbers, in order of arrival, faulty ones included."""
+        """Returns request ids with their arrival numbers, in order of arrival, including faulty
+        requests."""
         return msgspec.json.decode(self._request("/requests"), type=list[tuple[str, int]])
 
     def calls(self) -> list[SeenCall]:
-        """The requests that could be read, in order of arrival."""
+        """Returns the requests that could be read, in order of arrival."""
         return msgspec.json.decode(self._request("/calls"), type=list[SeenCall])
 
     def reset(self) -> None:
-        """Clears the counters; the fault plan remembers which requests it has hit."""
+        """Clears the counters. The fault plan still remembers which requests it has hit."""
         self._request("/reset", b"")
 
     def set_faults(self, *faults: Fault) -> None:
-        """Replaces the plan, which has hit no request yet."""
+        """Replaces the fault plan by a new one, which has hit no request yet."""
         self._request("/faults", msgspec.json.encode(faults))
         self._options = msgspec.structs.replace(self._options, faults=faults)
 
     def start_with(self, **options: object) -> None:
-        """Other options from the next start on, as an operator changes them."""
+        """Changes options from the next start on, as an operator would."""
         self._options = msgspec.structs.replace(self._options, **options)
 
     def update_weights(self, version: str) -> None:
-        """From the next token on, running generations included, the tokens are of this version.
-
-        A process that is started again begins with it."""
+        """Makes all tokens from the next one on, even of running generations, those of this
+        version. A process that is started again begins with it."""
         self._request("/weights", version.encode())
         self._options = msgspec.structs.replace(self._options, version=version)
 
     def release(self) -> None:
-        """Lets go of the generations that a `FaultKind.HOLD` holds; `stats().held` counts them."""
+        """Releases the generations that a `FaultKind.HOLD` holds. `stats().held` counts them."""
         self._request("/release", b"")
 
     # --- inside
@@ -263,7 +267,8 @@ class FakeEngine:
 
 
 def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None" = None) -> None:
-    """Serves until it is stopped. `server` takes options of this `kind`; None: a plain server."""
+    """Serves until it is stopped. `server` takes options of this `kind`; None means a plain
+    server."""
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.fake_engine", description="A fake inference engine."
     )

@@ -1,4 +1,4 @@
-"""Everything that the fake engine has received and done."""
+"""Records everything that the fake engine has received and done."""
 
 import msgspec
 
@@ -50,7 +50,7 @@ class Ledger:
 
 
 def _parameters(raw: bytes) -> dict[str, object]:
-    """The prompt, which may be long, is not decoded."""
+    """Returns the members of a request except the prompt, which may be long and is not decoded."""
     members = _members.decode(raw)
     return {
         name: msgspec.json.decode(value) for name, value in members.items() if name not in _PROMPTS

@@ -1,4 +1,4 @@
-"""Answers that are wrong on purpose, whatever the wire: lies about a job, and spoiled pieces."""
+"""Answers that are wrong on purpose, on any wire: lies about a request, and spoiled pieces."""
 
 from collections.abc import Callable
 
@@ -28,24 +28,24 @@ INTERRUPTIONS = frozenset(
         FaultKind.STREAM_STALL,
     }
 )
-"""What stops a generation in the middle: tokens after it are never drawn."""
+"""Faults that stop a generation in the middle. Later tokens are never drawn."""
 
 
 def moment(fault: Fault, tokens: int) -> int:
-    """The number of tokens before the fault, out of those of the right answer."""
+    """Returns the number of tokens before the fault, at most that of the right answer less one."""
     tokens_before = max(1, tokens // 2) if fault.after is None else fault.after
     return min(tokens_before, tokens - 1)
 
 
 def actual_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
-    """The job that is really done."""
+    """Returns the request that is really worked on."""
     if fault is None or fault.kind not in _LIES:
         return job
     return _LIES[fault.kind](job)
 
 
 def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
-    """What the whole answer reports about a job that is done."""
+    """Returns the request that the whole answer reports."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
@@ -54,7 +54,7 @@ def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
 def spoil(
     job: FakeRequest, piece: FakePiece, kind: FaultKind
 ) -> tuple[FakeRequest, list[FakePiece]]:
-    """What to send instead of `piece`."""
+    """Returns what is sent in place of `piece`."""
     if kind == FaultKind.WRONG_MODEL:
         return replace(job, model=f"not-{job.model}"), [piece]
     if kind == FaultKind.MISSING_IDS:
@@ -72,7 +72,7 @@ def spoil_bytes(data: bytes, kind: FaultKind) -> bytes:
 
 
 def join_pieces(pieces: list[FakePiece]) -> FakePiece:
-    """As one: a plain answer has no chunks to send twice."""
+    """Joins the pieces into one, because a plain answer has no chunks that could be sent twice."""
     first, *rest = pieces
     for piece in rest:
         first = replace(

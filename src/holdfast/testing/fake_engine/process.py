@@ -1,4 +1,4 @@
-"""The process that the fake engine runs in. It ends with its parent."""
+"""The process in which the fake engine runs. It ends with its parent."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ PORT_TRIES = 100
 
 
 async def serve(server: FakeServer, *, port: int, parent: int | None) -> None:
-    """Serves until cancelled, or until `parent` is no longer the parent of this process."""
+    """Serves until it is cancelled, or until `parent` is no longer the parent of this process."""
     runner = web.AppRunner(server.application(), access_log=None, handler_cancellation=True)
     await runner.setup()
     listening = _listen(port)

@@ -1,4 +1,4 @@
-"""A request to the fake engine, whatever its wire; and what a wire is."""
+"""A request to the fake engine, whatever its wire, and the interface of wires."""
 
 import random
 import time
@@ -14,45 +14,45 @@ from holdfast.testing.fake_engine.options import DEFAULT_VERSION, FakeOptions
 from holdfast.testing.fake_engine.tokens import TokenLimits
 
 GREEDY_BELOW = 0.05
-"""A temperature or top_p up to which the most likely tokens are sampled."""
+"""The temperature or top_p up to which sampling is greedy."""
 
 
 class FakeRequest(Struct, kw_only=True):
-    """One sample to draw, and how to report it."""
+    """A request for one sample, and for how to report it."""
 
     id: str
     model: str
     prompt: list[int]
     limits: TokenLimits
     seed: int | None = None
-    """None: the engine's own choice."""
+    """The seed; None lets the engine choose."""
     stream: bool = False
     usage: bool = False
-    """A stream ends with a chunk that has the usage."""
+    """Whether a stream ends with a chunk that has the usage."""
     logprobs: bool = True
     token_ids: bool = True
-    """The sampled ids are listed."""
+    """Whether the sampled ids are listed."""
     prompt_ids: bool = False
-    """The prompt's ids are listed."""
+    """Whether the prompt's ids are listed."""
     logprob_texts: bool = False
-    """Each logprob comes with the text of its token."""
+    """Whether each logprob comes with the text of its token."""
     raw_output: bool = False
     legacy_logprobs: bool = False
     tools: bool = False
-    """Tool calls in the text are to be parsed."""
+    """Whether tool calls in the text are parsed."""
     hide_ids: bool = False
-    """A lie by omission: no id of a sampled token is listed anywhere."""
+    """A lie by omission: the answer lists no id of a sampled token."""
     schema: dict[str, object] | None = None
-    """The schema that the reply must fit, as JSON; None: any text."""
+    """The schema that the reply must fit, as JSON; None allows any text."""
     effort: str | None = None
     images: tuple[str, ...] = ()
     thinking_token_budget: int | None = None
     experts_from: int | None = None
-    """The first token whose routed experts are listed; None: none are."""
+    """The first token whose routed experts are listed; None lists no experts."""
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION
-    """The weights when it was read."""
+    """The version of the weights when the request was read."""
     created: int = 0
 
     @property
@@ -75,25 +75,27 @@ class FakeWire(ABC):
         self.adapters = adapters
 
     def served(self, requested: str | None) -> str:
-        """The name that is asked for, if it is served: the model's, or that of an adapter."""
+        """Returns the requested name if it is the model's or an adapter's. Otherwise raises
+        `EngineRequestRejected`."""
         if requested not in self.adapters:
             check_model(requested, self.options.model)
         return requested or self.options.model
 
     @abstractmethod
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        """Raises `EngineRequestRejected`."""
+        """Reads a request. Raises `EngineRequestRejected`."""
 
     def request_id(self, raw: bytes) -> str | None:
-        """Where the body names the request; a header does it everywhere."""
+        """Returns the request's id from the body, for engines that have it there. Every wire also
+        takes a header."""
         return None
 
     @abstractmethod
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
-        """The response without a stream."""
+        """Returns the response without a stream."""
 
     def for_stream(self) -> "FakeWire":
-        """The wire for one stream, which may keep what it has sent."""
+        """Returns the wire for one stream, which may keep state about the events that it sent."""
         return self
 
     def opening(self, job: FakeRequest) -> Sequence[object]:
@@ -103,15 +105,16 @@ class FakeWire(ABC):
     def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]: ...
 
     def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
-        """The events between the last piece and `[DONE]`."""
+        """Returns the events between the last piece and `[DONE]`."""
         return ()
 
     def error(self, error: EngineRequestRejected) -> object:
-        """An error inside a stream, or with status 200."""
+        """Returns an error inside a stream, or with status 200."""
         return error.body
 
     def check(self, job: FakeRequest, *, n: int | None) -> FakeRequest:
-        """What every engine rejects, with vLLM's messages."""
+        """Returns the request. Raises `EngineRequestRejected`, with vLLM's messages, for values
+        that every engine rejects."""
         if n not in (None, 1):
             message = "The fake engine draws one sample for each request"
             raise EngineRequestRejected(400, message, param="n")
@@ -124,7 +127,7 @@ class FakeWire(ABC):
 
 
 def text_prompt(prompt: str | list[int | str | list[int]]) -> list[int]:
-    """One prompt, as text or as ids."""
+    """Returns the ids of one prompt, given as text or as ids."""
     if isinstance(prompt, str):
         return list(prompt.encode())
     ids = [token for token in prompt if isinstance(token, int)]

@@ -1,7 +1,7 @@
 """When the fake engine draws tokens: with which weights, how fast, and not while it is paused.
 
-A pause is vLLM's: new requests wait for the resume, whatever its mode. Running ones are aborted
-with what they have, or frozen between two tokens, or let run to their end.
+A pause is like vLLM's: in every mode, new requests wait for the resume. Running requests are
+aborted with the tokens that they have, frozen between two tokens, or run to their end.
 """
 
 import asyncio
@@ -19,33 +19,35 @@ PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
 
 
 class FakeWeights:
-    """The weights of an engine that no trainer gives any: its version's name stands for them."""
+    """The weights of an engine without a trainer. The version's name stands for them."""
 
     content: str | None = None
-    """The weights that the engine samples with; None: those of its version's name."""
+    """The weights that the engine samples with. None means those of its version's name."""
     adapters: Mapping[str, Path] = {}
 
     def content_for(self, model: str, prompt: list[int], *, version: str) -> str | None:
-        """The weights for a request, as long as it runs; None: those in force."""
+        """Returns the weights for a request, as long as it runs. None means the weights in
+        force."""
         return None
 
     def reset_cache(self) -> None:
-        """Forgets what was computed with other weights."""
+        """Forgets results that were computed with other weights."""
 
 
 class FakeRun:
-    """A generation with its turn to draw. Every token is counted when it is drawn."""
+    """A generation that waits for its turn to draw. Every token is counted when it is drawn."""
 
     def __init__(self, request_id: str, generation: FakeGeneration, schedule: "Schedule"):
         self.id = request_id
         self.generation = generation
         self.aborted = False
         self.content: str | None = None
-        """The weights that it is sampled with; None: those in force."""
+        """The weights with which it is sampled. None means the weights in force."""
         self._schedule = schedule
 
     async def advance(self, count: int) -> None:
-        """Draws up to `count` tokens; ends with "abort" if the run was aborted meanwhile."""
+        """Draws up to `count` tokens. The generation ends with "abort" if the run was aborted in
+        the meantime."""
         goal = len(self.generation.ids) + count
         while self.generation.finish_reason is None and len(self.generation.ids) < goal:
             await self._schedule.turn(self)
@@ -88,7 +90,7 @@ class Schedule:
 
     @asynccontextmanager
     async def admit(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
-        """Waits while the engine is paused."""
+        """Waits while the engine is paused, then runs the generation."""
         if self.paused:
             self.waiting += 1
             try:
@@ -106,14 +108,14 @@ class Schedule:
                 await self._notify()
 
     async def turn(self, run: FakeRun) -> None:
-        """Returns when the next token may be drawn, or when the run was aborted."""
+        """Waits until the next token may be drawn, or the run was aborted."""
         if self.token_delay:
             await asyncio.sleep(self.token_delay)
         if self._frozen:
             await self._until(lambda: not self._frozen or run.aborted)
 
     async def hold(self, run: FakeRun, seconds: float) -> None:
-        """Returns when it is released, aborted, or after `seconds` (0: never)."""
+        """Waits until the run is released or aborted, for at most `seconds` (0 means no limit)."""
         before = self._releases
         self.held += 1
         with contextlib.suppress(TimeoutError):
@@ -126,7 +128,7 @@ class Schedule:
     # --- from outside
 
     async def release(self) -> None:
-        """Lets go of all that are held now."""
+        """Releases all runs that are held now."""
         self._releases += 1
         await self._notify()
 
@@ -144,7 +146,8 @@ class Schedule:
         await self._notify()
 
     async def abort(self, request_ids: list[str] | None = None) -> int:
-        """Those with an id that is part of a given one, since wires add to ids; or all."""
+        """Aborts all runs, or those whose id is part of a given id, since wires add text to ids.
+        Returns their number."""
         hit = [
             run
             for run in self._runs

@@ -1,7 +1,7 @@
-"""The HTTP side of the fake engine: its endpoints, and the way of a call through them.
+"""The HTTP side of the fake engine: its endpoints, and the path of a call through them.
 
-It draws one sample for each request; for more it answers 400. A client that goes away stops its
-request, as in vLLM.
+It draws one sample for each request, and answers 400 to a request for more. If a client
+disconnects, its request stops, as in vLLM.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class FakeServer:
         return app
 
     def _add_controls(self, router: web.UrlDispatcher) -> None:
-        """The routes of the handle, beside those of engines."""
+        """Adds the routes of the handle to those of the engine."""
         router.add_get("/stats", connection.answer_with(self._stats))
         router.add_get("/requests", connection.answer_with(self._requests))
         router.add_get("/calls", connection.answer_with(lambda: self._ledger.calls))
@@ -154,7 +154,7 @@ class FakeServer:
     async def _instead(
         self, request: web.Request, wire: FakeWire, fault: Fault
     ) -> web.StreamResponse | None:
-        """The faults that happen instead of the work."""
+        """Returns the response of a fault that happens instead of the work, or None."""
         if fault.kind in wrong.STATUSES:
             return connection.error_response(
                 wrong.STATUSES[fault.kind], retry_after=fault.retry_after
@@ -194,7 +194,8 @@ class FakeServer:
     # --- beside the work
 
     def _content_for(self, job: FakeRequest) -> str | None:
-        """The weights that a request is sampled with; None: those in force, whenever."""
+        """Returns the weights with which a request is sampled. None means the weights in force at
+        each token."""
         version = self._schedule.version
         return self._schedule.weights.content_for(job.model, job.prompt, version=version)
 
@@ -240,7 +241,8 @@ class FakeServer:
 
 
 def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
-    """Greedy replies have the logprobs of temperature 1 with every engine."""
+    """Returns the scale of the logprobs. Greedy replies have the logprobs of temperature 1 with
+    every engine."""
     if mode == "raw" or not job.temperature:
         return 1.0
     scale = job.temperature * (job.top_p if mode == "processed" else 1.0)
@@ -248,7 +250,7 @@ def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
 
 
 def _is_probe(path: str, raw: bytes) -> bool:
-    """Whether a request is empty: it names a model and no more, or not even that."""
+    """Returns whether a request only tests the endpoint: it is empty, or names only a model."""
     if path == PROBED and raw == b"{}":
         return True
     if len(raw) > MAX_PROBE_BYTES:

@@ -1,8 +1,9 @@
 """The tokens of the fake engine.
 
 The vocabulary is that of `ByteRenderer`: 256 bytes, OPEN and END. Every token, and its logprob, is
-a pure function of the weights' version, the seed and all tokens before it, so a generation that is
-resumed from its prompt and its first tokens goes on identically. Knows nothing of HTTP.
+a pure function of the weights' version, the seed and all tokens before it. So a generation that is
+resumed from its prompt and its first tokens continues identically. The module knows nothing of
+HTTP.
 """
 
 import re
@@ -33,7 +34,7 @@ _ONLY_AT_TURN = re.compile(r"@(\d+) ")
 
 
 class TokenLimits(Struct, frozen=True):
-    """Where a generation ends, other than by END."""
+    """The ends of a generation other than END."""
 
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
@@ -41,12 +42,13 @@ class TokenLimits(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """The reply to a turn: chosen by seed and turn; its numbers differ with the weights."""
+    """The reply to a turn. The seed and the turn choose it, and its numbers differ with the
+    weights."""
 
     template: str
     state: int
     written: int
-    """Bytes of it that the prompt already holds."""
+    """The number of its bytes that the prompt already holds."""
 
     def text(self, salt: int) -> bytes:
         head, *tails = self.template.split("{n}")
@@ -56,7 +58,8 @@ class Script(Struct, frozen=True):
 
 
 class Sampler(Struct, frozen=True):
-    """Letters and spaces that END after `mean_length` tokens on average, or one of `replies`."""
+    """Samples letters and spaces until END, which comes after `mean_length` tokens on average, or
+    one of `replies`."""
 
     mean_length: float = 24
     replies: tuple[str, ...] = ()
@@ -66,10 +69,10 @@ class Sampler(Struct, frozen=True):
         return MASK / self.mean_length if self.mean_length else 0
 
     def script(self, prompt: bytes, start: int) -> Script | None:
-        """None if no template is for this turn.
+        """Returns the reply to this turn, or None if no template fits the turn.
 
-        A resumed generation has the reply's beginning behind the last opening; it must not count
-        in the choice.
+        In a resumed generation, the beginning of the reply stands behind the last opening. It must
+        not affect the choice.
         """
         eligible = list(_eligible(self.replies, prompt.count(_ASSISTANT) - 1))
         if not eligible:
@@ -82,12 +85,13 @@ class Sampler(Struct, frozen=True):
 
 @lru_cache
 def logprobs_at(scale: float) -> list[float]:
-    """The logprobs of a distribution that is flatter or steeper by `scale`."""
+    """Returns the logprobs of a distribution that is flatter or steeper by `scale`."""
     return [round(logprob * scale * EXACT) / EXACT for logprob in LOGPROBS]
 
 
 def salt_of(version: str) -> int:
-    """What the weights add to every choice; the first weights add nothing."""
+    """Returns the number with which the weights change every choice; the first weights change
+    nothing."""
     return 0 if version == DEFAULT_VERSION else crc32(version.encode())
 
 
@@ -101,7 +105,7 @@ def start_of(seed: int) -> int:
 
 
 def pack(ids: list[int]) -> bytes:
-    """Raises `OutOfVocabulary`."""
+    """Returns the ids as bytes. Raises `OutOfVocabulary`."""
     try:
         packed = array("H", ids)
     except OverflowError:

@@ -3,5 +3,5 @@
 - `server`: GymServer: the process of an MCP gym.
 - `environment`: McpGymEnvironment: one episode of an MCP gym.
 - `simulated_user`: SimulatedUser: the user of a gym's row, played by a model.
-- `processor`: MCPGymRolloutProcessor: episodes of an MCP gym. It starts and stops the gym's server.
+- `processor`: MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and stops.
 """

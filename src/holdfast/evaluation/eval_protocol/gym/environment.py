@@ -1,8 +1,8 @@
 """McpGymEnvironment: one episode of an MCP gym.
 
-Actions are calls of MCP tools; rewards and the end of the episode come over plain HTTP (the
-*control plane*). A missing response there is a broken environment, never a reward of 0 (I5). The
-episode is restored by replay: a new session with the same seed.
+Actions are calls of MCP tools. Rewards and the end of the episode come over plain HTTP (the
+*control plane*). A missing response there means a broken environment, never a reward of 0 (I5). The
+episode is restored by replay, in a new session with the same seed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MAX_SEED = 2**31 - 1
 
 
 class Gym:
-    """A gym's server and its tools, for all trajectories."""
+    """A gym's server and its tools, shared by all trajectories."""
 
     def __init__(self, server: GymServer, *, timeout: float = TIMEOUT_SECONDS):
         self.server = server
@@ -52,7 +52,8 @@ class Gym:
 
 
 class McpGymEnvironment(Environment):
-    """`context` is the data set's configuration of the episode; its `seed` goes before ours."""
+    """An episode of a gym. `context` is the episode's configuration in the data set; its `seed`
+    replaces Holdfast's."""
 
     recovery = Recovery.REPLAY
     earns = True
@@ -70,7 +71,7 @@ class McpGymEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """The data set's configuration, without the gym's address."""
+        """The configuration from the data set, without the gym's address."""
         return msgspec.json.encode(self._context, order="sorted").decode()
 
     async def prepare(self) -> None:
@@ -140,7 +141,7 @@ class McpGymEnvironment(Environment):
         return call
 
     async def _observe(self, text: str) -> Observation:
-        """The observation of a step, with the control plane's reward and status."""
+        """Returns the observation of a step, with the control plane's reward and status."""
         reward = as_number((await self._request("GET", "reward")).get("reward"))
         status = await self._request("GET", "status")
         if reward is None or "terminated" not in status:

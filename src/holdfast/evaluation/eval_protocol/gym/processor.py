@@ -1,4 +1,4 @@
-"""MCPGymRolloutProcessor: episodes of an MCP gym. It starts and stops the gym's server."""
+"""MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and stops."""
 
 import hashlib
 from collections.abc import Mapping
@@ -34,13 +34,14 @@ DEFAULT_STEPS = 30
 
 
 class MCPGymRolloutProcessor(RolloutProcessor):
-    """Turns until the episode is over or no more tools are called; the reward is the episode's.
+    """Generates turns until the episode is over or the model calls no more tools. The reward is the
+    episode's.
 
-    One server serves all rows. `input_metadata.dataset_info` of a row holds `environment_context`
-    (with `seed`) for the gym, `user_prompt_template`, the first prompt with its `{observation}`,
-    and `user_simulation`, a user played by a model: the policy answers that user until the user, or
-    the episode, ends. `steps` bounds the policy's answers to that user, whatever tools it calls for
-    them; where there is none, its tool calls.
+    One server serves all rows. `input_metadata.dataset_info` of a row may hold
+    `environment_context` for the gym (with `seed`), `user_prompt_template` (the first prompt, with
+    `{observation}`), and `user_simulation`, a user played by a model. With such a user, the policy
+    answers the user until the user or the episode ends, and `steps` limits the policy's answers,
+    however many tools it calls. Without one, `steps` limits its tool calls.
     """
 
     def __init__(
@@ -53,11 +54,10 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         user_renderer: Renderer | None = None,
         **server: object,
     ):
-        """`timeout`: seconds for each request to the gym. `server`: port, domain, python.
-
-        `user_policy` plays the users of rows with a simulated user: a policy, which the caller
-        owns, or "same". Without it, the evaluated model does, if the row names that or none.
-        """
+        """`timeout` is the number of seconds for each request to the gym. `server` takes port,
+        domain and python. `user_policy` plays the simulated users: a policy, which the caller owns,
+        or "same". Without it, the evaluated model plays the user, if the row names that model or no
+        model."""
         self.server_script_path = server_script_path
         self.steps = steps
         self.timeout = timeout
@@ -74,7 +74,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         mcp_config_path: str | Path | None = None,
         rollout_processor_kwargs: Mapping[str, object] | None = None,
     ) -> "MCPGymRolloutProcessor":
-        """A copy with the decorator's arguments."""
+        """Returns a copy with the decorator's arguments."""
         if mcp_config_path:
             raise UsageError(
                 "MCPGymRolloutProcessor takes a server_script_path, no mcp_config_path"
@@ -94,7 +94,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """Another gym makes another run: the script's content counts, not its folder."""
+        """The gym's identity, by which another gym makes another run. The script's name and content
+        count, not its folder."""
         script = Path(self.server_script_path or "")
         body = script.read_bytes() if script.is_file() else b""
         digest = hashlib.sha256(body).hexdigest()[:12]
@@ -158,7 +159,8 @@ async def _play(
 
 
 def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> list[Message]:
-    """The row's messages before the first prompt, and that; with a template, its rules alone."""
+    """Returns the row's messages before the first prompt, and the prompt. With a template, only
+    system messages stay."""
     before = (
         message for message in task.messages if message.role is Role.SYSTEM or not _template(info)
     )
@@ -168,8 +170,8 @@ def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> lis
 def user_prompt(
     task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = False
 ) -> str:
-    """The message to the policy: the gym's state, or the simulated user's words, in the row's
-    template."""
+    """Returns the message to the policy: the gym's state, or the simulated user's words, in the
+    row's template."""
     template = _template(info)
     if not template:
         return observation
@@ -188,7 +190,7 @@ def _template(info: Mapping[str, object]) -> str:
 
 
 def _observation_of(observation: str) -> object:
-    """The `observation` of a state, if it has one, else the whole state."""
+    """Returns the `observation` of a state, or the whole state without one."""
     state = msgspec.json.decode(observation)
     return state.get("observation", state) if isinstance(state, dict) else state
 

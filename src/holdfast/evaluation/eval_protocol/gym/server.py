@@ -1,7 +1,7 @@
 """GymServer: the process of an MCP gym.
 
-Started when it is first needed, and again, on the same port, when it has ended; stopped with its
-child processes. It knows nothing about episodes.
+It is started when it is first needed, and restarted on the same port when it has ended. Stopping it
+also ends its child processes. It knows nothing about episodes.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _MISTAKE = re.compile(
     r"^(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError|AttributeError): ",
     re.MULTILINE,
 )
-"""Python's last line for a script with a mistake, or for other versions of its packages."""
+"""Python's last line for a script with a mistake, or with other versions of its packages."""
 
 
 class GymServer:
-    """`script --port PORT`, run by `python`."""
+    """Runs `script --port PORT` with `python`."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class GymServer:
         self._starting = asyncio.Lock()
 
     async def url(self) -> str:
-        """Its address. Starts it if it does not run; raises `EnvironmentBroken` if that fails."""
+        """Returns the server's address, after starting it if it does not run. Raises
+        `EnvironmentBroken` if the start fails, and `UsageError` for a script with a mistake."""
         async with self._starting:
             if self._ended is None or self._ended.done():
                 await self._start()
@@ -133,7 +134,7 @@ def _free_port() -> int:
 def server_options(arguments: Mapping[str, object]) -> dict[str, object]:
     """Reads eval-protocol's `rollout_processor_kwargs`: port, domain, python.
 
-    `server_mode` and `start_server` have no effect: one server serves a whole test.
+    `server_mode` and `start_server` have no effect, because one server serves a whole test.
     """
     rest = {k: v for k, v in arguments.items() if k not in ("server_mode", "start_server")}
     options: dict[str, object] = {}

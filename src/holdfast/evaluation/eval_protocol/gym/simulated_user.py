@@ -1,9 +1,9 @@
 """SimulatedUser: the user of a gym's row, played by a model (`user_simulation` in its data).
 
-It has its own conversation, in which the policy's replies are the input. Both conversations are
-durable; only the policy's is trained. A row may name another model than the evaluated one: it is
-used if the run's engine serves it and takes messages; else the row fails with an error that names
-`user_policy`.
+The user has its own conversation, in which the policy's replies are the input. Both conversations
+are durable; only the policy's is trained. A row may name another model than the evaluated one. That
+model is used if the run's engine serves it and takes messages. Otherwise the row fails with an
+error that names `user_policy`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from holdfast.rollout.processors.training import read_params
 from holdfast.rollout.replay.speaker import Speaker
 
 SAME = "same"
-"""As a `user_policy`: the evaluated model also plays the user."""
+"""A `user_policy` with which the evaluated model also plays the user."""
 END_MARKERS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
 """tau-bench's marks for the end of a conversation."""
 _RULES = f"""You are a customer who talks to an agent. Say one thing at a time, as a customer \
@@ -36,7 +36,8 @@ Your instructions:
 
 
 class SimulatedSpeaker(Struct, frozen=True):
-    """Plays the users of all rows; without a policy, only those of the evaluated model."""
+    """Plays the users of all rows. Without a policy, the evaluated model or the row's model plays
+    them."""
 
     policy: "Policy | str | None" = None
     renderer: Renderer | None = None
@@ -73,8 +74,8 @@ class SimulatedSpeaker(Struct, frozen=True):
         )
 
     def _client_of(self, own: Policy, model: str, error_without_model: UsageError) -> Policy:
-        """A client of that model at the run's engine. It sends nothing before the first reply, so
-        that a recorded trajectory replays without the engine."""
+        """Returns a client of the row's model at the run's engine. It sends nothing before the
+        first reply, so that a recorded trajectory replays without the engine."""
         try:
             client = self.clients.client_for(own, None, model)
         except ValueError as error:
@@ -107,7 +108,7 @@ class SimulatedUser:
         self._conversation.add(system(_RULES + str(simulation.get("system_prompt") or "")))
 
     async def answer(self, message: str = BEGIN) -> str:
-        """The user's first message, or the answer to one of the policy's; see
+        """Returns the user's first message, or the user's answer to a message of the policy. See
         `ends_conversation`."""
         self._conversation.add(message)
         reply = await self._conversation.generate(speaker=self._speaker, **self._params)
@@ -119,7 +120,7 @@ def ends_conversation(answer: str) -> bool:
 
 
 def simulation_of(info: Mapping[str, object]) -> Mapping[str, Any] | None:
-    """The settings of a row's simulated user; None if it has none."""
+    """Returns the settings of a row's simulated user, or None without one."""
     simulation = info.get("user_simulation")
     return simulation if isinstance(simulation, Mapping) and simulation.get("enabled") else None
 

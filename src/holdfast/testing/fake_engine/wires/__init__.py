@@ -1,4 +1,4 @@
-"""The engines that a fake engine can look like.
+"""The engines that a fake engine can imitate.
 
 - `registry`: Which endpoints each dialect has.
 - `vllm`: vLLM's completions, chat completions and `generate`; and a plain OpenAI-like chat.

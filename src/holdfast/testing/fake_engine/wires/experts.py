@@ -1,5 +1,5 @@
-"""Routed experts as vLLM and SGLang write them. Which expert a token is routed to goes by its
-place, so that a reply that was continued has those of one that was not."""
+"""Routed experts as vLLM and SGLang write them. A token's experts depend only on its position, so
+that a continued reply has the same experts as one that was never interrupted."""
 
 import base64
 import struct
@@ -9,12 +9,13 @@ from holdfast.testing.fake_engine.request import FakeRequest
 
 
 def expert_at(place: int, layer: int, rank: int, *, experts: int) -> int:
-    """The expert of one layer for the token at that place of prompt and reply."""
+    """Returns the expert of one layer for the token at a position of prompt and reply."""
     return (31 * place + 7 * layer + rank) % experts
 
 
 def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
-    """vLLM's: a NumPy file, for a reply of so many tokens. None without experts."""
+    """Returns the experts in vLLM's form, a NumPy file, for a reply of `tokens` tokens. None
+    without experts."""
     numbers = _numbers(options, job, tokens)
     if numbers is None:
         return None
@@ -28,7 +29,7 @@ def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | No
 
 
 def flat_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
-    """SGLang's: 32-bit numbers, one after the other."""
+    """Returns the experts in SGLang's form, a sequence of 32-bit numbers. None without experts."""
     numbers = _numbers(options, job, tokens)
     if numbers is None:
         return None
@@ -36,7 +37,7 @@ def flat_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | N
 
 
 def _numbers(options: FakeOptions, job: FakeRequest, tokens: int) -> list[int] | None:
-    """Of every token but the last, which was put through no model yet."""
+    """Returns the experts of every token except the last, which no model has processed yet."""
     if not options.experts or job.experts_from is None:
         return None
     layers, top_k, experts = options.experts

@@ -1,10 +1,10 @@
 """Fireworks' `/v1/completions`, plain and streamed.
 
 Documented, in the OpenAPI description of its gateway: every key that is written here, the finish
-reasons, `prompt_token_ids` in the first chunk alone, `logprobs: true` for the new shape and a
-number for the legacy one. Inferred, for want of a recording: that errors look like vLLM's, that the
-usage is in the last chunk unasked, that an aborted generation ends with "error", and that
-`sampling_logprob`, the one that was sampled at, equals `logprob`.
+reasons, `prompt_token_ids` only in the first chunk, `logprobs: true` for the new shape and a number
+for the legacy one. Inferred, without a recording: errors look like vLLM's, the last chunk has the
+usage without a request for it, an aborted generation ends with "error", and `sampling_logprob`, the
+logprob of the sampling distribution, equals `logprob`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from holdfast.testing.fake_engine.wires.vllm import scores
 
 
 class FireworksRequest(Struct):
-    """A request. What Fireworks understands beyond this is ignored."""
+    """A request. Members that only the real Fireworks understands are ignored."""
 
     model: str
     prompt: list[int] | str

@@ -53,8 +53,8 @@ def openai_models(options: FakeOptions, created: int) -> object:
 
 
 def _extensions(options: FakeOptions) -> dict[str, str]:
-    """What no real engine says: what its tokens are, of which distribution its logprobs are, and
-    that its noise goes by the position."""
+    """Returns fields that no real engine has: the tokens' renderer, the distribution of the
+    logprobs, and that the noise goes by position."""
     if not options.describes:
         return {}
     extensions = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}

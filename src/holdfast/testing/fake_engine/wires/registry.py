@@ -17,7 +17,7 @@ from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 
 class EngineSides(Struct, frozen=True):
-    """What serves the endpoints beside sampling."""
+    """The classes that serve the endpoints other than sampling."""
 
     vllm: type[VllmSide] = VllmSide
     sglang: type[SGLangSide] = SGLangSide
@@ -27,7 +27,7 @@ class ServedRoutes(Struct):
     """The routes of an engine."""
 
     wires: dict[str, FakeWire]
-    """Sampling, by path."""
+    """The wires for sampling, by path."""
     models: dict[str, Callable[[FakeOptions, int], object]]
     add_side: Callable[[web.UrlDispatcher], None] | None = None
     health: bool = True

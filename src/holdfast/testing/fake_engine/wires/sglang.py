@@ -1,10 +1,10 @@
 """SGLang's `/generate`, plain and streamed.
 
-Shapes as its sources have them (`io_struct`, `tokenizer_manager`, `http_server`); there is no
-recording of a real one. Each event of a stream repeats all that came before, unless the server was
-started with `--incremental-streaming-output`. The versions of the spans are in every event; older
-servers have the newest one alone. Refusals have vLLM's keys beside the message, which is all that
-SGLang gives.
+The shapes are those of its sources (`io_struct`, `tokenizer_manager`, `http_server`); there is no
+recording of a real server. Each event of a stream repeats everything before it, unless the server
+was started with `--incremental-streaming-output`. Every event has the versions of the spans; older
+servers have only the newest version. Errors have vLLM's keys in addition to the message, which is
+all that SGLang sends.
 """
 
 import time
@@ -37,7 +37,7 @@ class SglangSamplingParams(Struct, frozen=True):
 
 
 class SglangRequest(Struct):
-    """A request. What SGLang understands beyond this is ignored."""
+    """A request. Members that only the real SGLang understands are ignored."""
 
     input_ids: list[int] | None = None
     text: str | None = None

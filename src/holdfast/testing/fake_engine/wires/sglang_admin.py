@@ -1,7 +1,7 @@
 """SGLang's other endpoints: its description, and its switches for training.
 
-Keys as in its sources and documentation of 2026; `/get_model_info` and `/get_server_info` are the
-older names that it still answers to.
+The keys are those of its sources and documentation of 2026. `/get_model_info` and
+`/get_server_info` are older names to which it still answers.
 """
 
 from typing import Literal

@@ -1,7 +1,8 @@
 """Tool calls in a text that is still being written, as a chat stream reports them.
 
-As vLLM's Hermes parser does: a call's name is reported when it is complete, its arguments as they
-come, and nothing of the markup around them. What turns out to be no call is content, late.
+It works like vLLM's Hermes parser: a call's name is reported when it is complete, its arguments as
+they come, and the markup around them is never reported. Text that turns out not to be a call is
+reported late, as content.
 """
 
 import json
@@ -16,14 +17,15 @@ _MAY_CLOSE = re.compile(r"[}\s]*$")
 
 
 class StreamedToolCalls(Struct):
-    """Of one text: the part that is content, and the calls with their arguments so far."""
+    """The content of a text, and its calls with their arguments so far."""
 
     content: str
     calls: list[tuple[str, str]]
 
 
 def parse_tool_calls(text: str, *, ended: bool) -> StreamedToolCalls:
-    """Grows with the text: what was reported once is never taken back."""
+    """Returns the content and the calls so far. They only grow with the text: nothing that was
+    reported is taken back."""
     content, *blocks = text.split(OPENING)
     view = StreamedToolCalls(content, [])
     for block in blocks:
@@ -56,7 +58,7 @@ def _call(inside: str, *, closed: bool) -> tuple[str, str] | None:
 
 
 def _partial_tag_length(text: str, tag: str) -> int:
-    """How much of the end of a text may be the beginning of a tag."""
+    """Returns how many characters at the end of a text may be the beginning of a tag."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -1,8 +1,8 @@
-"""vLLM's sampling endpoints, plain and streamed; and `/v1/chat/completions` of a plain OpenAI-like
+"""vLLM's sampling endpoints, plain and streamed, and `/v1/chat/completions` of a plain OpenAI-like
 server, which knows no token ids and ignores a request for them.
 
-Messages are rendered by `ByteRenderer`, and tool calls parsed by it. Of candidates, only the
-sampled token is listed.
+`ByteRenderer` renders the messages and parses the tool calls. Among the candidates for a token,
+only the sampled one is listed.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ from holdfast.testing.fake_engine.wires.tool_calls import StreamedToolCalls, par
 FINGERPRINT = "holdfast-fake"
 _EFFORT = "Reasoning: "
 _CHAT_TEXT = ["" if text == "\ufffd" else text for text in TEXT]
-"""A token that is a part of a character has no text in a chat."""
+"""The texts of tokens in a chat. A token that is only part of a character has no text."""
 _VLLM_ONLY = frozenset(
     ("annotations", "audio", "function_call", "reasoning", "stop_reason", "token_ids",
      "routed_experts", "prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params",
@@ -134,7 +134,7 @@ class FakeCompletionsRequest(CompletionsRequest, kw_only=True):
 
 
 class CompletionsWire(_VllmWire):
-    """Routed experts are in whole answers alone."""
+    """vLLM's completions. Only whole answers have routed experts."""
 
     shape = CompletionsShape
 
@@ -169,9 +169,9 @@ class FakeGenerateRequest(GenerateRequest, kw_only=True):
 
 
 class GenerateWire(_VllmWire):
-    """`enabled`: whether the server was started with `--enable-scale-out`.
+    """vLLM's `generate`. `enabled` says whether the server was started with `--enable-scale-out`.
 
-    A stream has the versions in its last chunk alone: one that is cut has reported none.
+    Only the last chunk of a stream has the versions, so a stream that is cut has reported none.
     """
 
     shape = GenerateShape
@@ -219,7 +219,7 @@ def _messages(body: ChatRequest) -> list[Message]:
 
 
 def _visible(message: Message) -> str:
-    """The content, with a digest in the place of each image."""
+    """Returns the content, with a digest in place of each image."""
     if isinstance(message.content, str):
         return message.content
     urls = iter(message.images)
@@ -232,7 +232,7 @@ def _visible(message: Message) -> str:
 
 
 class ChatWire(_VllmWire):
-    """`vllm`: with its extensions of OpenAI's shapes."""
+    """Chat completions. `vllm` adds vLLM's extensions of OpenAI's shapes."""
 
     shape = ChatShape
     texts = _CHAT_TEXT
@@ -318,12 +318,13 @@ class ChatWire(_VllmWire):
         return ChatWire(self.options, vllm=self._vllm)
 
     def opening(self, job: FakeRequest) -> Sequence[JsonObject]:
-        """The role."""
+        """Returns the event with the role."""
         events = self._shape(job).opening(0, job.prompt if job.prompt_ids else None)
         return [self._plain(event) for event in events]
 
     def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[JsonObject]:
-        """One for each piece, also for those that show nothing but ids or logprobs."""
+        """Returns one chunk for the piece, even if it has only ids or logprobs. A piece without
+        anything to report gives no chunk."""
         output = self._output(job, piece)
         shows = output.text or output.tool_calls or output.finish_reason
         if not (shows or job.token_ids or job.logprobs):
@@ -338,7 +339,7 @@ class ChatWire(_VllmWire):
         output.tool_calls = _call_deltas(job, before, self._parsed)
 
     def _plain(self, value: JsonObject) -> JsonObject:
-        """Without vLLM's extensions, unless this is vLLM."""
+        """Returns the value without vLLM's extensions, unless this server is vLLM."""
         return value if self._vllm else _without_extensions(value)
 
 
@@ -381,6 +382,7 @@ def _call_id(job: FakeRequest, index: int) -> str:
 
 
 def scores(piece: FakePiece, texts: Sequence[str] = TEXT) -> list[TokenScore]:
-    """Where the engine lies, there may be fewer logprobs than tokens."""
+    """Returns the score of each token. If the engine lies, there may be fewer logprobs than
+    tokens."""
     pairs = zip(piece.scored, piece.logprobs, strict=False)
     return [TokenScore(token, texts[token], logprob) for token, logprob in pairs]
