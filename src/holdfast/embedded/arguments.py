@@ -161,7 +161,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--api-key-env",
         default="",
         metavar="NAME",
-        help="require the key in this environment variable of clients (default: none)",
+        help="let clients in only with the key in this environment variable (default: no key)",
     )
     add_vllm(parser)
 

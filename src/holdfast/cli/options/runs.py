@@ -51,7 +51,7 @@ def add_show(show: argparse.ArgumentParser) -> None:
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="one trajectory, as `holdfast show RUN` lists it; TASK alone is its first sample",
+        help="show this trajectory, named as in `holdfast show RUN`; TASK stands for its first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -120,7 +120,8 @@ def _where_to(export: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="write to this file; - is standard output; atif, inspect: or into this folder (DIR/)",
+        help="write to this file, or with - to standard output; atif and inspect can write into a "
+        "folder (DIR/)",
     )
     FORCE.add_to(export)
 
@@ -140,8 +141,8 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="refuse logprobs of another distribution than the sampled one (processed, the "
-        "default), or export them as they are (raw)",
+        help="processed: refuse logprobs that are not of the distribution sampled from; raw: export "
+        "all logprobs unchanged (default: processed)",
     )
     export.add_argument(
         "--branches",
@@ -229,7 +230,7 @@ def add_policy(policy: argparse.ArgumentParser) -> None:
     actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
-        help="what an endpoint can do, and what is missing for training",
+        help="show what an endpoint can do and what it lacks for training",
         description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
         "weight\nversions, seeds, streaming. Exits with 1 when it is not fit for training: for "
         "evaluation\nonly, or for neither.",

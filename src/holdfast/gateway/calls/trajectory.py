@@ -1,8 +1,9 @@
-"""AgentTrajectory: one attempt of a black-box agent. Its calls are the steps.
+"""AgentTrajectory: one attempt of a black-box agent, whose calls are the steps.
 
-A recorded call is answered from the record. Any other is sampled once, however many connections
-wait for it: the sampling belongs to the trajectory, not to the connection, so that a client which
-disconnected and repeats its request gets the same answer. Durable first, sent after (I1).
+A recorded call is answered from the record. Any other call is sampled once, however many
+connections wait for it. The sampling belongs to the trajectory, not to the connection, so a client
+that disconnects and repeats its request gets the same answer. Answers are durable before they are
+sent (I1).
 """
 
 import asyncio
@@ -66,7 +67,7 @@ _NOT_RECORDED = ("attempt_over", "stopping")
 
 
 async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results, in order. The first failure, or a cancellation, cancels all of them."""
+    """Returns the results in order. The first failure, or a cancellation, cancels all of the work."""
     if len(work) == 1:
         return [await work[0]]
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -79,7 +80,7 @@ async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class AgentTrajectory:
-    """Bound to a key while its attempt lives."""
+    """One attempt of an agent, bound to a key while the attempt lives."""
 
     def __init__(self, session: Session):
         self.name = session.name
@@ -120,7 +121,7 @@ class AgentTrajectory:
     def set_tools(
         self, tools: Sequence[Tool], *, made_before: frozenset[str] = frozenset()
     ) -> None:
-        """From now on, the agent can call `tools` (see `AgentTools`, for `made_before` too)."""
+        """Lets the agent call `tools` from now on. `AgentTools` describes `made_before`."""
         self.tools = AgentTools(
             self.session,
             tools,
@@ -140,9 +141,9 @@ class AgentTrajectory:
         name: str = "",
         body: bytes = b"",
     ) -> "CallSubscription":
-        """Begins the call of this request, or finds the one that it repeats. `again`: the client
-        says that it repeats it; `name`: a name that it gives to all of its tries; `body`: that of
-        the HTTP request. Raises `RequestRejected`."""
+        """Begins the call of this request, or finds the call that it repeats. `again` is set if the
+        client says that it repeats a request. `name` is a name that the client gives to all of its
+        tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
@@ -178,7 +179,7 @@ class AgentTrajectory:
         return CallId(key, calls + first)
 
     async def _answer(self, pending: PendingCall) -> Answer:
-        """From the record, or sampled."""
+        """Returns the recorded answer, or samples one."""
         request, calls = pending.request, self.session.history.calls
         called = calls.get(pending.id)
         if called is not None:
@@ -189,7 +190,7 @@ class AgentTrajectory:
         return build_answer(self.session, called, request, bare=bool(prompts_of(request)))
 
     async def _sample_or_fail(self, pending: PendingCall) -> Called:
-        """What ends the attempt is noted before it is raised."""
+        """Samples the answer. An error that ends the attempt is noted before it is raised."""
         try:
             return await self._sample(pending)
         except Truncated as limit:
@@ -209,14 +210,14 @@ class AgentTrajectory:
     # --- rejections
 
     def check_not_completed(self) -> None:
-        """Raises `RequestRejected` once the agent has said that it is done."""
+        """Raises `RequestRejected` if the agent has said that it is done."""
         if self.completed.is_set():
             message = "the agent said that it is done (POST /complete): nothing more is sampled"
             raise RequestRejected(409, message, code="attempt_over")
 
     async def record_rejection(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
-        """Makes it durable, before it is sent. Not recorded are those that the end of the attempt
-        brings with it, or a limit that the policy met."""
+        """Makes a rejection durable before it is sent. Rejections that follow from the end of the
+        attempt, or from a limit that the policy met, are not recorded."""
         broken = self.session.state.broken
         is_over = self._closed or self.completed.is_set() or self.limit is not None
         if is_over or rejection.code in _NOT_RECORDED:
