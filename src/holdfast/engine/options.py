@@ -493,7 +493,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 
 NEW = switch("new", "begin a new run, named NAME-2, NAME-3, …")
 FRESH = switch(
-    "fresh", "the same as --new: sample everything again, without reusing recorded samples"
+    "fresh", "the same as --new: sample everything, and reuse no recorded samples"
 )
 ACCEPT_CHANGES = switch(
     "accept-changes",

@@ -1,7 +1,7 @@
 """`holdfast completion`: scripts for shells, made from the options themselves.
 
-Commands, options and their values are in the script; the names of runs are asked of `holdfast runs`
-when they are needed. A file is offered wherever an option takes one.
+The script contains commands, options and their values. It gets the names of runs from `holdfast
+runs` when they are needed. It offers files wherever an option takes one.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _RUNS = "holdfast runs --names"
 
 
 class _Word(Struct, frozen=True):
-    """An option, or an argument, and what may follow it."""
+    """An option or an argument, with the values that may follow it."""
 
     names: tuple[str, ...]
     """Empty for an argument without dashes."""
@@ -62,7 +62,7 @@ def _one_line(parser: Parser, action: argparse.Action) -> str:
 
 
 def _leaves(parser: Parser) -> Iterator[tuple[tuple[str, ...], Parser]]:
-    """Every command with its parser, the commands of commands, too."""
+    """Yields every command with its parser, including nested commands."""
     for name, command in parser.commands.items():
         yield (name,), command
         for path, inner in _leaves(command):

@@ -1,5 +1,6 @@
-"""Options that have a meaning only together with another one. Typed without it, they are refused. A
-configuration file may set them anyway, for the commands that use the other option."""
+"""Options that have a meaning only together with another option. If such an option is typed without
+the other one, it is refused. A configuration file may still set it, for the commands that use the
+other option."""
 
 import argparse
 from collections.abc import Collection
@@ -23,7 +24,8 @@ _INDEPENDENT = {("gateway", "workers")}
 
 
 def check_dependent(args: argparse.Namespace, typed: Collection[str]) -> None:
-    """`typed`: the options of the command line, by their names in Python."""
+    """Raises `UsageError` if an option was typed without the option that it depends on. `typed` are
+    the options of the command line, by their names in Python."""
     for other, names in _BELONG_TO.items():
         for name in names:
             if name not in typed or (args.command, name) in _INDEPENDENT or _is_on(args, other):

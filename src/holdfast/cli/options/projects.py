@@ -1,6 +1,7 @@
 """The options of `holdfast init`, and the kinds of projects that it writes.
 
-A project is a text file in `cli/projects`: each of its files stands behind a line `=== NAME`.
+A project is a text file in `cli/projects`, in which each file of the project follows a line `===
+NAME`.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""The options of the commands that show, export, name, resume and delete runs, and of those that
-look after journals, engines and this command line itself."""
+"""The options of the commands that show, export, name, resume and delete runs, and of the commands
+for journals, engines and the command line itself."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def age(text: str) -> float:
-    """`30d`, `12h`: in seconds."""
+    """Returns an age such as `30d` or `12h` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
     if found is None:
         raise ArgumentTypeError(f"wants a number with m, h, d or w, like 30d, not {text!r}")
@@ -51,7 +51,8 @@ def add_show(show: argparse.ArgumentParser) -> None:
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="show this trajectory, named as in `holdfast show RUN`; TASK stands for its first sample",
+        help="show this trajectory of those that `holdfast show RUN` lists; TASK stands for its "
+        "first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -127,12 +128,12 @@ def _where_to(export: argparse.ArgumentParser) -> None:
 
 
 def _underscored(word: str) -> str:
-    """Values that have an underscore in Python may be spelled with a dash, as options are."""
+    """Replaces dashes by underscores, so that values can be spelled like options."""
     return word.replace("-", "_")
 
 
 def _for_some_kinds(export: argparse.ArgumentParser) -> None:
-    """Options that go with some values of `--what` alone."""
+    """Adds the options that only some values of `--what` use."""
     _flag(
         export,
         "--fixed-groups",
@@ -141,8 +142,8 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="processed: refuse logprobs that are not of the distribution sampled from; raw: export "
-        "all logprobs unchanged (default: processed)",
+        help="processed (the default): refuse logprobs of another distribution than the one "
+        "sampled from; raw: export all logprobs unchanged",
     )
     export.add_argument(
         "--branches",

@@ -1,5 +1,5 @@
-"""Suggestions for a mistyped word: a word with nearly the same spelling, or our name for what other
-tools call so."""
+"""Suggestions for a mistyped word: a known word with nearly the same spelling, or our name for a
+name that other tools use."""
 
 from collections.abc import Iterable
 
@@ -66,7 +66,7 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:
-    """The known word that the user probably meant, if there is one."""
+    """Returns the known word that the user probably meant, or None."""
     listed, spelled = list(known), word.replace("_", "-")
     for ours, theirs in _ELSEWHERE.items():
         if spelled in theirs:

@@ -84,7 +84,8 @@ def _choice(
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:
-    """Returns the message, cut before its first stop string, and that stop string if there is one."""
+    """Returns the message, cut before its first stop string, and the stop string if there is
+    one."""
     message = step.message
     if not step.sampling.stop or step.finish_reason != "stop":
         return message, None

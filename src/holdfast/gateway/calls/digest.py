@@ -100,7 +100,7 @@ def arguments_of(arguments: str) -> str:
 
 
 def _with_integers(value: object) -> object:
-    """Replaces floats that are whole numbers by integers, because JavaScript sends 1.0 back as 1."""
+    """Replaces floats that are whole numbers by integers, since JavaScript sends 1.0 back as 1."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)

@@ -1,7 +1,8 @@
-"""Exports as CSV: one line per row; lists and objects are JSON text, null is an empty cell.
+"""Exports as CSV: one line per row. Lists and objects become JSON text, and null becomes an empty
+cell.
 
-CSV is for spreadsheets, and a spreadsheet runs a text that looks like a formula. Replies, tools and
-engines write such texts, so each gets an apostrophe before it.
+Spreadsheets run text that looks like a formula. Replies, tools and engines can write such text, so
+an apostrophe is put before it.
 """
 
 import csv
@@ -19,7 +20,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 class CsvFile:
-    """Its columns are those of its first row."""
+    """A CSV file with the columns of its first row."""
 
     def __init__(self, path: Path):
         # The byte order mark makes spreadsheets read it as UTF-8.
