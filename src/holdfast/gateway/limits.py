@@ -1,4 +1,4 @@
-"""Limits on what a client may cost the gateway."""
+"""Limits on the resources that a client can use."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ SERVER = "holdfast"
 
 
 class GatewayLimits(Struct, frozen=True):
-    """Each is per connection; no other connection waits for it."""
+    """Limits of one connection. Reaching them does not delay other connections."""
 
     body: int = 64 * 1024 * 1024
     """Bytes of a request, after decompression."""

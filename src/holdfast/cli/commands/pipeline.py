@@ -84,7 +84,8 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
-    """Returns the errors of the user's own code and data, which would occur again after a restart."""
+    """Returns the errors of the user's own code and data, which would occur again after a
+    restart."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 

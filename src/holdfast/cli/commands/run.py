@@ -177,7 +177,8 @@ def plan_of(
 
 
 def series_of(args: argparse.Namespace) -> str:
-    """Returns the name of the series for runs without a name, made from their file and their tasks."""
+    """Returns the name of the series for runs without a name, made from their file and their
+    tasks."""
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 

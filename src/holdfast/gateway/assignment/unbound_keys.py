@@ -1,9 +1,9 @@
-"""Calls with a key that is signed, and not bound in this process.
+"""Handles calls whose key is signed but not bound in this process.
 
-There are four kinds. The attempt's agent outlived the process that it spoke to: it goes on with the
-same key. The trajectory is at another worker: the call is relayed. No worker has it, because its
-own was just killed: the call waits for the event that one opens it. The attempt is over: the call
-is rejected, for ever.
+There are four cases. If the attempt's agent outlived the process that it spoke to, the agent
+continues with the same key. If the trajectory is at another worker, the call is relayed. If no
+worker has it, because its worker was just killed, the call waits until a worker opens it. If the
+attempt is over, the call is rejected for good.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class UnboundKeys:
             await self._wait_open(bearer.trajectory, deadline)
 
     def _adopted(self, key: str, bearer: Bearer) -> bool:
-        """Whether the agent goes on in this process."""
+        """Returns whether the agent continues in this process."""
         pending = self._pending.of(bearer.trajectory)
         if pending is None:
             return False
@@ -83,7 +83,8 @@ class UnboundKeys:
         return True
 
     async def _respond(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
-        """The response of another worker, or from the record; None while no worker has it."""
+        """Returns the response of another worker or from the record, or None as long as no worker
+        has the trajectory."""
         if self._peers is not None:
             response = await self._peers.relay(context, bearer.trajectory)
             if response is not None:
@@ -107,7 +108,7 @@ class UnboundKeys:
         return None
 
     async def _wait_open(self, trajectory: str, deadline: float) -> None:
-        """Until a worker has opened it, or the run stops."""
+        """Waits until a worker has opened the trajectory, or the run stops."""
         here = self._pending.until(
             lambda: self._pending.of(trajectory) is not None or self._is_stopping(), deadline
         )

@@ -51,7 +51,8 @@ def check(args: argparse.Namespace, file: Path | None) -> ClusterPlan:
 
 
 def check_policy(args: argparse.Namespace, places: list[Place]) -> None:
-    """Raises `UsageError` for an engine at a loopback address if workers are on several machines."""
+    """Raises `UsageError` for an engine at a loopback address if workers are on several
+    machines."""
     if len({place.address for place in places}) < 2:
         return
     for url in args.policy:

@@ -138,7 +138,8 @@ class Driver(Supervision):
 
     @contextlib.asynccontextmanager
     async def _held(self, journal: Journal, run: Run) -> AsyncIterator[None]:
-        """Holds the run for this process, so that a command that does not share the run is refused."""
+        """Holds the run for this process, so that a command that does not share the run is
+        refused."""
         worker = await self._join(journal, run)
         try:
             async with in_background(self._beat(journal, run, worker), name="heartbeat"):

@@ -25,7 +25,8 @@ _MASK, _LOGPROBS = pa.list_(pa.int8()), pa.list_(pa.float32())
 
 
 def _columns(*described: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Returns each column with its type. Each of `described` names consecutive columns of one type."""
+    """Returns each column with its type. Each of `described` names consecutive columns of one
+    type."""
     return [(name, kind) for names, kind in described for name in names.split()]
 
 

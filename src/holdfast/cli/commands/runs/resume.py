@@ -46,7 +46,8 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
-    """Moves the options of `resume` itself out of the words that were typed after the run's name."""
+    """Moves the options of `resume` itself out of the words that were typed after the run's
+    name."""
     own: list[str] = []
     others: list[str] = []
     leaf = parser.commands["resume"]

@@ -213,7 +213,8 @@ def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> lis
 
 
 def _usage(view: TrajectoryView, prices: Prices | None) -> list[str]:
-    """Returns the usage of everything that was ever sampled for the trajectory, including history."""
+    """Returns the usage of everything that was ever sampled for the trajectory, including
+    history."""
     used = view.history.used
     counted = {model: usage for model, usage in used.items() if usage.total_tokens}
     lines = [f"  {model}: {usage_text(usage.as_fields())}" for model, usage in counted.items()]
