@@ -161,7 +161,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--api-key-env",
         default="",
         metavar="NAME",
-        help="let clients in only with the key in this environment variable (default: no key)",
+        help="accept only clients that send the key in this environment variable "
+        "(default: accept all)",
     )
     add_vllm(parser)
 

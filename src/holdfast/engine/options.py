@@ -492,9 +492,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 # --- when the run exists already
 
 NEW = switch("new", "begin a new run, named NAME-2, NAME-3, …")
-FRESH = switch(
-    "fresh", "the same as --new: sample everything, and reuse no recorded samples"
-)
+FRESH = switch("fresh", "the same as --new: sample everything, and reuse no recorded samples")
 ACCEPT_CHANGES = switch(
     "accept-changes",
     "continue the run although its tasks, sampling or code changed, and record the change",

@@ -30,11 +30,11 @@ class Address(Struct, frozen=True):
     """The host, or the whole URL, for agents; by default, where `host` is not loopback, a name or
     an address of this machine that others can reach."""
     sock: socket.socket | None = None
-    """A socket that listens already, perhaps shared by several workers."""
+    """A socket that already listens. Several workers can share it."""
 
 
 LOOPBACK = Address()
-"""At a free port of this machine."""
+"""A free port of this machine, at loopback."""
 
 
 def check_usable(token: str | None, host: str) -> None:

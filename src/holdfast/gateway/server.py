@@ -59,7 +59,7 @@ from holdfast.server_tokens import LoopbackToken
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
-"""Requested all the time, by monitoring."""
+"""Routes that monitoring requests all the time."""
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
@@ -74,9 +74,9 @@ class WorkerLinks(Struct, frozen=True):
     """How the workers of one gateway reach each other."""
 
     endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
-    """The routes for other workers, and for nobody else."""
+    """The routes for other workers only."""
     socket: Path | None = None
-    """At which they are served."""
+    """The socket that serves these routes."""
     all_stats: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
     """The counts of all workers, with their labels."""
 
@@ -88,10 +88,10 @@ class Binding(Struct, frozen=True):
     """The address and the key by which an agent reaches its trajectory."""
 
     url: str
-    """Without a key in it: `…/v1` is the base URL of OpenAI clients, `…` that of Anthropic's."""
+    """The URL without a key. OpenAI clients use `…/v1` as their base URL, Anthropic clients `…`."""
     key: str
     bound_url: str
-    """With the key in its path, for clients that cannot set one."""
+    """The URL with the key in its path, for clients that cannot set a key."""
 
 
 class Gateway:
@@ -135,7 +135,7 @@ class Gateway:
         self._links = links
         self._tickets = Tickets()
         self._bound: dict[str, Bound] = {}
-        """By key."""
+        """Bound trajectories by key."""
         self._bindings = 0
         self.holds = holds or CallHolds()
         self._own_holds: WeakSet[Hold] = WeakSet()
@@ -147,7 +147,7 @@ class Gateway:
         self._internal_requests = 0
         self._created = int(time.time())
         self.token = at.token or ""
-        """Opens `endpoints`; made at the start where none was given."""
+        """The token for `endpoints`. If none was given, it is made at the start."""
         self._loopback_token: LoopbackToken | None = None
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
             **{

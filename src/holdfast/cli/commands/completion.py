@@ -15,14 +15,14 @@ from holdfast.cli.setup.config_file import PATHS, Invocation
 from holdfast.records.exit_codes import Exit
 
 _RUNS = "holdfast runs --names"
-"""Prints a name on each line; an error is nobody's business while a word is typed."""
+"""Prints one name per line. Its errors are not shown while the user types a word."""
 
 
 class _Word(Struct, frozen=True):
     """An option or an argument, with the values that may follow it."""
 
     names: tuple[str, ...]
-    """Empty for an argument without dashes."""
+    """The option's names. An argument without dashes has none."""
     help: str
     takes_value: bool
     choices: tuple[str, ...] = ()

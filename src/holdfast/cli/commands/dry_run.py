@@ -27,7 +27,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.group import Shortfall
 
 MAX_TOKENS = 2_000
-"""Of a prompt that is shown."""
+"""The most tokens of a prompt that are shown."""
 SEPARATOR = "│"
 
 

@@ -11,7 +11,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 
 NEXT = "next"
-"""The part of a project that is no file: the commands to give next."""
+"""The part of a project that is not a file, but the next commands to run."""
 
 
 def init(args: argparse.Namespace) -> int:

@@ -40,9 +40,9 @@ CANNOT_GO_ON = 64
 """How a part ends, towards its supervisor alone, when something was sampled and another start would
 end the same way."""
 _OWN_CODES = (Exit.USAGE, Exit.CHANGED, Exit.CORRUPT, Exit.SPENT, Exit.NOTHING)
-"""Of a part, which are the command's, too."""
+"""Exit codes of a part that the command also returns."""
 FINAL = (*_OWN_CODES, CANNOT_GO_ON)
-"""A part that ends so would end so again."""
+"""Exit codes of a part that would end the same way again."""
 WATCH_SECONDS = 1.0
 _OPTIONS = ("max_staleness", "straggler_wait", "too_old", "epochs", "restarts", "metrics_port")
 

@@ -69,7 +69,7 @@ from holdfast.tasks.system import system_text, with_system
 
 LIMITS = (MAX_COST, MAX_TOKENS_TOTAL)
 _SAMPLED = frozenset(Sampling.__struct_fields__) - {"json"}
-"""Options of the same names; but `--json` is about the report."""
+"""Fields that are also options, except `json`, because `--json` is about the report."""
 
 
 class Work(msgspec.Struct, frozen=True):

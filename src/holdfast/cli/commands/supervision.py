@@ -27,7 +27,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 
 LAST_SECONDS = 10.0
-"""Beyond the grace, for a worker to close its journal and go."""
+"""Seconds after the grace for a worker to close its journal and end."""
 DONE_ONCE: dict[str, object] = {
     "accept_changes": False,
     "as_node": None,
@@ -41,7 +41,7 @@ DONE_ONCE: dict[str, object] = {
     "retry_failed": False,
     "run_deadline": None,
 }
-"""Options of a worker: what may be done once only is this command's."""
+"""Options with fixed values for workers: this command does the work that is done once."""
 
 
 def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:

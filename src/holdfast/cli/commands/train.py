@@ -387,8 +387,8 @@ def _address(args: argparse.Namespace) -> EngineAddress:
 
 
 def _vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """Returns the settings of a vLLM for the training. It computes in the trainer's type and shares
-    a GPU with the trainer."""
+    """Returns the settings of a vLLM for the training, or None. It computes in the trainer's type
+    and can share its GPU."""
     vllm = started_vllm(args)
     if vllm is None:
         return None

@@ -18,9 +18,9 @@ _BELONG_TO: dict[str, tuple[str, ...]] = {
     "lora_rank": ("lora_alpha", "lora_targets"),
     "out": ("tokenizer", "max_megabytes", "force"),
 }
-"""By the option that they belong to."""
+"""The dependent options, by the option that they belong to."""
 _INDEPENDENT = {("gateway", "workers")}
-"""Of the same name, and of another meaning."""
+"""Options that have the name of a dependent option, but another meaning."""
 
 
 def check_dependent(args: argparse.Namespace, typed: Collection[str]) -> None:

@@ -1,7 +1,7 @@
 """The options of `holdfast init`, and the kinds of projects that it writes.
 
-A project is a text file in `cli/projects`, in which each file of the project follows a line `===
-NAME`.
+A project is a text file in `cli/projects`. A line `=== NAME` stands before each file of the
+project.
 """
 
 import argparse

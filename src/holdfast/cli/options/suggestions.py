@@ -9,7 +9,7 @@ _NEAR, _NEAR_OPTION, _NEAR_SHORT_OPTION, _SHORT = 0.6, 0.75, 0.85, 6
 """How similar two words must be for a suggestion; 1 means equal. The dashes of options count as
 equal."""
 _DELETES = ("rm",)
-"""Suggested only if nothing else comes close."""
+"""Commands that are suggested only if no other name comes close."""
 _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--samples",): (
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),

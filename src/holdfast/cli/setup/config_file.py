@@ -42,11 +42,11 @@ _TYPED_EACH_TIME = frozenset(
         "force",
     }
 )
-"""A file that answers these would answer what is asked to be sure."""
+"""Options that a file cannot set, because they confirm a decision each time."""
 PATHS = frozenset({"FILE", "PATH", "DIR", "SOURCE"})
-"""What options that take a path are shown with."""
+"""The metavars of options that take a path."""
 _POSITIONAL = frozenset({"rollout"})
-"""An argument without dashes that may be configured, too."""
+"""Arguments without dashes that the file can also set."""
 Table = Mapping[str, object]
 
 

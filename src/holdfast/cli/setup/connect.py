@@ -70,8 +70,9 @@ def _where(args: argparse.Namespace) -> EngineAddress:
 
 
 def started_vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """Returns the settings of the vLLM that the command starts, if any. The processes of such a
-    command also get them, together with the address of the vLLM."""
+    """Returns the settings of the vLLM that the command starts, or None. If the command has started
+    one already, its other processes get the address as `--policy` and start none. Raises
+    `UsageError` if the user gave both options."""
     vllm = vllm_of(args)
     if vllm is None or not args.policy:
         return vllm

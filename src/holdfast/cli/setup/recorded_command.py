@@ -23,7 +23,7 @@ _ONCE = frozenset(
         "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
-"""What belongs to one start, and what `resume` knows itself."""
+"""Options that take effect in one start only, or that `resume` sets itself."""
 
 
 def command_of(args: argparse.Namespace) -> RecordedCommand | None:

@@ -36,7 +36,7 @@ RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run
 STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
 IDLE_POLL_SECONDS = 0.2
-"""How often a run that stops looks whether an agent's calls have ended."""
+"""Seconds between two checks whether an agent's calls have ended, when a run stops."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
@@ -66,9 +66,9 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self._register: AttemptLookup | None = None
         self._session: Session | None = None
         self.url = ""
-        """Where agents find it, once it is set up."""
+        """The URL for agents, after the setup."""
         self.token = ""
-        """What opens `/trajectories`, once it is set up."""
+        """The token for `/trajectories`, after the setup."""
 
     def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
         """Sets the run whose record tells how the attempts of earlier processes ended, and the

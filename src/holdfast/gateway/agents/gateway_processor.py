@@ -47,13 +47,13 @@ class GatewayOptions(TypedDict, total=False):
     silence: float
     """Seconds without a call, and without waiting for one, after which an agent is given up."""
     tools: "Sequence[Tool | Function]"
-    """Can be called through the gateway, and so can those of `environments`."""
+    """Tools that agents can call through the gateway, besides the tools of `environments`."""
     environments: Sequence[MakeEnvironment]
     finish: Finish | None
-    """Awaited when the agent is done, also when a limit ended it; it returns the reward."""
+    """Awaited when the agent is done, even if a limit ended it. Returns the reward."""
     limits: GatewayLimits | None
     ignore: Sequence[str]
-    """What to remove from requests (see `IgnoredFields`)."""
+    """The fields to remove from requests (see `IgnoredFields`)."""
     on_refused: OnRefused | str
     """What becomes of a trajectory if its agent ended as if it was done although a call was refused
     and not repeated ("fail" or "accept")."""
@@ -68,7 +68,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
     address_source = (
         "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
     )
-    """Where its agents find the gateway's address and their key."""
+    """The place where agents find the gateway's address and their key."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from holdfast.rollout.processes.user_process import tie
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
 MAX_ROUNDS = 5
-"""How often it is looked for what an agent has left: it may start more meanwhile."""
+"""The most searches for an agent's leftover processes, which may start more meanwhile."""
 TAIL_CHARACTERS = 2_000
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")

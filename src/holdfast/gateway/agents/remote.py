@@ -62,7 +62,7 @@ _EXPECTED_BODIES: dict[type, str] = {
     _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
     '"attempt": 1}',
 }
-"""What a service should have answered, for errors."""
+"""The answer that a service should have sent, for error messages."""
 
 
 class RemoteRolloutProcessor(GatewayRolloutProcessor):

@@ -58,7 +58,7 @@ Agent = Callable[[Binding, Task], Awaitable[Returned]]
 INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")
 PLAIN_OPTIONS = ("-u", "-B", "-I", "-O", "-E", "-s")
 SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl")
-"""How files are called that these run."""
+"""The endings of files that these interpreters run."""
 
 
 class BlackBoxRolloutProcessor(GatewayRolloutProcessor):

@@ -26,9 +26,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 _SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
 _MAX_SOCKET_PATH_BYTES = 103
-"""Bytes of a socket's address: 103 on macOS, 107 on Linux."""
+"""The most bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
-"""How long a socket's path is beyond the root's."""
+"""The length of a socket's path after the root."""
 _MAX_NAMES = 1000
 """The most folders of one trajectory: as many runs with one name can run at the same time."""
 

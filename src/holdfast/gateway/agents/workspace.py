@@ -63,7 +63,7 @@ class WorkspaceWorld(Struct, frozen=True):
     """
 
     workspace: Callable[[Task], Workspace]
-    """Makes a task's workspace, a new one for each attempt."""
+    """Makes a new workspace of a task for each attempt."""
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ FRESH = FreshWorld()
 
 PATH = "0"
 MAX_TRIES = 5
-"""How often a folder is read while its files vanish."""
+"""The most tries to read a folder whose files vanish meanwhile."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -101,9 +101,9 @@ class AgentWorkspace(Episode):
         super().__init__(session, workspace, PATH, act)
         self.workspace = workspace
         self.is_resumed = False
-        """Whether it is as a later call found it, and not as in the beginning."""
+        """Whether the folder has its state at a later call, and not its first state."""
         self.steps_before: frozenset[str] = frozenset()
-        """The steps that were recorded when it was so."""
+        """The steps that were recorded before that state."""
         self._restore = restore
 
     async def open(self, seed: int | None = None) -> None:

@@ -30,7 +30,7 @@ from holdfast.policy.hold import HOLD_SECONDS, Hold
 HOLD, RELEASE = "/hold", "/release"
 MAX_HOLD_SECONDS = 86_400.0
 ORDER_SUFFIX = ".order"
-"""Of files in the folder of this gateway's workers. The next gateway has another folder."""
+"""The ending of order files in the workers' folder. The next gateway has another folder."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -46,10 +46,10 @@ class HoldOrder(Struct, frozen=True, order=True):
     """An order to hold or to release. The latest order counts."""
 
     stamp: int
-    """When it was given, in nanoseconds."""
+    """The time of the order, in nanoseconds."""
     worker: int
     until: float
-    """By the same clock; 0: released."""
+    """The end of the hold by the same clock; 0 releases."""
 
     @property
     def seconds_left(self) -> float:

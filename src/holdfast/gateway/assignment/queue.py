@@ -38,7 +38,7 @@ class PendingTrajectory(Struct, eq=False):
     reserved_until: float = 0.0
     """By the event loop's clock: until then only a request for this trajectory gets it."""
     older_key: str = ""
-    """The key of an agent that outlived the process that it spoke to, and went on with it."""
+    """The key of an agent that outlived its process of the gateway and continues with this key."""
 
 
 class PendingTrajectories:
@@ -49,7 +49,7 @@ class PendingTrajectories:
         self._open: dict[TrajectoryKey, PendingTrajectory] = {}
         self._free: deque[PendingTrajectory] = deque()
         self._requested: Counter[TrajectoryKey] = Counter()
-        """Trajectories for whose next attempt a request waits."""
+        """The number of requests that wait for the next attempt of a trajectory."""
         self._returned: set[TrajectoryKey] = set()
         self._closed: RequestRejected | None = None
         self._changed = asyncio.Condition()

@@ -40,7 +40,7 @@ class TrajectoryRequest(Struct, forbid_unknown_fields=True):
     task: str | None = None
     sample: int = 0
     wait: float = 0.0
-    """Seconds to wait for one."""
+    """Seconds to wait for a trajectory."""
 
 
 class AssignmentRoutes:
@@ -173,7 +173,7 @@ class _Assigned(Struct, frozen=True, eq=False):
     queue: PendingTrajectories
     pending: PendingTrajectory
     since: float
-    """When it was, by the trajectory's `last_seen`."""
+    """The time of the assignment, by the trajectory's `last_seen`."""
 
     def leave(self, *, delivered: bool | None) -> None:
         if delivered is None:

@@ -22,7 +22,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.workers.peers import OWNS, Peers, WaitForTrajectory
 
 TAKEOVER_SECONDS = 10.0
-"""For which a call waits for its trajectory to be opened again."""
+"""Seconds for which a call waits until its trajectory is opened again."""
 MAX_KNOWN_OVER = 65_536
 
 
@@ -44,7 +44,7 @@ class UnboundKeys:
         self._is_stopping = is_stopping
         self._takeover_seconds = takeover_seconds if register is not None else 0.0
         self._over: OrderedDict[str, None] = OrderedDict()
-        """Rejected keys: a call that comes again costs nothing."""
+        """Rejected keys, so that repeated calls are rejected without a lookup."""
 
     async def __call__(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
         if context.key in self._over:

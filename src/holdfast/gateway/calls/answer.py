@@ -100,9 +100,9 @@ def _cut(step: Generated) -> tuple[Message, str | None]:
 Messages = tuple[Message, ...]
 Parse = Callable[[bytes], Messages]
 MAX_CONVERSATIONS = 4
-"""Conversations that go on side by side: an agent and its sub-agents."""
+"""The most conversations that continue side by side: those of an agent and its sub-agents."""
 MIN_MESSAGES = 16
-"""Of a cached conversation: shorter ones are parsed faster than they are kept."""
+"""The fewest messages of a cached conversation. Shorter ones are parsed faster than cached."""
 
 
 class ConversationCache:

@@ -155,8 +155,8 @@ def continued_keys(history: History) -> set[bytes]:
 
 
 def heard_occurrences(history: History) -> dict[bytes, int]:
-    """Returns for each key how many calls, counted from the first, the last attempt's agent has
-    received the answers of."""
+    """Returns for each key how many answers the last attempt's agent has received, counted from the
+    first call with the key up to the first unreceived answer."""
     heard: defaultdict[bytes, set[int]] = defaultdict(set)
     for (key, occurrence), called in history.calls.items():
         if called.heard == len(history.attempts):

@@ -46,7 +46,7 @@ class DraftedCall(Struct, frozen=True):
     """A call of which only the beginning is durable."""
 
     number: int
-    """Of its steps."""
+    """The number in the paths of its steps."""
     created: int
 
 
@@ -63,7 +63,7 @@ class Pace(Struct, frozen=True):
     """How many tokens, or seconds of sampling, are made durable and sent together."""
 
     tokens: int = 0
-    """0: nothing before the end."""
+    """Tokens sent together; 0 sends the whole reply at its end."""
     seconds: float | None = None
 
 
@@ -270,7 +270,7 @@ class PendingCall(Struct, frozen=True, eq=False):
     request: GenerationRequest
     wire: str
     digests: list[bytes]
-    """Of the conversation after each of its messages."""
+    """The digests of the conversation after each of its messages."""
     sampling: Sampling
     tools: ToolSet
     id: CallId

@@ -49,7 +49,7 @@ class TreePosition(Struct):
     messages: list[Message]
     """The request's conversation, with the known beginning as it was recorded."""
     parent: str
-    """The generation that it continues; "" for none."""
+    """The generation that the request continues, or ""."""
 
 
 class PrefixTree:

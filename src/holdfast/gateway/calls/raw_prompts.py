@@ -75,10 +75,10 @@ class _Node(Struct):
 
     kind: type
     prompt: "hashlib.blake2b"
-    """Of the prompt, to be continued."""
+    """The hash of the prompt, which can be continued."""
     prompt_bytes: int
     end: "hashlib.blake2b"
-    """Of the prompt and the whole completion."""
+    """The hash of the prompt and the whole completion."""
     end_bytes: int
 
 

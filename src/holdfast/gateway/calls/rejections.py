@@ -38,7 +38,7 @@ from holdfast.rollout.replay.session import Session
 NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
 """The reason itself names the engine's address, which no agent should know."""
 MAX_OPEN = 64
-"""Recorded while none of them is made good; more of them change nothing."""
+"""The most open rejections that are recorded. More would not change the outcome."""
 _OWN_FAULTS = (408, 500, 502, 503, 504)
 """Statuses for which the agent is not to blame."""
 _START = b"\0" * 16
@@ -49,7 +49,7 @@ _CONTENT = (
 """The content of a message; any other member may be left out in the next request."""
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 _REFERENCES = ("previous_response_id", "conversation")
-"""In place of the messages before: then the conversation is not known."""
+"""Fields that stand for earlier messages. With one of them, the conversation is not known."""
 _AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
 """How wires name one message of a request."""
 _log = logging.getLogger("holdfast.gateway")
@@ -59,9 +59,9 @@ class OnRefused(StrEnum):
     """The outcome of a trajectory in which a call was rejected and not repeated."""
 
     FAIL = "fail"
-    """It has failed: an end without the answer is no outcome of the policy."""
+    """The trajectory fails, because an end without the answer is no outcome of the policy."""
     ACCEPT = "accept"
-    """It ends as the agent says; the rejected calls are in the record."""
+    """The trajectory ends as the agent reports. The rejected calls are in the record."""
 
 
 class RejectedCalls:

@@ -63,7 +63,7 @@ from holdfast.rollout.tools.tool import Tool
 
 T = TypeVar("T")
 _NOT_RECORDED = ("attempt_over", "stopping")
-"""Codes of rejections that the end of the attempt brings with it."""
+"""Codes of rejections that follow from the end of the attempt."""
 
 
 async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -110,7 +110,7 @@ class AgentTrajectory:
         self._drafted = drafted_calls(session.history)
         self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
-        """Of streams."""
+        """The pace of streams."""
         self._kept_paths: set[str] = set()
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())

@@ -34,7 +34,7 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.session import Session
 
 END_SECONDS = 60.0
-"""For the end of a trajectory to become durable."""
+"""Seconds for the end of a trajectory to become durable."""
 _log = logging.getLogger("holdfast.gateway")
 
 

@@ -9,7 +9,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.encoding.redaction import redact
 
 RETRY_AFTER_SECONDS = "1"
-"""The published libraries obey it."""
+"""The client libraries of the providers obey this header."""
 
 
 class WrongMethod(RequestRejected):

@@ -25,7 +25,7 @@ from holdfast.records.errors import UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LINGER_SECONDS = 1.0
-"""In which the rest of a rejected body is read, so that the rejection arrives."""
+"""Seconds for which the rest of a rejected body is read, so that the rejection arrives."""
 _SHUTDOWN_SECONDS = 0.05
 _KERNEL_BYTES = 128 * 1024
 _log = logging.getLogger("holdfast.gateway")

@@ -26,7 +26,7 @@ UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
 ELSEWHERE = "elsewhere"
 ELSEWHERE_HEADER = "x-holdfast-elsewhere"
-"""Of a response between workers: the trajectory was looked for at the wrong one."""
+"""Marks a response between workers: the asked worker does not have the trajectory."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -40,10 +40,10 @@ class RequestContext:
         self.is_inside = transport is not None and isinstance(
             transport.get_extra_info("sockname"), str
         )
-        """Whether it comes from another worker of the same gateway."""
+        """Whether the request comes from another worker of the same gateway."""
         in_path, self.path = _split_key(request.path)
         self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
-        """All that it has; it should be one."""
+        """All keys of the request. It should have one."""
         self.key = self.keys[0] if self.keys else ""
         self.route = UNKNOWN
         """One of the known routes: the path may hold a key."""
@@ -51,11 +51,11 @@ class RequestContext:
         self.trajectory = ""
         """The name of its trajectory; "" while that is not known."""
         self.answer_id = ""
-        """That of the call's whole answer, once there is one."""
+        """The id of the call's whole answer, as soon as it exists."""
         self.has_begun = False
         """Whether a status was sent, so that no other can be."""
         self.status = 0
-        """That of the response, or of the error that a stream ended with."""
+        """The status of the response, or of the error that ended a stream."""
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
         """The fields that were removed."""

@@ -35,7 +35,7 @@ class RelayedSubscription(Protocol):
 class _Relayed(Struct):
     subscription: RelayedSubscription
     connection: object
-    """That to the relaying worker."""
+    """The connection to the relaying worker."""
     is_waiting: bool = True
 
 

@@ -78,19 +78,19 @@ class GenerationRequest(Struct, frozen=True):
     """As in `Sampling`."""
     parallel_tool_calls: bool = True
     seed: int | None = None
-    """Of its samples, within the trajectory."""
+    """The seed of the samples, within the trajectory."""
     logprobs: bool = False
     """Whether the answer has the logprobs of its tokens."""
     token_ids: bool = False
     """Whether the answer has the ids of prompt and completion, as vLLM's does."""
     include_usage: bool = False
-    """Of a chat stream: whether its last event has the usage."""
+    """Whether the last event of a chat stream has the usage."""
     text: str | None = None
     """A raw prompt instead of messages (`/v1/completions`)."""
     prompt_ids: tuple[int, ...] | None = None
     """A prompt of tokens instead of messages (`/v1/completions`)."""
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
-    """Several of either; each is answered by `n` choices, in order."""
+    """Several raw prompts. Each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
     """The fields that were removed before it was parsed (see `unsupported`)."""
     instructed: bool = False
@@ -109,7 +109,7 @@ class AnswerChoice(Struct, frozen=True):
     """One sampled reply."""
 
     message: Message
-    """With the ids of its tool calls; reasoning apart from the text."""
+    """The message with the ids of its tool calls. Reasoning is separate from the text."""
     finish_reason: str
     """`stop`, `length` or `tool_calls`."""
     stop_string: str | None = None
@@ -136,7 +136,7 @@ class Answer(Struct, frozen=True):
     """Tokens of the prompt that an earlier prompt of the conversation had."""
     engine_cached_tokens: int = 0
     reasoning_tokens: int = 0
-    """What the engine reports about both, if it does."""
+    """The number of reasoning tokens that the engine reports, if any."""
 
     @property
     def all_cached_tokens(self) -> int:
@@ -221,7 +221,7 @@ class EarlierAnswer(Struct, frozen=True):
 
     answer: Answer
     conversation: tuple[Message, ...]
-    """With the reply, which is its last message."""
+    """The conversation. Its last message is the reply."""
     instructed: bool
     """See `GenerationRequest`."""
 

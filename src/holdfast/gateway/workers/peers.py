@@ -33,7 +33,7 @@ from holdfast.prometheus import Family
 MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
 RECONNECT_SECONDS = 0.5
-"""Between two requests to a worker that is down."""
+"""Seconds between two requests to a worker that is down."""
 OWNS, AVAILABLE, TAKE = "/-/owns", "/-/available", "/-/take"
 STATS, RELAYED = "/-/stats", "/-/relayed"
 ORDER, ORDERED = "/-/order", "/-/ordered"
@@ -83,11 +83,12 @@ class Peers:
         self.place = place
         self._sessions: dict[int, ClientSession] = {}
         self._owners: OrderedDict[str, int] = OrderedDict()
-        """The worker that had a trajectory when it was last looked for."""
+        """The last known worker of each trajectory."""
         self._requests: set[asyncio.Task[PeerResponse]] = set()
-        """Requests that nobody waits for, or soon will not."""
+        """Requests that continue even if their caller is cancelled."""
         self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
-        """By owner. While some are on their way, others wait here, and then go together."""
+        """Reports by owner. While some are being sent, others wait here and are then sent
+        together."""
         self._reporting: set[int] = set()
 
     async def start(self) -> None:

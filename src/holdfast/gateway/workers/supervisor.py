@@ -20,7 +20,7 @@ from holdfast.records.errors import HoldfastError
 from holdfast.rollout.processes.user_process import tie
 
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
-"""How often one worker is started again within so many seconds."""
+"""The most restarts of one worker within this time."""
 RESTART_PAUSE_SECONDS = 0.2
 
 

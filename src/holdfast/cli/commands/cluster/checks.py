@@ -19,14 +19,14 @@ from holdfast.records.errors import UsageError
 
 MAX_REQUIREMENTS = 100_000
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}/")
-"""How lines begin that name a file of this machine."""
+"""Matches lines that name a file of this machine."""
 
 
 class ClusterPlan(Struct, frozen=True):
     """What a command needs from its cluster."""
 
     folder: TravelFolder | None
-    """None: no code of the user's is needed."""
+    """The folder with the user's code, or None if no code is needed."""
     requirements: list[str]
 
 

@@ -45,7 +45,7 @@ from holdfast.rollout.threads.contain import in_background
 
 OVER = "the run is over"
 IDLE_SECONDS = 20.0
-"""A worker without work for so long ends. Another is started when there is work again."""
+"""Seconds without work after which a worker ends. A new one is started for new work."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import fingerprinted
 
 HOST = "{host}"
-"""In `--advertise`: each machine's own name."""
+"""The placeholder in `--advertise` for each machine's own name."""
 
 
 class GatewayJob(Struct, frozen=True):
@@ -57,7 +57,7 @@ class GatewayJob(Struct, frozen=True):
     options: dict[str, object]
     token: str
     secret: str
-    """That signs the keys of agents, in hexadecimal: the same for all gateways of the run."""
+    """The secret that signs agents' keys, in hexadecimal. All gateways of the run share it."""
     scorer: str
     scorers: list[ScorerAddress] = []
     idle: float | None = None

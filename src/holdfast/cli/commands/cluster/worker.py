@@ -52,14 +52,14 @@ class WorkerJob(Struct, frozen=True):
     scorer: str
     """Fingerprints of the code that the run was opened with."""
     idle: float | None
-    """Seconds without work after which it goes."""
+    """Seconds without work after which the worker ends."""
     is_training: bool = False
     """Whether a trainer gives its engines other weights, and calls the model by a name of its
     own."""
     scorers: list[ScorerAddress] = []
-    """None: it scores itself."""
+    """The scoring processes. There are none if the worker scores itself."""
     secrets: list[str] = []
-    """Never to be shown."""
+    """Values that must never be shown."""
 
 
 def work(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.engine.export.export import Row, What
 
 FLAT = (What.SAMPLES, What.TRAJECTORIES, What.FAILURES)
-"""What can be one."""
+"""The exports that can be CSV."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 """What begins a formula. Apostrophes before it count too: to take one away undoes the guard."""
 

@@ -25,7 +25,7 @@ _TITLE = b"\xc2\xb7 Holdfast</title>"
 _FIRST_BYTES = 1 << 14
 _PARQUET = b"PAR1"
 _PIECE = 1 << 20
-"""Bytes of a line that are compared at once."""
+"""The most bytes of a line that are compared at once."""
 
 
 def output_file(args: argparse.Namespace) -> Path:

@@ -29,7 +29,7 @@ from holdfast.records.trajectory import Status
 from holdfast.training.report import HELD_OUT
 
 Ends = dict[str, int]
-"""How many groups ended how, and how many steps were trained."""
+"""The number of groups for each way to end, and the number of trained steps."""
 
 
 async def runs(args: argparse.Namespace) -> int:

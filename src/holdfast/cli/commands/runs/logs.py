@@ -27,7 +27,7 @@ class LogFile(Struct, frozen=True):
     bytes: int
     age_seconds: float
     last: str
-    """Its last lines."""
+    """The last lines of the file."""
 
 
 async def logs(args: argparse.Namespace) -> int:

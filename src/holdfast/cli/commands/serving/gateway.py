@@ -34,7 +34,7 @@ from holdfast.server_tokens import LoopbackToken
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
-"""Part of the run's identity. What they are is not known here."""
+"""The rollout in the run's identity, since the actual agents are not known here."""
 
 
 class _AnnouncingProcessor(ExternalRolloutProcessor):

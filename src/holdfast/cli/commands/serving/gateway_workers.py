@@ -39,7 +39,7 @@ from holdfast.server_tokens import token_file
 
 WATCH_SECONDS = 2.0
 _COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
-"""Of a worker, with the name of the run; everything else comes from its standard input."""
+"""A worker's command. The name of the run is added, and standard input has the options."""
 
 
 class WorkerRole(Struct, frozen=True):

@@ -33,7 +33,7 @@ from holdfast.gateway.wires.openai.parameters import (
 )
 
 _DEFAULT_MAX_TOKENS = 16
-"""As this endpoint has always had it."""
+"""The default that this endpoint has always had."""
 
 _MAX_CHOICES = 128
 

@@ -97,7 +97,7 @@ class _Call(_Echoed, forbid_unknown_fields=True):
     function: _Called
     type: Literal["function"] = "function"
     index: int | None = None
-    """Left over in libraries that put a call together from a stream."""
+    """Some libraries that join a call from a stream leave this field in the call."""
 
 
 class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):

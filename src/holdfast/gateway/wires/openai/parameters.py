@@ -90,7 +90,7 @@ def neutral(*values: object, why: str = _USUAL) -> Neutral:
 class StreamOptions(Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-    """Padding of the events; there is none here."""
+    """Asks for padding of the events, which are never padded here."""
 
 
 class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -131,7 +131,7 @@ class _ReasoningItem(_Tagged, tag="reasoning"):
     content: list[_Thought] | None = None
     id: str | None = None
     encrypted_content: object = None
-    """Another provider's: it cannot be read."""
+    """Encrypted by another provider, so it cannot be read."""
     status: object = None
 
 
@@ -221,7 +221,7 @@ class _Conversation:
     def __init__(self) -> None:
         self._entries: list[Message | _Reply] = []
         self._reply: _Reply | None = None
-        """The last one, as long as only results of tools follow it."""
+        """The last reply, as long as only results of tools follow it."""
         self.image_param = ""
 
     def messages(self) -> list[Message]:

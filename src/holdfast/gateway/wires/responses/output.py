@@ -209,7 +209,7 @@ def _usage(answer: Answer) -> Json:
 
 
 Event = tuple[str, Json]
-"""Its type, and its fields without type and number."""
+"""The type of an event, and its fields without type and number."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -259,7 +259,7 @@ class ResponseStream:
         self._sent = sse.SentText()
         self._numbers = 0
         self._items: list[Json] = []
-        """The finished ones."""
+        """The finished items."""
         self._open: _Open | None = None
 
     def more(self, response: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
