@@ -221,8 +221,9 @@ async def supervise(
 
 
 async def _prepare_run(args: argparse.Namespace) -> None:
-    """Prepares the run before the parts are started. It is done only here, because a part can be
-    started several times. Opens a sealed stream again, since a rollouter would end with it."""
+    """Opens a sealed stream again, since a rollouter would end with it, and retries failed
+    trajectories if asked to. This is done before the parts are started, because a part can be
+    started several times."""
     from holdfast.pipeline.parts import shared_journal
     from holdfast.training.run.open_training import open_again, retry_failed
 

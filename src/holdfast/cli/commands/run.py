@@ -149,7 +149,7 @@ def plan_of(
     scorer: Scorer | None,
     scorer_code: Fingerprint,
 ) -> RunPlan:
-    """The plan that the options describe, for the tasks and code that they name."""
+    """Returns the plan that the options describe, for the given tasks and code."""
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")

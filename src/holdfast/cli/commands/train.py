@@ -115,7 +115,8 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _follow_torchrun(args: argparse.Namespace) -> None:
-    """Under torchrun, lets every process but the first compute for the first one, and then end."""
+    """Under torchrun, makes every process but the first one compute for the first one, and then
+    end."""
     place = torchrun_place()
     if place is not None and (args.is_async or args.only == "rollouter"):
         raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")

@@ -165,9 +165,9 @@ class PendingTrajectories:
         return self._take(pending)
 
     async def take_certain(self, task: str, sample: int, seconds: float) -> PendingTrajectory:
-        """Takes a certain trajectory. If an agent already has it, takes its next attempt, which
-        begins within `seconds`. If several requests want one attempt, one gets it and the others
-        are rejected."""
+        """Takes a certain trajectory. If an agent already has it, takes its next attempt. If
+        several requests want one attempt, one gets it and the others are rejected. Raises
+        `RequestRejected` if the attempt does not begin within `seconds`."""
         key = self._find(task, sample)
         if key is None:
             raise self._closed or _not_open(task, sample)

@@ -36,7 +36,8 @@ def output_file(args: argparse.Namespace) -> Path:
 
 
 def is_folder(out: str) -> bool:
-    """Whether `--out` names a folder: one that exists, or a name that ends with a slash."""
+    """Returns whether `--out` names a folder: an existing folder, or a name that ends with a
+    slash."""
     return out.endswith("/") or Path(out).is_dir()
 
 
