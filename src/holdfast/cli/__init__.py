@@ -1,8 +1,8 @@
-"""The command line. Knows words, files and exit codes; decides nothing about rollouts.
+"""The command line. It handles words, files and exit codes, and decides nothing about rollouts.
 
-- `main`: `holdfast …`: parses the words and hands over.
+- `main`: `holdfast …`: parses the words and calls the command.
 - `options`: The options of commands, and how they are read.
-- `setup`: What a command needs before it can begin: code, connections, journals, errors.
+- `setup`: Prepares a command before it begins: code, connections, journals, errors.
 - `commands`: One module for each command.
-- `terminal`: What a terminal is shown, and the signals that it sends.
+- `terminal`: Output to the terminal, and the signals that the terminal sends.
 """

@@ -33,7 +33,8 @@ _JOURNALS = ("journal", "journal_b", "file", "source", "target")
 
 
 class _Command(NamedTuple):
-    """Where a command is. Its options and its module are imported when it is used."""
+    """The place of a command's code. Its options and its module are imported when the command is
+    used."""
 
     help: str
     options: str
@@ -94,7 +95,7 @@ _READ_OTHERS = ("resume", "config", "completion")
 
 
 def entry() -> None:
-    """The console script."""
+    """Runs the console script."""
     if sys.__stderr__ is not None:
         # A crash in native code ends the process: the lines that it was in are all there is to say.
         faulthandler.enable(sys.__stderr__)
@@ -137,8 +138,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _config() -> "tuple[Config, UsageError | None]":
-    """The settings of the configuration file, or what is wrong with it; `--help` works either
-    way."""
+    """Returns the settings of the configuration file, or the error in it. An error is not raised
+    here, so that `--help` still works."""
     try:
         return find_config(Path.cwd()), None
     except UsageError as error:
@@ -175,7 +176,7 @@ def _dispatch(args: argparse.Namespace) -> int:
 
 
 def _parser(*, only: str | None = None) -> Parser:
-    """The command line. With `only`, the options of all other commands are left out."""
+    """Returns the parser of the command line. With `only`, it has no options of other commands."""
     parser = Parser(
         prog="holdfast",
         description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "
@@ -195,13 +196,15 @@ def _parser(*, only: str | None = None) -> Parser:
 
 def _close_to_other_processes() -> None:
     """Hides this process's variables and memory from other processes of the user, such as agents.
-    Only the command line does this, since the process is ours. It then writes no core files."""
+    The process also writes no core files then. Only the command line does this, since a library
+    must not change its host process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _arm_crash_points() -> None:
-    """For the crash suite: `HOLDFAST_CRASH` names the point at which this process kills itself."""
+    """Arms the crash point that `HOLDFAST_CRASH` names, at which this process kills itself. Used by
+    the crash suite."""
     if plan := os.environ.get("HOLDFAST_CRASH"):
         from holdfast.testing import crash_points
 

@@ -161,7 +161,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--api-key-env",
         default="",
         metavar="NAME",
-        help="require the key in this environment variable of clients (default: none)",
+        help="accept only clients that send the key in this environment variable "
+        "(default: accept all)",
     )
     add_vllm(parser)
 

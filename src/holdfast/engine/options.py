@@ -144,7 +144,7 @@ SYSTEM = Option(
 )
 LIMIT = Option(
     "limit",
-    "use only the first N tasks; another N is another run (default: all)",
+    "use only the first N tasks; a different N makes a different run (default: all)",
     Whole(1),
     metavar="N",
 )
@@ -353,7 +353,7 @@ GROUPS = (
     ),
     Option(
         "group-at-least",
-        "drop a task's samples if fewer than M are valid (default: {})",
+        "drop all samples of a task if fewer than M are valid (default: {})",
         Whole(1),
         1,
         "M",
@@ -376,7 +376,7 @@ MAX_RETRY = Option(
 )
 MAX_FAILURES = Option(
     "max-failures",
-    "stop when N trajectories failed for good since the start (default: never)",
+    "stop when N trajectories have failed for good since this command began (default: never)",
     Whole(1),
     None,
     "N",
@@ -484,7 +484,7 @@ DEADLINES = (
 SCORING = (SCORER, SCORER_TRIES, SCORER_TIMEOUT, SCORE_WORKERS, SCORE_CONCURRENCY)
 
 FULL_TRACEBACKS = switch(
-    "full-tracebacks", "show whole tracebacks, also of failures that a retry overcame"
+    "full-tracebacks", "show whole tracebacks, even of failures that a retry overcame"
 )
 PRINTING = (
     FULL_TRACEBACKS,
@@ -495,10 +495,11 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 
 # --- when the run exists already
 
-NEW = switch("new", "begin another run: NAME-2, NAME-3, …")
-FRESH = switch("fresh", "the same as --new: sample everything anew, and reuse nothing")
+NEW = switch("new", "begin a new run, named NAME-2, NAME-3, …")
+FRESH = switch("fresh", "the same as --new: sample everything, and reuse no recorded samples")
 ACCEPT_CHANGES = switch(
-    "accept-changes", "go on although tasks, sampling or code changed, and record the change"
+    "accept-changes",
+    "continue the run although its tasks, sampling or code changed, and record the change",
 )
 MODEL = Option(
     "model",
@@ -515,7 +516,7 @@ RUN = Option(
 DRY_RUN = switch(
     "dry-run", "only show what would be sampled, reused, scored and kept, and the first prompt"
 )
-JOIN = switch("join", "work on a run beside its live workers")
+JOIN = switch("join", "work on a run at the same time as its live workers")
 RETRY_FAILED = switch(
     "retry-failed",
     "give failed trajectories new attempts; ask a judge again where its answer was unreadable",

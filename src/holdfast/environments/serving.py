@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "--example",
         default="null",
         metavar="JSON",
-        help="a task to describe the environment with (null)",
+        help="make the description of the environment from this task (default: null)",
     )
     parser.add_argument(
         "--max-sessions", type=int, default=MAX_SESSIONS, metavar="N", help="%(default)s"

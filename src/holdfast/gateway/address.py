@@ -19,7 +19,7 @@ BACKLOG = 1024
 
 
 class Address(Struct, frozen=True):
-    """Where agents reach the gateway, and how it is protected."""
+    """The address at which agents reach the gateway, and how it is protected."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -30,11 +30,11 @@ class Address(Struct, frozen=True):
     """The host, or the whole URL, for agents; by default, where `host` is not loopback, a name or
     an address of this machine that others can reach."""
     sock: socket.socket | None = None
-    """A socket that listens already, perhaps shared by several workers."""
+    """A socket that already listens. Several workers can share it."""
 
 
 LOOPBACK = Address()
-"""At a free port of this machine."""
+"""A free port of this machine, at loopback."""
 
 
 def check_usable(token: str | None, host: str) -> None:
@@ -48,7 +48,7 @@ def check_usable(token: str | None, host: str) -> None:
 
 
 async def advertised_url(host: str, port: int, *, given: str | None, secure: bool) -> str:
-    """The URL that agents use; `given` is a host or a whole URL."""
+    """Returns the URL that agents use. `given` is a host or a whole URL."""
     if given is not None and "://" in given:
         return given.rstrip("/")
     name = await asyncio.to_thread(reachable_name, host) if given is None else given
@@ -58,11 +58,11 @@ async def advertised_url(host: str, port: int, *, given: str | None, secure: boo
 
 
 def reachable_name(host: str) -> str:
-    """The name or address by which others reach `host`.
+    """Returns the name or address by which other machines reach `host`.
 
-    The machine's full name, where that is an address of `host`; else the address itself. The one of
-    all interfaces (0.0.0.0) is no address: in its place comes the one by which this machine reaches
-    others. Raises `UsageError` if there is none.
+    This is the machine's full name if the name resolves to an address of `host`, or else the
+    address itself. If `host` stands for all interfaces (0.0.0.0), the address by which this machine
+    reaches other machines is used instead. Raises `UsageError` if there is no such address.
     """
     if is_loopback(host):
         return host
@@ -99,8 +99,9 @@ def _addresses(name: str) -> set[str]:
 
 
 def _outward_address(host: str) -> str | None:
-    """Of the interface that leads to other machines. Nothing is sent: connecting a datagram socket
-    only looks up its route, here to an address that is reserved for documentation."""
+    """Returns the address of the interface that leads to other machines. Sends no data: connecting
+    a datagram socket only looks up its route, here to an address that is reserved for
+    documentation."""
     family, far = (
         (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "198.51.100.1")
     )
@@ -114,7 +115,7 @@ def _outward_address(host: str) -> str | None:
 
 
 def check_advertised(given: str) -> None:
-    """Raises `UsageError` unless it is a host, or an http(s) URL with nothing behind its path."""
+    """Raises `UsageError` unless `given` is a host, or an http(s) URL that ends with its path."""
     if "://" in given:
         parts = urlsplit(given)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
@@ -128,7 +129,7 @@ def check_advertised(given: str) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `UsageError` for an address where none can."""
+    """Returns a socket that listens. Raises `UsageError` if no socket can listen at the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
@@ -140,7 +141,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """The context for https with these two PEM files. Raises `UsageError` with the mistake."""
+    """Returns the context for https with these two PEM files. Raises `UsageError` if they cannot be
+    used."""
     for path, what in ((certificate, "certificate"), (key, "key")):
         try:
             path.read_bytes()
@@ -166,5 +168,6 @@ def tls(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """For an encrypted key; without this, OpenSSL would prompt at the terminal."""
+    """Returns an empty password for an encrypted key. Without it, OpenSSL would prompt at the
+    terminal."""
     return ""

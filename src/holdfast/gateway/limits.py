@@ -1,4 +1,4 @@
-"""Limits on what a client may cost the gateway."""
+"""Limits on the resources that a client can use."""
 
 from msgspec import Struct
 
@@ -7,24 +7,24 @@ SERVER = "holdfast"
 
 
 class GatewayLimits(Struct, frozen=True):
-    """Each is per connection; no other connection waits for it."""
+    """Limits of one connection. Reaching them does not delay other connections."""
 
     body: int = 64 * 1024 * 1024
     """Bytes of a request, after decompression."""
     body_seconds: float = 60.0
-    """For the whole body to arrive."""
+    """Seconds for the whole body to arrive."""
     headers: int = 128
     header_bytes: int = 16 * 1024
-    """Of one header, or of the request line."""
+    """Bytes of one header, or of the request line."""
     idle_seconds: float = 120.0
-    """For the next request's headers to arrive; then the connection is closed."""
+    """Seconds for the next request's headers to arrive, before the connection is closed."""
     write_seconds: float = 60.0
     """Seconds for the client to read the write buffer, which a write fills up to 64 KiB."""
     ping_seconds: float = 10.0
-    """Between two keep-alives of a stream that waits for its answer."""
+    """Seconds between two keep-alives of a stream that waits for its answer."""
     drain_seconds: float = 10.0
-    """For calls that are in flight when the gateway is closed."""
+    """Seconds for calls that are in flight when the gateway is closed."""
     stream_tokens: int = 16
     """Tokens of a streamed reply that are made durable and sent together; 0: it is sent whole."""
     stream_seconds: float = 0.5
-    """After which fewer are sent, where tokens come slowly."""
+    """Seconds after which fewer tokens are sent, if they come slowly."""

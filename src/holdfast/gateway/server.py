@@ -1,6 +1,8 @@
-"""Gateway: the routes. Finds the trajectory of a request by its key, and the handler by its path.
+"""Gateway: the HTTP routes. Finds the trajectory of a request by its key, and the handler by its
+path.
 
-One line is logged for each request, and each is counted; neither holds keys, bodies or addresses.
+Each request is counted and logged in one line. Neither the counts nor the log contain keys, bodies
+or addresses.
 """
 
 import hmac
@@ -57,7 +59,7 @@ from holdfast.server_tokens import LoopbackToken
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
-"""Requested all the time, by monitoring."""
+"""Routes that monitoring requests all the time."""
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
@@ -72,9 +74,9 @@ class WorkerLinks(Struct, frozen=True):
     """How the workers of one gateway reach each other."""
 
     endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
-    """The routes for other workers, and for nobody else."""
+    """The routes for other workers only."""
     socket: Path | None = None
-    """At which they are served."""
+    """The socket that serves these routes."""
     all_stats: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
     """The counts of all workers, with their labels."""
 
@@ -83,20 +85,20 @@ SINGLE_WORKER = WorkerLinks()
 
 
 class Binding(Struct, frozen=True):
-    """Where an agent finds its trajectory."""
+    """The address and the key by which an agent reaches its trajectory."""
 
     url: str
-    """Without a key in it: `…/v1` is the base URL of OpenAI clients, `…` that of Anthropic's."""
+    """The URL without a key. OpenAI clients use `…/v1` as their base URL, Anthropic clients `…`."""
     key: str
     bound_url: str
-    """With the key in its path, for clients that cannot set one."""
+    """The URL with the key in its path, for clients that cannot set a key."""
 
 
 class Gateway:
-    """Serves the trajectories that are bound to it; use it as an async context manager.
+    """Serves the trajectories that are bound to it. Use it as an async context manager.
 
-    At loopback by default. Beyond it a token is required, which also opens `/metrics`; agents need
-    none, since each has the key of its trajectory.
+    By default it listens at loopback. Any other address requires a token, which also opens
+    `/metrics`. Agents do not need the token, because each has the key of its trajectory.
     """
 
     def __init__(
@@ -114,11 +116,14 @@ class Gateway:
         links: WorkerLinks = SINGLE_WORKER,
         holds: CallHolds | None = None,
     ):
-        """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
-        `endpoints`: more POST routes, which the token opens, also at loopback; `open_endpoints`:
-        those that check by themselves who asks. `ignore`: fields to remove from every
-        request (see `unsupported`). `on_unbound_key`: handles keys that are not bound here.
-        `holds`: those of the policy that its trajectories sample from."""
+        """Creates a gateway, which starts to listen when its context is entered.
+
+        `model` is the name in `/v1/models`; the default is that of the trajectory's policy.
+        `endpoints` are more POST routes, which require the token even at loopback. `open_endpoints`
+        are POST routes that check the caller themselves. `ignore` names the fields to remove from
+        every request (see `unsupported`). `on_unbound_key` handles keys that are not bound here.
+        `holds` are the call holds of the policy that the trajectories sample from.
+        """
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
@@ -130,7 +135,7 @@ class Gateway:
         self._links = links
         self._tickets = Tickets()
         self._bound: dict[str, Bound] = {}
-        """By key."""
+        """Bound trajectories by key."""
         self._bindings = 0
         self.holds = holds or CallHolds()
         self._own_holds: WeakSet[Hold] = WeakSet()
@@ -142,7 +147,7 @@ class Gateway:
         self._internal_requests = 0
         self._created = int(time.time())
         self.token = at.token or ""
-        """Opens `endpoints`; made at the start where none was given."""
+        """The token for `endpoints`. If none was given, it is made at the start."""
         self._loopback_token: LoopbackToken | None = None
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
             **{
@@ -179,8 +184,9 @@ class Gateway:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Accepts no more, lets calls in flight end within `limits.drain_seconds`, and closes. The
-        answers of the others are recorded all the same, and sent when they are requested again."""
+        """Stops accepting requests, gives calls in flight `limits.drain_seconds` to end, and
+        closes. The answers of calls that did not end in time are still recorded, and are sent when
+        the agent repeats the request."""
         for hold in tuple(self._own_holds):
             hold.end()
         await self._listener.aclose()
@@ -188,8 +194,9 @@ class Gateway:
             self._loopback_token.close()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
-        """A key for the attempt; once released, it is rejected. `ends`: the attempt ends when the
-        agent says that it is done, and the response comes when that is durable."""
+        """Binds an attempt to a new key, which is rejected once it is released. With `ends`, the
+        attempt ends when the agent says that it is done, and the agent gets the response when the
+        end is durable."""
         session = trajectory.session
         trajectory.pace = Pace(self._limits.stream_tokens, self._limits.stream_seconds)
         self._bindings += 1
@@ -207,14 +214,14 @@ class Gateway:
                 del self._bound[key]
 
     def adopt(self, binding: Binding, key: str) -> None:
-        """From now on, `key`, which was made before, is bound like that of `binding`."""
+        """Binds `key`, which was made earlier, to the trajectory of `binding`."""
         bound = self._bound[binding.key]
         bound.keys.append(key)
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait until `end()` of the returned hold, or for this
-        many seconds. Streams are kept alive meanwhile."""
+        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
+        at most. Streams are kept alive while they wait."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
@@ -275,7 +282,8 @@ class Gateway:
             raise RequestRejected(refusal.status, str(refusal), code="refused") from refusal
 
     def _check_one_key(self, context: RequestContext) -> None:
-        """A request belongs to one trajectory. Keys that were not made here do not count."""
+        """Raises `RequestRejected` if a request has keys of several trajectories. Keys that this
+        gateway did not make are not counted."""
         if (
             len(context.keys) > 1
             and sum(self._keys.read(key) is not None for key in context.keys) > 1
@@ -356,7 +364,8 @@ class Gateway:
         return await context.send(body)
 
     async def _complete(self, context: RequestContext) -> web.StreamResponse:
-        """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
+        """Handles `POST /complete {"reward": 0.5}`, by which the agent says that it is done.
+        Repeating the request changes nothing."""
         trajectory = self._find_bound(context).trajectory
         reward = parse_reward(await context.body())
         # The attempt may have ended while the body came.
@@ -369,7 +378,7 @@ class Gateway:
         return await context.send(completed(trajectory.reward))
 
     def take_report(self, report: RelayReport) -> None:
-        """Of a response that another worker relayed."""
+        """Takes in the report about a response that another worker relayed."""
         self._tickets.report(report)
 
     def _with_tools(
@@ -412,7 +421,7 @@ class Gateway:
 
     @property
     def stats(self) -> WorkerStats:
-        """The counts of this process."""
+        """Returns the counts of this process."""
         bound = len({id(bound) for bound in self._bound.values()})
         gauges = {
             "trajectories": bound,

@@ -4,13 +4,14 @@
 - `run`: `holdfast run`: everything is checked before anything is done.
 - `dry_run`: `holdfast run --dry-run`: what the command would do.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
-- `supervision`: what `--cluster` and `gateway --workers` share: other processes do the work.
+- `supervision`: the shared part of `--cluster` and `gateway --workers`: other processes do the
+  work.
 - `cluster`: `holdfast run --cluster`: workers that Ray starts.
 - `pipeline`: `holdfast train --async`, its parts, and `holdfast train --watch`.
-- `serving`: what serves: the gateway, the embedded engine; what an engine can do.
-- `runs`: what is in a journal, run by run and trajectory by trajectory.
+- `serving`: commands that serve agents or engines, and the check of an engine.
+- `runs`: the contents of a journal, run by run and trajectory by trajectory.
 - `results`: a run's data and numbers: export, report, comparison.
 - `journal`: `holdfast journal check`, `compact` and `ledger`.
-- `config`: `holdfast config`: which file sets options here, and what it sets.
+- `config`: `holdfast config`: which file sets options here, and which options it sets.
 - `completion`: `holdfast completion`: scripts for shells.
 """

@@ -1,7 +1,7 @@
 """`holdfast completion`: scripts for shells, made from the options themselves.
 
-Commands, options and their values are in the script; the names of runs are asked of `holdfast runs`
-when they are needed. A file is offered wherever an option takes one.
+The script contains commands, options and their values. It gets the names of runs from `holdfast
+runs` when they are needed. It offers files wherever an option takes one.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from holdfast.cli.setup.config_file import PATHS, Invocation
 from holdfast.records.exit_codes import Exit
 
 _RUNS = "holdfast runs --names"
-"""Prints a name on each line; an error is nobody's business while a word is typed."""
+"""Prints one name per line. Its errors are not shown while the user types a word."""
 
 
 class _Word(Struct, frozen=True):
-    """An option, or an argument, and what may follow it."""
+    """An option or an argument, with the values that may follow it."""
 
     names: tuple[str, ...]
-    """Empty for an argument without dashes."""
+    """The option's names. An argument without dashes has none."""
     help: str
     takes_value: bool
     choices: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def _one_line(parser: Parser, action: argparse.Action) -> str:
 
 
 def _leaves(parser: Parser) -> Iterator[tuple[tuple[str, ...], Parser]]:
-    """Every command with its parser, the commands of commands, too."""
+    """Yields every command with its parser, including nested commands."""
     for name, command in parser.commands.items():
         yield (name,), command
         for path, inner in _leaves(command):

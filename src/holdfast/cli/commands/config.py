@@ -1,4 +1,4 @@
-"""`holdfast config`: which file sets options here, and what it sets."""
+"""`holdfast config`: shows which file sets options here, and which options it sets."""
 
 import argparse
 

@@ -1,7 +1,8 @@
-"""`holdfast run --dry-run`: what the command would do. Nothing is sampled, scored or recorded.
+"""`holdfast run --dry-run`: shows what the command would do, without sampling, scoring or
+recording.
 
-The first prompt is what the rollout really asks for: its code runs, in a journal that keeps
-nothing, until it wants its first reply.
+The first prompt is the rollout's real request. The rollout's code runs until its first request,
+with a journal that is not kept.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.group import Shortfall
 
 MAX_TOKENS = 2_000
-"""Of a prompt that is shown."""
+"""The most tokens of a prompt that are shown."""
 SEPARATOR = "│"
 
 
@@ -86,7 +87,7 @@ def _about_settings(plan: RunPlan) -> list[str]:
 
 
 class _Capture(WrappedPolicy):
-    """Notes the first request, and ends the run."""
+    """A policy that keeps the first request and ends the run."""
 
     request: Request | None = None
 
@@ -110,7 +111,7 @@ async def _first_prompt(plan: RunPlan, connection: Connection) -> Sequence[str]:
 
 
 def _shown(request: Request, renderer: Renderer) -> list[str]:
-    """Token by token; of an engine that takes no tokens, message by message."""
+    """Returns a prompt token by token, or message by message if the engine takes no tokens."""
     if not request.prompt:
         return [f"    {message.role}: {message.text}" for message in request.messages]
     ids = request.prompt[:MAX_TOKENS]

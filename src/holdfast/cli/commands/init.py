@@ -1,4 +1,4 @@
-"""`holdfast init`: writes a small project of a kind. It never overwrites a file."""
+"""`holdfast init`: writes a small project of the chosen kind. It never overwrites a file."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 
 NEXT = "next"
-"""The part of a project that is no file: the commands to give next."""
+"""The part of a project that is not a file, but the next commands to run."""
 
 
 def init(args: argparse.Namespace) -> int:
@@ -28,14 +28,15 @@ def init(args: argparse.Namespace) -> int:
 
 
 def read_project(kind: str) -> dict[str, str]:
-    """Its parts by their names."""
+    """Returns the texts of a project's files by their names."""
     text = (PROJECTS / f"{kind}.txt").read_text(encoding="utf-8")
     _, *parts = re.split(r"^=== (.+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def write_project(folder: Path, files: dict[str, str]) -> None:
-    """Raises `UsageError`, and writes nothing, where one of the files is there already."""
+    """Writes the files into the folder. Raises `UsageError`, before it writes anything, if one of
+    the files exists."""
     if there := [name for name in files if (folder / name).exists()]:
         raise UsageError(f"{folder} has {', '.join(there)} already; name another folder")
     try:

@@ -92,7 +92,7 @@ def _text(report: Report) -> str:
 
 
 def _singular(field: str) -> str:
-    """The singular."""
+    """Returns the singular of a field's name."""
     return f"{field.removesuffix('ies')}y" if field.endswith("ies") else field.removesuffix("s")
 
 
@@ -161,7 +161,8 @@ def _summary(entries: list[LedgerEntry]) -> str:
 
 
 def _table(entries: list[LedgerEntry]) -> list[str]:
-    """One line for each step, and one for each reason to be dismissed or open."""
+    """Returns one line for each trained step, and one for each reason why groups are dismissed or
+    open."""
     trained: dict[int, list[str]] = {}
     others: dict[str, list[str]] = {}
     for entry in entries:

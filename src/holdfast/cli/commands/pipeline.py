@@ -1,4 +1,4 @@
-"""`holdfast train --async`, its parts in processes of their own, and `holdfast train --watch`."""
+"""`holdfast train --async` with its parts as separate processes, and `holdfast train --watch`."""
 
 import argparse
 import asyncio
@@ -40,15 +40,16 @@ CANNOT_GO_ON = 64
 """How a part ends, towards its supervisor alone, when something was sampled and another start would
 end the same way."""
 _OWN_CODES = (Exit.USAGE, Exit.CHANGED, Exit.CORRUPT, Exit.SPENT, Exit.NOTHING)
-"""Of a part, which are the command's, too."""
+"""Exit codes of a part that the command also returns."""
 FINAL = (*_OWN_CODES, CANNOT_GO_ON)
-"""A part that ends so would end so again."""
+"""Exit codes of a part that would end the same way again."""
 WATCH_SECONDS = 1.0
 _OPTIONS = ("max_staleness", "straggler_wait", "too_old", "epochs", "restarts", "metrics_port")
 
 
 def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
-    """None without --async. Raises `UsageError` for what makes no sense."""
+    """Returns the settings of the pipeline, or None without --async. Raises `UsageError` for
+    invalid combinations."""
     given = [name for name in (*_OPTIONS, "only") if getattr(args, name) is not None]
     if not args.is_async:
         if given:
@@ -71,7 +72,8 @@ def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
 
 
 def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
-    """Reports an error after something was sampled, which exit code 2 would deny; the exit code."""
+    """Reports an error that came after sampling had begun, and returns the exit code. Code 2 is not
+    used, because it would say that nothing was done."""
     if error.exit_code is not Exit.USAGE and not isinstance(error, _hopeless()):
         raise error
     if isinstance(error, _nothing_trainable()):
@@ -82,7 +84,8 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
-    """Errors of the user's own code and data, which the next start meets again."""
+    """Returns the errors of the user's own code and data, which would occur again after a
+    restart."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
@@ -96,7 +99,8 @@ def _nothing_trainable() -> type[HoldfastError]:
 
 
 def end_with_stdin() -> None:
-    """A part ends with its supervisor, at once: whatever was acknowledged is durable."""
+    """Ends this part at once when its supervisor ends. This is safe because everything acknowledged
+    is durable."""
     threading.Thread(target=_follow, name="holdfast-stdin", daemon=True).start()
 
 
@@ -117,8 +121,8 @@ async def trainer_part(
     tasks: int,
     report: Callable[[str], None],
 ) -> "AsyncIterator[tuple[Journal | str, Assembly | None]]":
-    """The journal and the assembly of a training; of one that does one thing after the other, the
-    address is enough."""
+    """Yields the journal and the assembly of a pipelined training. Without a pipeline, yields the
+    journal's address and None."""
     if paced is None:
         yield args.journal, None
         return
@@ -164,12 +168,13 @@ async def roll_out_alone(
 
 
 def without_retry(arguments: Sequence[str]) -> list[str]:
-    """A command without what one start does once, however often its parts are started."""
+    """Returns the command without `--retry-failed`, which must take effect once, however often
+    parts are started."""
     return [word for word in arguments if word != f"--{RETRY_FAILED.name}"]
 
 
 async def is_over(args: argparse.Namespace) -> bool:
-    """Whether the training has ended already, and its stream with it."""
+    """Returns whether the training and its stream have already ended."""
     from holdfast.cli.setup.journals import to_read
     from holdfast.pipeline.status import pool_of
 
@@ -216,8 +221,9 @@ async def supervise(
 
 
 async def _prepare_run(args: argparse.Namespace) -> None:
-    """Before the parts are started, each of which may be started again: a rollouter ends with a
-    sealed stream."""
+    """Opens a sealed stream again, since a rollouter would end with it, and retries failed
+    trajectories if asked to. This is done before the parts are started, because a part can be
+    started several times."""
     from holdfast.pipeline.parts import shared_journal
     from holdfast.training.run.open_training import open_again, retry_failed
 
@@ -239,7 +245,7 @@ async def _engine(
     policy: RestartPolicy,
     vllm: VllmSettings | None,
 ) -> "SupervisedEngine | None":
-    """None where the user named engines."""
+    """Returns the supervised engine, or None if the user named engines."""
     if args.policy:
         return None
     from holdfast.pipeline.engine import SupervisedEngine, newest_version

@@ -1,4 +1,4 @@
-"""`holdfast run`: everything is checked before anything is done."""
+"""`holdfast run`: checks everything before it begins to work."""
 
 import argparse
 import asyncio
@@ -69,11 +69,11 @@ from holdfast.tasks.system import system_text, with_system
 
 LIMITS = (MAX_COST, MAX_TOKENS_TOTAL)
 _SAMPLED = frozenset(Sampling.__struct_fields__) - {"json"}
-"""Options of the same names; but `--json` is about the report."""
+"""Fields that are also options, except `json`, because `--json` is about the report."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The command, read and checked."""
+    """A command that was read and checked."""
 
     plan: RunPlan
     on_open: Callable[[Journal, Run], None] | None = None
@@ -95,18 +95,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def go(args: argparse.Namespace, work: Work) -> int:
-    """Works until the run is over or stopped; the exit code."""
+    """Works until the run is over or stopped. Returns the exit code."""
     with fewer_collections():
         return run_in_own_loop(_run(args, work))
 
 
 def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
-    """With --json, standard output is the report's: what user code prints goes elsewhere."""
+    """With --json, redirects what user code prints to standard error, because standard output is
+    for the report."""
     return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
 
 
 def read(args: argparse.Namespace) -> Work:
-    """The command, checked, with the user's code."""
+    """Reads and checks the command, and loads the user's code."""
     with _prints_aside(args):
         return _read(args)
 
@@ -148,7 +149,7 @@ def plan_of(
     scorer: Scorer | None,
     scorer_code: Fingerprint,
 ) -> RunPlan:
-    """The plan that the options describe, for the tasks and code that they name."""
+    """Returns the plan that the options describe, for the given tasks and code."""
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
@@ -176,13 +177,15 @@ def plan_of(
 
 
 def series_of(args: argparse.Namespace) -> str:
-    """What runs without a name are called, by their file and their tasks."""
+    """Returns the name of the series for runs without a name, made from their file and their
+    tasks."""
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
-    """The sampling that the options give. What has no option keeps its default."""
+    """Returns the sampling that the options describe. Parameters without an option keep their
+    defaults."""
     given = {name: value for name, value in vars(args).items() if name in _SAMPLED}
     for name in given.keys() & {"stop", "logit_bias", "stop_token_ids"}:
         given[name] = tuple(given[name])
@@ -224,8 +227,8 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
 
 
 async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None:
-    """Reports a run that needs no more work, without starting or asking an engine. None if there is
-    work, or if the run differs from the recorded one."""
+    """Reports a run that needs no more work, without starting or contacting an engine. Returns None
+    if there is work, or if the run differs from the recorded one."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
@@ -242,7 +245,8 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
 
 
 async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | None:
-    """A run that is only to be scored, so that the policy's engine is neither started nor asked."""
+    """Returns a run that only needs scoring, so that the policy's engine is not started or
+    contacted. Returns None if there is no such run."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
@@ -250,7 +254,7 @@ async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | Non
 
 
 def _goes_on(args: argparse.Namespace) -> bool:
-    """Whether the run may be recorded and continues an earlier one."""
+    """Returns whether the command can continue a recorded run."""
     begins = args.new or args.retry_failed or _is_dry(args)
     return journal_exists(args.journal) and not begins
 
@@ -293,14 +297,15 @@ async def _in_journal(
 
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
-    """Ends tasks that user code started and forgot, and says so."""
+    """Ends tasks that user code started and left behind, and reports them."""
     if left := await end_tasks(left_behind(own)):
         names = ", ".join([*map(visible_name, left[:5]), *(["…"] if len(left) > 5 else [])])
         notify(f"ended {many(len(left), 'task')} left behind: {names}")
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """The end of one of several processes: it reports only what no other process knows."""
+    """Returns the exit code of one of several processes. Reports only what the other processes do
+    not know."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")
@@ -340,7 +345,7 @@ def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending:
 
 
 def how_to_go_on(arguments: Sequence[str], stopped: str) -> str:
-    """The command that continues the run.
+    """Returns the command that continues the run.
 
     If a spending limit was reached, the command has MORE in its place, since the same limit would
     stop it at once. If the limit cannot be held, the command has no limit.
@@ -377,7 +382,8 @@ def resume_command(run: Run) -> str:
 
 
 def resume_words(run: Run) -> list[str]:
-    """The same command, with the name that the run really has."""
+    """Returns this command with the actual name of the run, and without the options that must take
+    effect only once."""
     done = ("--new", "--fresh", "--retry-failed", "--accept-changes")
     command = [word for word in sys.argv[1:] if word not in done]
     for at, word in enumerate(command):
@@ -406,7 +412,8 @@ def exit_code(
 
 
 def early_code(ending: Ending, received: Exit | None) -> Exit | None:
-    """The exit code of a command that ended before its work was done; None if the work is done."""
+    """Returns the exit code of a command that ended before its work was done, or None if the work
+    is done."""
     if ending.fatal is not None and not isinstance(ending.fatal, HoldfastError):
         raise ending.fatal
     if received is not None:

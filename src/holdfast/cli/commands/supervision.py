@@ -1,7 +1,9 @@
-"""A command whose run other processes work on: it opens the run, watches over them, and reports.
+"""A command whose run other processes work on. It opens the run, watches over the processes, and
+reports.
 
-Workers are given the options as they were read, with what only one process may do (another name
-for the run, changes, failures to be tried again, the embedded engine) done already.
+Workers get the options as they were read. Steps that only one process may take (choosing another
+name for the run, accepting changes, retrying failures, starting the embedded engine) are done
+before.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 
 LAST_SECONDS = 10.0
-"""Beyond the grace, for a worker to close its journal and go."""
+"""Seconds after the grace for a worker to close its journal and end."""
 DONE_ONCE: dict[str, object] = {
     "accept_changes": False,
     "as_node": None,
@@ -39,12 +41,12 @@ DONE_ONCE: dict[str, object] = {
     "retry_failed": False,
     "run_deadline": None,
 }
-"""Options of a worker: what may be done once only is this command's."""
+"""Options with fixed values for workers: this command does the work that is done once."""
 
 
 def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
-    """The options of a worker: those of this command that are data, without the ones that only this
-    command uses or that differ for a worker."""
+    """Returns the options of a worker: the options of this command that are plain data, except
+    those that only this command uses or that differ for a worker."""
     plain = {
         name: value
         for name, value in vars(args).items()
@@ -54,7 +56,7 @@ def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict
 
 
 class Supervision:
-    """One command. `stop` lets its processes finish what is in flight."""
+    """Supervises the processes of one command. `stop` lets them finish work in flight."""
 
     def __init__(self, args: argparse.Namespace, work: running.Work):
         self._args = args
@@ -64,7 +66,7 @@ class Supervision:
         self._resume = ""
 
     async def bind_plan(self, connection: Connection) -> RunPlan:
-        """The plan for this engine, checked once for all workers."""
+        """Returns the plan for this engine, checked once for all workers."""
         plan = self._work.plan.bind(connection)
         await plan.check_taken(connection)
         plan = await plan.bind_scorer()
@@ -72,11 +74,11 @@ class Supervision:
         return plan
 
     def keep_command(self, run: Run) -> None:
-        """From now on, a stop at once also prints the command that continues."""
+        """Makes an immediate stop also print the command that continues the run."""
         self._resume = f"\nto go on: {redact(running.resume_command(run))}"
 
     async def report(self, journal: Journal, run: Run, fatal: HoldfastError | None) -> int:
-        """Prints the report of the run; the exit code."""
+        """Prints the report of the run and returns the exit code."""
         report = await build(journal, run)
         ending = Ending(self._stopped, (), fatal)
         running.print_report(self._args, run, report, ending)
@@ -86,16 +88,16 @@ class Supervision:
         self._stopped = self._stopped or reason
 
     def kill(self) -> None:
-        """Ends the processes that do not end with this one."""
+        """Ends the processes that would outlive this one."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything in flight to finish."""
+        """Returns whether any work is in flight that should be finished."""
         return True
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Stops the run at its deadline, which workers do not watch."""
+        """Stops the run at its deadline, because workers do not watch the deadline."""
         seconds = self._args.run_deadline
         if seconds is None:
             yield

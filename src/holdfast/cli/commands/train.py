@@ -1,4 +1,4 @@
-"""`holdfast train`: everything is checked before anything is sampled or written."""
+"""`holdfast train`: checks everything before anything is sampled or written."""
 
 import argparse
 import shlex
@@ -115,7 +115,8 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _follow_torchrun(args: argparse.Namespace) -> None:
-    """Under torchrun, all processes but the first only compute, and end here."""
+    """Under torchrun, makes every process but the first one compute for the first one, and then
+    end."""
     place = torchrun_place()
     if place is not None and (args.is_async or args.only == "rollouter"):
         raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")
@@ -133,8 +134,8 @@ def _supervise(
     model: Path,
     address: EngineAddress,
 ) -> int | None:
-    """Starts the parts; None if nothing is left for them to do. Bad input is refused here, before
-    an engine is started for the parts."""
+    """Starts the parts. Returns None if they have no work left. Refuses bad input before an engine
+    is started for the parts."""
     from holdfast.training.run.loop import check_folder_settings
     from holdfast.training.run.train import check_training
 
@@ -157,7 +158,8 @@ def _check_required(args: argparse.Namespace) -> None:
 
 
 def settings_from(args: argparse.Namespace) -> TrainingSettings:
-    """Raises `UsageError` for what makes no sense."""
+    """Returns the settings of the training. Raises `UsageError` for invalid combinations of
+    options."""
     rate = args.learning_rate or _default_rate(args)
     trainer = TrainerSettings(
         **_named_as(TrainerSettings, args),
@@ -178,7 +180,7 @@ def settings_from(args: argparse.Namespace) -> TrainingSettings:
 
 
 def _named_as(settings: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
-    """The options that are called as the fields of these settings are."""
+    """Returns the options whose names are fields of these settings."""
     return {name: vars(args)[name] for name in settings.__struct_fields__ if name in args}
 
 
@@ -234,7 +236,7 @@ def _is_own(loss: str) -> bool:
 
 
 def _own_loss(args: argparse.Namespace) -> Any:
-    """The function that --loss FILE.py:NAME names; None for a preset."""
+    """Returns the function that --loss FILE.py:NAME names, or None for a preset."""
     if not _is_own(args.loss):
         return None
     path, name = split(args.loss)
@@ -341,7 +343,8 @@ def _print_report(args: argparse.Namespace, report: "TrainingReport", words: Seq
 
 
 def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]:
-    """What was learned, where the model is, and what to do next."""
+    """Returns the last lines of the output: what the training achieved, where the model is, and
+    what to do next."""
     of = f" of {args.steps}" if report.stopped else ""
     head = f"trained {many(report.steps, 'step')}{of}"
     rewards = [("reward", report.rewards), ("held out", list(report.held_out.values()))]
@@ -385,7 +388,8 @@ def _address(args: argparse.Namespace) -> EngineAddress:
 
 
 def _vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """It computes in the type that the trainer computes in, and shares a GPU with it."""
+    """Returns the settings of a vLLM for the training, or None. It computes in the trainer's type
+    and can share its GPU."""
     vllm = started_vllm(args)
     if vllm is None:
         return None

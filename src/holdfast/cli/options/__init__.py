@@ -1,11 +1,12 @@
-"""The options of commands, and how they are read. Those of a run are in `holdfast.engine.options`.
+"""The options of commands, and how they are read. The options of a run are in
+`holdfast.engine.options`.
 
 - `suggestions`: what a word was meant to be.
 - `parser`: argparse, with one line for a mistake.
-- `dependent`: options that mean something only beside another one.
+- `dependent`: options that have a meaning only together with another one.
 - `projects`: `holdfast init`.
-- `run`: `holdfast run`, and what every run has.
-- `runs`: the commands on what is recorded, and the small ones.
+- `run`: `holdfast run`, and the options that every run has.
+- `runs`: the commands on recorded data, and the small commands.
 - `train`: `holdfast train`.
 - `gateway`: `holdfast gateway`.
 """

@@ -1,5 +1,6 @@
-"""Options that have a meaning only together with another one. Typed without it, they are refused. A
-configuration file may set them anyway, for the commands that use the other option."""
+"""Options that have a meaning only together with another option. If such an option is typed without
+the other one, it is refused. A configuration file may still set it, for the commands that use the
+other option."""
 
 import argparse
 from collections.abc import Collection
@@ -17,13 +18,14 @@ _BELONG_TO: dict[str, tuple[str, ...]] = {
     "lora_rank": ("lora_alpha", "lora_targets"),
     "out": ("tokenizer", "max_megabytes", "force"),
 }
-"""By the option that they belong to."""
+"""The dependent options, by the option that they belong to."""
 _INDEPENDENT = {("gateway", "workers")}
-"""Of the same name, and of another meaning."""
+"""Options that have the name of a dependent option, but another meaning."""
 
 
 def check_dependent(args: argparse.Namespace, typed: Collection[str]) -> None:
-    """`typed`: the options of the command line, by their names in Python."""
+    """Raises `UsageError` if an option was typed without the option that it depends on. `typed` are
+    the options of the command line, by their names in Python."""
     for other, names in _BELONG_TO.items():
         for name in names:
             if name not in typed or (args.command, name) in _INDEPENDENT or _is_on(args, other):

@@ -1,4 +1,4 @@
-"""How the command line is read: a mistake is one line that helps."""
+"""Parses the command line. A mistake is reported in one helpful line."""
 
 import argparse
 import re
@@ -25,7 +25,8 @@ ExtendAction = argparse._ExtendAction  # noqa: SLF001
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. Looked up only then: finding it takes longer than all that is imported here."""
+    """`--version`. The version is looked up only when it is asked for, because that takes longer
+    than all imports here."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
@@ -37,7 +38,7 @@ class ShowVersion(argparse.Action):
 
 
 class ShowAll(argparse.Action):
-    """`--help-all`: every option, by what a person does with it."""
+    """`--help-all`: shows every option, grouped by purpose."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
@@ -47,10 +48,10 @@ class ShowAll(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with one line for each mistake, which accepts no abbreviated options.
+    """A parser that reports each mistake in one line and accepts no abbreviated options.
 
-    `--help` shows the parser's own options; `--help-all` also shows the titled groups, and exists
-    as soon as there is one.
+    `--help` shows the parser's own options. `--help-all` also shows the titled groups, and exists
+    if there is such a group.
     """
 
     def __init__(self, **options: Any):
@@ -85,14 +86,15 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _more(self, groups: "Sequence[Any]") -> str:
-        """What `--help` leaves out."""
+        """Returns the text about the options that `--help` leaves out."""
         actions = [action for group in groups for action in group._group_actions]  # noqa: SLF001
         count = sum(action.help is not argparse.SUPPRESS for action in actions)
         titles = "\n".join(f"  {group.title}" for group in groups)
         return f"{count} more options, shown by `{self.prog} --help-all`:\n{titles}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Rejects unknown arguments itself: the parser that called it has other suggestions."""
+        """Rejects unknown arguments here, since the parser that called this one has other
+        suggestions."""
         self._typed = list(sys.argv[1:] if args is None else args)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -101,12 +103,12 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def actions(self) -> "Sequence[argparse.Action]":
-        """Everything that it reads but commands, in the order of `--help`."""
+        """Returns all options and arguments except commands, in the order of `--help`."""
         return tuple(action for action in self._actions if not isinstance(action, _Commands))
 
     @property
     def summaries(self) -> "dict[str, str]":
-        """The lines of `--help` about the parser's commands."""
+        """Returns the summaries of the parser's commands, as `--help` shows them."""
         return {
             choice.dest: " ".join((choice.help or "").split())
             for action in self._actions
@@ -116,7 +118,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def commands(self) -> "dict[str, Parser]":
-        """Its commands, each with its parser."""
+        """Returns the parser's commands, each with its parser."""
         return {
             name: parser
             for action in self._actions
@@ -125,7 +127,7 @@ class Parser(argparse.ArgumentParser):
         }
 
     def leaf(self, arguments: Sequence[str]) -> "Parser":
-        """The parser of the command that these words name."""
+        """Returns the parser of the command that these words name."""
         parser = self
         for word in arguments:
             if word not in parser.commands:
@@ -134,8 +136,8 @@ class Parser(argparse.ArgumentParser):
         return parser
 
     def split(self, arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-        """The words of a command, each option with its value; the name of an argument that is no
-        option is ""."""
+        """Splits the words of a command into options with their values. An argument that is not an
+        option has the name ""."""
         options: list[tuple[str, tuple[str, ...]]] = []
         left = list(arguments)
         while left:
@@ -151,8 +153,8 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def say_first(self, mistake: str) -> None:
-        """Reports a mistake that was made before the command line was read. It comes first, because
-        it may be the cause of what is missing on the command line."""
+        """Reports `mistake`, made before the command line was read, instead of a mistake on the
+        command line, because it may be its cause."""
         self._first = mistake
         for command in self.commands.values():
             command.say_first(mistake)
@@ -168,15 +170,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"holdfast: {one_line(text)}{stop} see `{self.prog} --help`\n")
 
     def _suggestions(self) -> list[str]:
-        """Options that are nearly those which were given and do not exist."""
+        """Returns a suggestion for each unknown option that resembles a known one."""
         known = list(self._option_string_actions)
         typed = [word.partition("=")[0] for word in self._typed if word.startswith("--")]
         unknown = {word: meant(word, known) for word in typed if word not in known}
         return [f"did you mean {near} instead of {word}?" for word, near in unknown.items() if near]
 
     def _without_choices(self, message: str) -> str:
-        """For a value that is nearly one of the choices: names that choice instead of all of
-        them."""
+        """Shortens the message about an invalid choice. If the value resembles one of the choices,
+        the message names that choice instead of all choices."""
         if (match := _INVALID.match(message)) is None:
             return message
         name, word = match["name"], match["word"]
@@ -196,7 +198,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _required_choices(self, message: str) -> list[str]:
-        """The values of what is required and was not given."""
+        """Returns the choices of required arguments that were not given."""
         missing = message.removeprefix("the following arguments are required: ")
         names = [] if missing == message else missing.split(", ")
         return [

@@ -1,6 +1,7 @@
 """The options of `holdfast init`, and the kinds of projects that it writes.
 
-A project is a text file in `cli/projects`: each of its files stands behind a line `=== NAME`.
+A project is a text file in `cli/projects`. A line `=== NAME` stands before each file of the
+project.
 """
 
 import argparse
@@ -19,8 +20,15 @@ KINDS = {
 def add_init(init: argparse.ArgumentParser) -> None:
     kinds = "\n".join(f"  {kind:<12}{meaning}" for kind, meaning in KINDS.items())
     init.description = f"Writes a small project that runs as it is. Kinds:\n\n{kinds}"
-    init.add_argument("folder", metavar="DIR", help="a new folder, or one without such files")
     init.add_argument(
-        "--kind", choices=tuple(KINDS), default="agent", help="what it is about (default: agent)"
+        "folder",
+        metavar="DIR",
+        help="write the project into this folder, which must not contain files of the same names",
+    )
+    init.add_argument(
+        "--kind",
+        choices=tuple(KINDS),
+        default="agent",
+        help="write this kind of project (default: agent)",
     )
     init.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""The options of `holdfast run`, and those that every run has."""
+"""The options of `holdfast run`, and the options that every run has."""
 
 import argparse
 
@@ -32,7 +32,7 @@ def add_run(run: argparse.ArgumentParser) -> None:
 
 
 def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
-    """The options of every run: of a rollout, or of agents at a gateway."""
+    """Adds the options of every run, whether of a rollout or of agents at a gateway."""
     options.TASKS.add_to(run, required=True)
     options.RUN.add_to(run, required=needs_name)
     for option in (options.POLICY, options.MODEL, options.JOURNAL):

@@ -1,5 +1,5 @@
-"""The options of the commands that show, export, name, resume and delete runs, and of those that
-look after journals, engines and this command line itself."""
+"""The options of the commands that show, export, name, resume and delete runs, and of the commands
+for journals, engines and the command line itself."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def age(text: str) -> float:
-    """`30d`, `12h`: in seconds."""
+    """Returns an age such as `30d` or `12h` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
     if found is None:
         raise ArgumentTypeError(f"wants a number with m, h, d or w, like 30d, not {text!r}")
@@ -51,7 +51,8 @@ def add_show(show: argparse.ArgumentParser) -> None:
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="one trajectory, as `holdfast show RUN` lists it; TASK alone is its first sample",
+        help="show this trajectory of those that `holdfast show RUN` lists; TASK stands for its "
+        "first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -120,18 +121,19 @@ def _where_to(export: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="write to this file; - is standard output; atif, inspect: or into this folder (DIR/)",
+        help="write to this file, or with - to standard output; atif and inspect can write into a "
+        "folder (DIR/)",
     )
     FORCE.add_to(export)
 
 
 def _underscored(word: str) -> str:
-    """Values that have an underscore in Python may be spelled with a dash, as options are."""
+    """Replaces dashes by underscores, so that values can be spelled like options."""
     return word.replace("-", "_")
 
 
 def _for_some_kinds(export: argparse.ArgumentParser) -> None:
-    """Options that go with some values of `--what` alone."""
+    """Adds the options that only some values of `--what` use."""
     _flag(
         export,
         "--fixed-groups",
@@ -140,8 +142,8 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="refuse logprobs of another distribution than the sampled one (processed, the "
-        "default), or export them as they are (raw)",
+        help="processed (the default): refuse logprobs of another distribution than the one "
+        "sampled from; raw: export all logprobs unchanged",
     )
     export.add_argument(
         "--branches",
@@ -229,7 +231,7 @@ def add_policy(policy: argparse.ArgumentParser) -> None:
     actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
-        help="what an endpoint can do, and what is missing for training",
+        help="show what an endpoint can do and what it lacks for training",
         description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
         "weight\nversions, seeds, streaming. Exits with 1 when it is not fit for training: for "
         "evaluation\nonly, or for neither.",

@@ -1,5 +1,5 @@
-"""Suggestions for a mistyped word: a word with nearly the same spelling, or our name for what other
-tools call so."""
+"""Suggestions for a mistyped word: a known word with nearly the same spelling, or our name for a
+name that other tools use."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ _NEAR, _NEAR_OPTION, _NEAR_SHORT_OPTION, _SHORT = 0.6, 0.75, 0.85, 6
 """How similar two words must be for a suggestion; 1 means equal. The dashes of options count as
 equal."""
 _DELETES = ("rm",)
-"""Suggested only if nothing else comes close."""
+"""Commands that are suggested only if no other name comes close."""
 _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--samples",): (
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),
@@ -66,7 +66,7 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:
-    """The known word that the user probably meant, if there is one."""
+    """Returns the known word that the user probably meant, or None."""
     listed, spelled = list(known), word.replace("_", "-")
     for ours, theirs in _ELSEWHERE.items():
         if spelled in theirs:

@@ -349,7 +349,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
 
 
 def _beside_rollouts(train: argparse.ArgumentParser) -> None:
-    """The parts of a training in processes of their own."""
+    """Adds the options for a training whose parts are separate processes."""
     train.add_argument(
         "--async",
         action="store_true",

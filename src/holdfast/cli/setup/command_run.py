@@ -1,4 +1,4 @@
-"""The run that a command names: found as it is recorded, or opened."""
+"""Finds or opens the run that a command names."""
 
 import argparse
 import shlex
@@ -20,15 +20,15 @@ from holdfast.records.run import Run, RunSpec
 
 
 async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """The recorded run of the plan, if all of it is settled. The renderer is taken from the record.
-    So is the model, if only an engine could say which model is meant."""
+    """Returns the recorded run of the plan if all of it is settled. The renderer is taken from the
+    record, and so is the model if only an engine could name it."""
     run = await finished_run(journal, plan.spec)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 
 
 async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """The same for a run that is only to be scored. Raises `RunChanged` for one that is recorded
-    differently, before the embedded engine is started for it."""
+    """Returns the recorded run of the plan if it only needs scoring. Raises `RunChanged` if the
+    recorded run differs, before the embedded engine is started for it."""
     if not args.policy:
         is_meant = partial(_may_be_meant, args)
         await check_same(
@@ -41,7 +41,7 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
 
 
 def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
-    """Whether the options may name the recorded model and renderer."""
+    """Returns whether the options can stand for the recorded model and renderer."""
     if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
         return False
     if args.policy:
@@ -51,8 +51,8 @@ def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
 
 
 async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
-    """The name of a run in a series, before an engine is asked: of the one that goes on, or else
-    the next."""
+    """Returns the name of a run in a series, before an engine is contacted: the name of the run
+    that continues, or else the next name."""
     if not journal_exists(args.journal):
         return spec.name
     try:
@@ -74,7 +74,7 @@ def journal_exists(address: str) -> bool:
 
 
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
-    """The run of the plan; with `--new`, another one."""
+    """Opens the run of the plan. With `--new`, begins a new run."""
     if plan.spec.series and not args.accept_changes:
         code = Path(split(args.rollout)[0]).name
         run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)

@@ -1,11 +1,13 @@
-"""The configuration file: options that are always the same, written down once.
+"""The configuration file, for options that are always the same.
 
-`holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`. A key is the name of an option and
-applies to every command that has it; a table with the name of a command applies to that one alone,
-and goes before. The command line wins over both. What does not exist is refused by its name.
+It is `holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`. A key is the name of an option and
+applies to every command that has the option. A table with the name of a command applies only to
+that command, and takes precedence. The command line takes precedence over both. Unknown names are
+refused.
 
-Looked for in the working folder, and in those above it up to the project's root, which has `.git`
-or `pyproject.toml`; where there is no project, nobody else's file above is used.
+The file is searched in the working folder and the folders above it, up to the project's root, which
+has `.git` or `pyproject.toml`. Without a project, only the working folder is searched, so that no
+file of another user is read.
 """
 
 import argparse
@@ -40,16 +42,16 @@ _TYPED_EACH_TIME = frozenset(
         "force",
     }
 )
-"""A file that answers these would answer what is asked to be sure."""
+"""Options that a file cannot set, because they confirm a decision each time."""
 PATHS = frozenset({"FILE", "PATH", "DIR", "SOURCE"})
-"""What options that take a path are shown with."""
+"""The metavars of options that take a path."""
 _POSITIONAL = frozenset({"rollout"})
-"""An argument without dashes that may be configured, too."""
+"""Arguments without dashes that the file can also set."""
 Table = Mapping[str, object]
 
 
 class Config(Struct, frozen=True):
-    """The settings of a file, as they are written; empty without a file."""
+    """The settings of a file, as they are written. They are empty if there is no file."""
 
     path: Path | None = None
     everywhere: Table = {}
@@ -60,7 +62,8 @@ class Config(Struct, frozen=True):
 
 
 def find_config(folder: Path) -> Config:
-    """`UsageError` for a file that cannot be read; its keys are not looked at yet."""
+    """Returns the configuration. Raises `UsageError` for a file that cannot be read. The keys are
+    not checked here."""
     named = os.environ.get(VARIABLE)
     if named == "":
         return Config()
@@ -78,7 +81,7 @@ def find_config(folder: Path) -> Config:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """From the folder up to the root of its project."""
+    """Returns the folders from this one up to the root of its project."""
     above = [folder, *folder.parents]
     roots = [
         number
@@ -119,7 +122,8 @@ def _is_command(key: str, value: object) -> bool:
 
 
 class Invocation(Struct, frozen=True):
-    """How this process was called: for commands that call others, or say what they are."""
+    """How this process was called. Commands need it to call other commands, or to print their own
+    command line."""
 
     parser: Parser
     words: tuple[str, ...]
@@ -139,7 +143,8 @@ class ConfiguredOption(Struct, frozen=True):
 
 
 def prepare(parser: Parser, config: Config) -> None:
-    """Refuses what no command has; what the file sets need not be typed any more."""
+    """Refuses keys that no command has. Makes options that the file sets optional on the command
+    line."""
     if config.path is None:
         return
     known = {key for command in parser.commands.values() for key in _options(command)}
@@ -173,7 +178,7 @@ def _near(word: str, known: Mapping[str, object]) -> str:
 
 
 def _options(command: Parser) -> dict[str, argparse.Action]:
-    """A command's options by their keys (as typed), with those of its subcommands."""
+    """Returns a command's options by their keys (as typed), including those of its subcommands."""
     options = {
         _key(action): action
         for action in command.actions
@@ -185,7 +190,7 @@ def _options(command: Parser) -> dict[str, argparse.Action]:
 
 
 def _key(action: argparse.Action) -> str:
-    """As in Python: `max_tokens`."""
+    """Returns the key of an option, as in Python: `max_tokens`."""
     typed = [option.removeprefix("--") for option in action.option_strings if option[:2] == "--"]
     return typed[0].replace("-", "_") if typed else action.dest
 
@@ -200,7 +205,7 @@ def _relax(command: Parser, dest: str) -> None:
 
 
 def settings_of(command: Parser, config: Config, name: str) -> list[ConfiguredOption]:
-    """The file's settings that the command knows, in the command's order."""
+    """Returns the file's settings that the command knows."""
     options = _options(command)
     named = {key.replace("-", "_"): (key, value) for key, value in config.of(name).items()}
     return [
@@ -232,7 +237,7 @@ def _convert(action: argparse.Action, value: object, config: Config) -> object:
 
 
 def _one(action: argparse.Action, value: object, config: Config) -> object:
-    """As if its text had been typed."""
+    """Reads one value as if its text had been typed."""
     if isinstance(value, bool | list) or not isinstance(value, str | int | float | dict):
         raise ArgumentTypeError(f"wants one text or number, not {value!r}")
     if str(action.metavar or "") in PATHS and not isinstance(value, str):
@@ -248,7 +253,7 @@ def _one(action: argparse.Action, value: object, config: Config) -> object:
 
 
 def _from_here(action: argparse.Action, text: str, config: Config) -> str:
-    """A path in the file starts at the file's folder."""
+    """Makes a relative path in the file start at the file's folder."""
     metavar = str(action.metavar or "")
     is_code = (".py" in metavar or metavar == "SOURCE") and ".py" in text
     is_path = metavar in PATHS and ":" not in text.partition("/")[0]
@@ -260,7 +265,7 @@ def _from_here(action: argparse.Action, text: str, config: Config) -> str:
 def fill(
     args: argparse.Namespace, parser: Parser, arguments: Sequence[str], config: Config
 ) -> None:
-    """Sets what the file sets and the command line does not."""
+    """Sets the options that the file sets and the command line does not."""
     if config.path is None or args.command not in parser.commands:
         return
     typed = set(typed_options(parser, arguments))
@@ -272,7 +277,7 @@ def fill(
 
 
 def typed_options(parser: Parser, arguments: Sequence[str]) -> Iterator[str]:
-    """The options of a command line, by their names in Python."""
+    """Yields the options of a command line by their names in Python."""
     leaf = parser.leaf(arguments)
     names = {option: action.dest for action in leaf.actions for option in action.option_strings}
     for name, _ in leaf.split(arguments):

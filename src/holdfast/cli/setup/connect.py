@@ -1,4 +1,4 @@
-"""The engine that a command names: its address, and the connection to it."""
+"""Connects to the engine that a command names."""
 
 import argparse
 import asyncio
@@ -19,7 +19,8 @@ from holdfast.records.errors import UsageError
 
 @asynccontextmanager
 async def connect_command(args: argparse.Namespace) -> AsyncIterator[Connection]:
-    """To the engine of `--policy`; without it, to one that is started while the command runs."""
+    """Connects to the engine of `--policy`. Without `--policy`, starts an engine that runs as long
+    as the command."""
     engines = EmbeddedEngines(notify, quiet=args.quiet or args.json)
     try:
         async with connect(_address(args), engines=engines, notify=notify) as connection:
@@ -46,7 +47,8 @@ def retry_policy(args: argparse.Namespace) -> RetryPolicy:
 
 
 def _where(args: argparse.Namespace) -> EngineAddress:
-    """Of `--policy`, or of a provider's model, which either option may name; else embedded."""
+    """Returns the address of the engine of `--policy`, of a provider's model (named by `--policy`
+    or `--model`), or of the embedded engine."""
     vllm = started_vllm(args)
     named = args.policy or ([args.model] if args.model else [])
     if len(named) == 1 and is_hosted(named[0]):
@@ -68,8 +70,9 @@ def _where(args: argparse.Namespace) -> EngineAddress:
 
 
 def started_vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """The vLLM that the command is to start, if any. The processes of a command that has started
-    one get its address, too."""
+    """Returns the settings of the vLLM that the command starts, or None. If the command has started
+    one already, its other processes get the address as `--policy` and start none. Raises
+    `UsageError` if the user gave both options."""
     vllm = vllm_of(args)
     if vllm is None or not args.policy:
         return vllm

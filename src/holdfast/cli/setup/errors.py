@@ -1,4 +1,4 @@
-"""From errors to one clear line and an exit code."""
+"""Turns errors into one clear line and an exit code."""
 
 import contextlib
 import errno
@@ -16,7 +16,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def guarded(command: Callable[[], int], *, journal: str = "") -> int:
-    """Runs a command; what a user can meet becomes a line, what is our bug a traceback."""
+    """Runs a command. Errors that a user can meet are printed as one line; a bug of ours is printed
+    with its traceback."""
     try:
         return _flushed(command())
     except HoldfastError as error:
@@ -31,8 +32,8 @@ def guarded(command: Callable[[], int], *, journal: str = "") -> int:
 
 
 def _report(error: HoldfastError, journal: str) -> Exit:
-    """Prints the error on one line. Only a run that differs is explained on several, and only an
-    error of the user's file comes with its traceback."""
+    """Prints the error on one line. Only a changed run is explained on several lines, and only an
+    error in the user's file has a traceback."""
     if error.exit_code is Exit.CHANGED:
         _print(f"holdfast: {error}\n")
         return error.exit_code
@@ -42,7 +43,8 @@ def _report(error: HoldfastError, journal: str) -> Exit:
 
 
 def _flushed(code: int) -> int:
-    """A reader that went away, as `head` does, changes nothing about how the command ended."""
+    """Flushes the output and returns the code. A reader that went away, such as `head`, does not
+    change the code."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -52,7 +54,8 @@ def _flushed(code: int) -> int:
 
 
 def _unprinted(error: Exception) -> Exit | None:
-    """Output that did not fit onto the disk behind standard output; None for any other error."""
+    """Handles an error because the disk behind standard output is full. Returns None for any other
+    error."""
     if not isinstance(error, OSError) or error.errno not in _NO_ROOM or can_print():
         return None
     forget_reader()
@@ -61,7 +64,7 @@ def _unprinted(error: Exception) -> Exit | None:
 
 
 def _unforeseen(error: Exception) -> Exit:
-    """An error of the user's code outside any trajectory, or a bug of ours."""
+    """Reports an error of the user's code outside any trajectory, or a bug of ours."""
     from holdfast.rollout.code.load import user_traceback
 
     if own_frames := user_traceback(error):
@@ -74,7 +77,7 @@ def _unforeseen(error: Exception) -> Exit:
 
 
 def advice(journal: str) -> str:
-    """What to do about a journal with a bad record."""
+    """Returns the advice for a journal with a bad record."""
     return (
         f"`holdfast journal check {journal}` names every bad record; with --repair it sets them "
         "aside, and the run's own command makes good what they held"

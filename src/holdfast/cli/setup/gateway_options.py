@@ -1,4 +1,4 @@
-"""What the options say about a gateway, for any address."""
+"""Reads the options of a gateway, for any address."""
 
 import argparse
 from typing import Any
@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 def processor_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Of its processor."""
+    """Returns the options of the gateway's processor."""
     return {
         "silence": args.silence,
         "rejoin": args.rejoin,

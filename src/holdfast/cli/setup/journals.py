@@ -1,4 +1,4 @@
-"""Opening the journal that a command names."""
+"""Opens the journal that a command names."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -9,7 +9,8 @@ from holdfast.records.errors import UsageError
 
 
 def to_change(where: str, *, how: str = "with --journal") -> AbstractAsyncContextManager[Journal]:
-    """An existing journal, to change it; none is created. `how` says how to name another one."""
+    """Opens an existing journal for changes; never creates one. `how` tells the user how to name
+    another journal."""
     _check_there(where, how=how)
     return opened_journal(where)
 
@@ -30,7 +31,7 @@ def _check_there(where: str, *, how: str = "with --journal") -> None:
 
 
 def refuse_journal(target: Path, journal: str) -> None:
-    """Raises `UsageError` where a command would write over the journal that it reads."""
+    """Raises `UsageError` if a command would overwrite the journal that it reads."""
     for name in ("", "-wal", "-shm"):
         part = Path(f"{journal}{name}")
         if target.exists() and part.exists() and target.samefile(part):

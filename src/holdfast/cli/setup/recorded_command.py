@@ -1,7 +1,7 @@
-"""The command of a run, recorded so that `holdfast resume` can give it again.
+"""The command of a run, recorded so that `holdfast resume` can repeat it.
 
-Recorded is what was typed, less what belongs to one start alone, less the names of the run and of
-the journal (a run may be renamed, a journal moved), and less secrets.
+The record is the typed command without options that take effect only once, without the names of the
+run and the journal (a run can be renamed, a journal moved), and without secrets.
 """
 
 import argparse
@@ -23,11 +23,11 @@ _ONCE = frozenset(
         "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
-"""What belongs to one start, and what `resume` knows itself."""
+"""Options that take effect in one start only, or that `resume` sets itself."""
 
 
 def command_of(args: argparse.Namespace) -> RecordedCommand | None:
-    """None where the command was not typed."""
+    """Returns the command to record, or None if no command was typed."""
     invocation: Invocation | None = getattr(args, "invocation", None)
     if invocation is None:
         return None
@@ -45,8 +45,8 @@ def with_command(plan: RunPlan, args: argparse.Namespace) -> RunPlan:
 
 
 def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] = ()) -> list[str]:
-    """The command that continues the run, with the user's options `instead` of the recorded
-    ones."""
+    """Returns the words of the command that continues the run. The user's options `instead` replace
+    the recorded ones."""
     command = run.spec.command
     if command is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The scorer of a command: in this process, or in processes of its own."""
+"""The scorer of a command, in this process or in separate processes."""
 
 import argparse
 from pathlib import Path
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def make_scorer(
     args: argparse.Namespace, function: object | None, *, file: Path, name: str
 ) -> Scorer | None:
-    """Makes a scorer from `function`, the object with that name in the file; None scores
-    nothing."""
+    """Makes a scorer from `function`, the object with that name in the file. Returns None if
+    `function` is None."""
     if function is None:
         return None
     if not args.score_workers:
@@ -35,7 +35,8 @@ def make_scorer(
 def scorer_home(
     file: Path, name: str, *, place: str | None = None, fingerprint: str = ""
 ) -> "ScorerHome":
-    """`place`: how the file is called where the scorer runs, if not as it is here."""
+    """Returns how to find a scorer. `place` is the path of the file where the scorer runs, if it
+    differs from the path here."""
     from holdfast.engine.scoring.wire import ScorerHome
     from holdfast.rollout.processes.frames import FunctionHome
 

@@ -1,4 +1,4 @@
-"""The user's rollout and scorer, found in their file."""
+"""Finds the user's rollout and scorer in their file."""
 
 import inspect
 import sys
@@ -47,9 +47,9 @@ ROLLOUT = "an async function of one argument, an object with such a __call__, or
 def rollout_in(
     module: ModuleType, path: Path, name: str | None, *, scorer: object | None = None
 ) -> object:
-    """The named rollout; otherwise the object called `rollout`, imported or not; otherwise the only
-    rollout that the file defines, unless another object may be meant. The run's `scorer` and an
-    object called `score` are no rollouts."""
+    """Returns the named rollout. Without a name, this is the object called `rollout`, even if it is
+    imported, or else the only rollout that the file defines, unless the user could mean another
+    object. The run's `scorer` and an object called `score` do not count as rollouts."""
     candidates = {
         name: value
         for name, value in vars(module).items()
@@ -88,8 +88,9 @@ def rollout_in(
 
 
 def _may_be_meant(imported: object, rollout: object) -> bool:
-    """Whether an imported function may be meant instead of the file's `rollout`: it takes a
-    rollout, or is the user's as well, and `rollout` does not take one."""
+    """Returns whether the user could mean an imported function instead of the file's `rollout`.
+    This is so if the function takes a rollout, or if it is also the user's code and `rollout` does
+    not take one."""
     if not inspect.isfunction(imported):
         return False
     is_users = is_user_code(imported.__code__.co_filename)
@@ -107,7 +108,7 @@ def _refuse_to_guess(
 
 
 def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object | None) -> str:
-    """What a file without a rollout lacks; most often it is one word."""
+    """Returns what a file without a rollout lacks. Most often it is the word `async`."""
     if imported and not _without_async(module, scorer):
         are = "is" if len(imported) == 1 else "are"
         names = ", ".join(imported)
@@ -127,7 +128,7 @@ def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object
 
 
 def processor_of(rollout: object, path: Path) -> RolloutProcessor:
-    """Makes the processor; a class of the user's may refuse to be made."""
+    """Makes the processor. Raises `UserCodeError` if a class of the user's raises an error."""
     try:
         return as_processor(rollout)
     except UsageError:
@@ -140,7 +141,7 @@ def processor_of(rollout: object, path: Path) -> RolloutProcessor:
 
 
 def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object | None:
-    """The scorer that was named, or `score` of the rollout's file if there is one."""
+    """Returns the named scorer, or `score` of the rollout's file if there is one."""
     if reference is None and not hasattr(module, SCORE):
         return None
     file, name = scorer_place(path, reference)
@@ -164,8 +165,8 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
 
 
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
-    """The file and the name of the scorer that `reference` names, beside the rollout's file. A
-    function of verl or TRL has its framework before its name."""
+    """Returns the file and the name of the scorer that `reference` names, relative to the rollout's
+    file. A function of verl or TRL has its framework before its name."""
     if reference is None:
         return path, SCORE
     framework, rest = split_framework(reference)
@@ -178,20 +179,21 @@ def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
 
 
 def scorer_reference(file: str, name: str) -> str:
-    """What `scorer_place` reads as this file and name."""
+    """Returns the reference that `scorer_place` reads as this file and name."""
     framework, plain = split_framework(name)
     return f"{framework}:{file}:{plain}" if framework else f"{file}:{name}"
 
 
 def _scorers(module: ModuleType) -> list[str]:
-    """What may be a scorer: functions of one argument, judges, and ready scorers."""
+    """Returns the names of possible scorers: functions of one argument, judges, and ready
+    scorers."""
     ready = [name for name, value in vars(module).items() if _is_ready(name, value)]
     return [*_functions(module), *_async_scorers(module), *ready]
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
-    """Async functions that would count as rollouts if their signature allowed a call with one
-    argument."""
+    """Returns the async functions that would count as rollouts if their signature allowed a call
+    with one argument."""
     return [
         name
         for name, value in vars(module).items()
@@ -205,14 +207,14 @@ def _async_scorers(module: ModuleType) -> list[str]:
 
 
 def _is_ready(name: str, value: object) -> bool:
-    """Whether it is a judge, or a ready scorer."""
+    """Returns whether an object is a judge or a ready scorer."""
     if name.startswith("_") or inspect.isclass(value):
         return False
     return hasattr(value, CHECK) or hasattr(value, CHECK_TASK)
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """Functions of one argument that the file defines and that are no rollouts."""
+    """Returns the functions of one argument that the file defines and that are not rollouts."""
     return [
         name
         for name in _defined(module)
@@ -222,7 +224,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _defined(module: ModuleType) -> list[str]:
-    """The functions that the file defines."""
+    """Returns the functions that the file defines."""
     return [
         name
         for name, value in vars(module).items()
@@ -233,7 +235,7 @@ def _defined(module: ModuleType) -> list[str]:
 
 
 def _without_async(module: ModuleType, scorer: object | None) -> list[str]:
-    """Functions of the file that would be rollouts if they were written `async def`."""
+    """Returns the functions of the file that would be rollouts if they were written `async def`."""
     values = vars(module)
     return [
         name
@@ -244,7 +246,8 @@ def _without_async(module: ModuleType, scorer: object | None) -> list[str]:
 
 
 def _is_scorer(name: str, value: object, scorer: object | None) -> bool:
-    """Whether it is called one, or is the run's: its file may have been imported twice."""
+    """Returns whether an object is named like a scorer, or is the run's scorer. The code is
+    compared, since the file may have been imported twice."""
     if SCORE in (name, getattr(value, "__name__", "")) or value is scorer:
         return True
     are_functions = inspect.isfunction(value) and inspect.isfunction(scorer)
@@ -257,14 +260,14 @@ def _is_own(value: object, module: ModuleType) -> bool:
 
 
 def _is_imported(value: object) -> bool:
-    """Neither ours nor Python's."""
+    """Returns whether an object comes neither from Holdfast nor from Python's standard library."""
     home = str(getattr(value, "__module__", "")).partition(".")[0]
     return home != "holdfast" and home not in sys.stdlib_module_names
 
 
 def _takes_rollout(value: object) -> bool:
-    """Whether it says that it is called with a rollout: its only argument is `t`, or a `Rollout`;
-    a processor is."""
+    """Returns whether an object takes a rollout. A processor does. A function does if its only
+    required argument is called `t` or is annotated as a `Rollout`."""
     if not (inspect.isfunction(value) or _is_called_object(value)):
         return True
     parameters = inspect.signature(value).parameters.values()  # type: ignore[arg-type]
@@ -286,7 +289,7 @@ def _is_rollout(value: object) -> bool:
 
 
 def _is_called_object(value: object) -> bool:
-    """Whether it is an object of the user's with `async def __call__(self, t)`."""
+    """Returns whether an object is the user's and has `async def __call__(self, t)`."""
     if isinstance(value, RolloutProcessor):
         return False
     kind = type(value)
@@ -296,7 +299,7 @@ def _is_called_object(value: object) -> bool:
 
 
 def _takes_one_argument(value: object) -> bool:
-    """Whether it can be called with one argument."""
+    """Returns whether an object can be called with one argument."""
     try:
         inspect.signature(value).bind(None)  # type: ignore[arg-type]
     except TypeError:
@@ -307,7 +310,7 @@ def _takes_one_argument(value: object) -> bool:
 
 
 def _takes_more(value: object) -> bool:
-    """Whether it would be a rollout, if it could be called with one argument."""
+    """Returns whether an object would be a rollout if it could be called with one argument."""
     return inspect.iscoroutinefunction(value) and not _takes_one_argument(value)
 
 

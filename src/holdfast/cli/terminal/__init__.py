@@ -1,4 +1,4 @@
-"""Output to the terminal, and the signals that it sends.
+"""Output to the terminal, and the signals that the terminal sends.
 
 - `text`: JSON for scripts, and text that cannot do harm.
 - `colours`: colours for statuses.

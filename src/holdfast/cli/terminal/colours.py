@@ -1,4 +1,4 @@
-"""Colours for statuses: on a terminal only, and never where NO_COLOR is set."""
+"""Colours for statuses. They are used only on a terminal, and never if NO_COLOR is set."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _CODES = {
 
 
 def is_coloured() -> bool:
-    """Whether standard output is to have colours."""
+    """Returns whether standard output should have colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -26,6 +26,6 @@ def is_coloured() -> bool:
 
 
 def paint(text: str, status: str) -> str:
-    """The text in the colour of a status; as it is where there are no colours."""
+    """Returns the text in the colour of a status, or unchanged if there are no colours."""
     code = _CODES.get(status, "")
     return f"{code}{text}{_RESET}" if code and is_coloured() else text

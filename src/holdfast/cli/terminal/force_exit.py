@@ -1,8 +1,8 @@
 """Ends the process although user code does not end.
 
-A task that swallows its cancellation, or a call that hangs in a thread, would keep the process
-alive for ever after the run is over. By then the report is printed, the journal is closed and
-every lease is returned: there is nothing left to wait for.
+A task that ignores its cancellation, or a call that hangs in a thread, would keep the process alive
+forever after the run is over. By then the report is printed, the journal is closed and every lease
+is returned, so the process can end at once.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ WAIT_SECONDS = 2.0
 
 
 class Leaving:
-    """Made when the loop begins, so that threads started by `asyncio.to_thread` are known."""
+    """Ends the process at last. Create it when the loop begins, so that it knows the threads that
+    `asyncio.to_thread` starts."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(thread_name_prefix=PREFIX)
         asyncio.get_running_loop().set_default_executor(self._threads)
 
     def end_if_user_code_hangs(self, code: int) -> None:
-        """Ends the process with `code` if something of the user's would hold it up."""
+        """Ends the process with `code` if the user's tasks or threads would keep it alive."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if _tasks_left() or _threads_left():
             sys.stdout.flush()

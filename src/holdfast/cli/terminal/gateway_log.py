@@ -1,4 +1,4 @@
-"""Where the gateway's log goes: a line for each request, with its trajectory and no secret."""
+"""Writes the gateway's log: a line for each request, with its trajectory and no secret."""
 
 import logging
 import os
@@ -15,7 +15,8 @@ class _Redacting(logging.Formatter):
 
 
 def log_to(where: str | None, *, worker: int | None) -> None:
-    """`-` is standard error. Several workers may share a file: each line is one write."""
+    """Logs to a file, or to standard error for `-`. Several workers can share a file, because each
+    line is one write."""
     if where is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Showing progress: a live line on a terminal, a plain one now and then elsewhere."""
+"""Shows progress: a live line on a terminal, or else a plain line now and then."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ NARROW_BAR_WIDTH = 10
 async def displayed(
     progress: Progress, *, quiet: bool, every: float = PLAIN_SECONDS
 ) -> AsyncIterator[None]:
-    """Shows `progress` on standard error while the body runs; where that is no terminal, by a line
-    `every` so many seconds."""
+    """Shows `progress` on standard error while the body runs. If standard error is not a terminal,
+    prints a line `every` that many seconds."""
     if quiet:
         yield
         return
@@ -43,7 +43,7 @@ async def _plain(progress: Progress, every: float) -> None:
 
 
 def _print(progress: Progress) -> None:
-    """A reader of the progress that goes away is no reason to stop."""
+    """Prints the progress. If the reader of the output is gone, the work continues."""
     with contextlib.suppress(OSError):
         print(progress.line(), file=sys.stderr, flush=True)
 
@@ -57,7 +57,7 @@ async def _live(progress: Progress) -> None:
     console = Console(stderr=True)
 
     def drawn() -> Table:
-        """A bar and a line, of which a narrow terminal shows the beginning."""
+        """Returns a bar and a line. A narrow terminal shows the beginning of the line."""
         table = Table.grid(padding=(0, 1))
         done, total = progress.bar
         table.add_column(no_wrap=True)
@@ -91,7 +91,7 @@ async def _live(progress: Progress) -> None:
 @contextlib.contextmanager
 def _logs_above() -> Iterator[None]:
     """Moves log output above the progress line. Log handlers keep the stream that they were made
-    with, so each gets a new stream, and its old one back at the end."""
+    with, so each handler gets a new stream for this time."""
     changed = []
     for handler in _stream_handlers():
         if handler.stream is sys.__stderr__ and sys.stderr is not sys.__stderr__:

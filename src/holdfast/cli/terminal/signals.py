@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first stops with care, the second at once."""
+"""Handles SIGINT and SIGTERM: the first signal stops with care, the second one at once."""
 
 import asyncio
 import os
@@ -13,10 +13,11 @@ CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 class Signals:
-    """Watches for the two while the run works."""
+    """Watches for both signals while the run works."""
 
     def __init__(self, stop: Stop, *, resume: str, quiet: bool = False):
-        """`resume`: the command that continues; `quiet`: another process prints the messages."""
+        """`resume` is the command that continues the run. `quiet` is set if another process prints
+        the messages."""
         self._stop = stop
         self._resume = resume
         self._quiet = quiet
@@ -24,7 +25,7 @@ class Signals:
         self._count = 0
 
     def watch(self) -> None:
-        """Until the loop is closed."""
+        """Watches until the loop is closed."""
         loop = asyncio.get_running_loop()
         for number in CODES:
             loop.add_signal_handler(number, self._stop_with_care, number)
@@ -53,8 +54,9 @@ class Signals:
 
 
 def last_word(text: str) -> None:
-    """Past the progress line, which owns `sys.stderr` and has hidden the cursor; and past Python's
-    buffers, which a signal may have interrupted."""
+    """Prints a last line directly to the terminal. It bypasses the progress line, which has
+    replaced `sys.stderr` and hidden the cursor, and Python's buffers, which a signal may have
+    interrupted."""
     terminal = sys.__stderr__
     if terminal is not None:
         prefix = "\n\x1b[?25h" if terminal.isatty() else ""

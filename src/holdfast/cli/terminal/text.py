@@ -1,7 +1,8 @@
-"""What reaches the terminal: JSON for scripts, and text that cannot do harm.
+"""Text for the terminal: JSON for scripts, and text that cannot do harm.
 
-Ids and contents come from data sets and models. Control characters in them are shown, never
-obeyed; credentials are taken out; a stream that cannot encode a character shows its escape.
+Ids and contents come from data sets and models. Their control characters are shown as escapes and
+never take effect, and credentials are removed. If a stream cannot encode a character, the
+character's escape is printed.
 """
 
 import io
@@ -18,25 +19,26 @@ MAX_LINE = 2_000
 
 
 def prepare_streams() -> None:
-    """No locale makes a command fail because of a character that it cannot show."""
+    """Prepares the streams so that a character that the locale cannot show never makes a command
+    fail."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def one_line(text: str) -> str:
-    """Foreign text (an HTML page, an exception) as one line of bounded length."""
+    """Returns foreign text (an HTML page, an exception) as one line of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
 
 
 def visible(text: str) -> str:
-    """Line breaks and tabs as they are, other control characters as escapes."""
+    """Returns the text with control characters as escapes, except line breaks and tabs."""
     return "".join(char if char in "\n\t" or _is_visible(char) else _escape(char) for char in text)
 
 
 def visible_name(text: str) -> str:
-    """An id on one line."""
+    """Returns an id on one line, with control characters as escapes."""
     return "".join(char if _is_visible(char) else _escape(char) for char in text)
 
 
@@ -48,7 +50,7 @@ _AGES = ((7 * 86400, "week"), (86400, "day"), (3600, "hour"), (60, "minute"), (1
 
 
 def age_text(seconds: float) -> str:
-    """How long something took or is ago, in its largest unit: 3 days."""
+    """Returns a duration or an age in its largest unit, such as 3 days."""
     size, unit = next((age for age in _AGES if seconds >= 2 * age[0]), _AGES[-1])
     number = max(0, int(seconds // size))
     return f"{number} {unit}{'' if number == 1 else 's'}"
@@ -63,7 +65,7 @@ def bytes_text(number: float) -> str:
 
 
 def notify(message: str) -> None:
-    """A line for people, on standard error."""
+    """Prints a line for people on standard error."""
     with reader_may_leave():
         line = one_line(visible(redact(message)))
         print(f"holdfast: {line}", file=sys.stderr, flush=True)
@@ -71,8 +73,8 @@ def notify(message: str) -> None:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """For reports about work that is already done: if the reader of the output goes away, as `head`
-    does, neither the work nor the exit code changes."""
+    """Lets the reader of the output go away, as `head` does, without a change to the work or the
+    exit code. For reports about work that is already done."""
     try:
         yield
     except BrokenPipeError:
@@ -80,7 +82,7 @@ def reader_may_leave() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One line of UTF-8, whatever the locale."""
+    """Prints one line of JSON in UTF-8, independent of the locale."""
     import msgspec
 
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -89,7 +91,7 @@ def print_json(value: object) -> None:
 
 
 def can_print() -> bool:
-    """Whether standard output takes anything: not on a full disk."""
+    """Returns whether standard output accepts output. A full disk does not."""
     try:
         if sys.stdout is not None:
             sys.stdout.write("\n")
@@ -100,8 +102,7 @@ def can_print() -> bool:
 
 
 def forget_reader() -> None:
-    """Drops what is still buffered, because nobody reads our output any more and the flush at exit
-    would fail."""
+    """Drops buffered output, because its reader is gone and the flush at exit would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     if _is_deserted(sys.stderr.fileno()):  # As after `2>&1 | head`.
@@ -110,7 +111,7 @@ def forget_reader() -> None:
 
 
 def _is_deserted(pipe: int) -> bool:
-    """Whether it is a pipe whose reader is gone."""
+    """Returns whether a file descriptor is a pipe whose reader is gone."""
     poll = select.poll()
     poll.register(pipe, select.POLLOUT)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -60,7 +60,7 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
         dest=_FAILS_DEST,
         action="store_false",
         default=None,
-        help="a row that failed for good is counted and shown, and fails nothing",
+        help="count and show rows that failed for good, but do not fail their tests",
     )
     if with_eval_protocol:
         group.addoption(
@@ -69,13 +69,13 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
             dest=_FAILS_DEST,
             type=_truth,
             metavar="true|false",
-            help="whether a row that failed for good fails its test",
+            help="fail a test if one of its rows failed for good (default: true)",
         )
         group.addoption(
             _NO_UPLOAD,
             dest=PREFIX + "no_upload",
             action="store_true",
-            help="accepted: nothing is ever uploaded",
+            help="has no effect, because Holdfast never uploads results",
         )
 
 
@@ -218,82 +218,82 @@ _ROWS = (
     ),
     Option(
         "completion-params",
-        "use these completion params instead of each evaluation's own; again for more",
+        "use these completion params instead of each evaluation's own; repeatable",
         _object,
         metavar="JSON",
         action="append",
     ),
     Option(
         "input-param",
-        "set one completion param in every setting; or, written with an = and without a "
-        "space (pytest itself reads words that begin with @), those of a JSON file: "
-        "--holdfast-input-param=@FILE",
+        "set one completion param in every setting, or the params of a JSON file. Write a file "
+        "with = and no space, --holdfast-input-param=@FILE, because pytest itself reads words that "
+        "begin with @",
         _params,
         metavar="KEY=VALUE|@FILE",
         action="append",
     ),
     options.REASONING_EFFORT._replace(kind=_word),
-    switch("no-op-rollout-processor", "generate nothing: judge the rows as they are"),
+    switch("no-op-rollout-processor", "judge the rows as they are, without generating replies"),
 )
 _WORK = (
     options.POLICY,
     options.CONCURRENCY._replace(
-        name="max-concurrency", help="how many rollouts run at once", default=None
+        name="max-concurrency", help="run up to N rollouts at once", default=None
     ),
-    options.SCORER_CONCURRENCY._replace(help="how many rows are judged at once", default=None),
+    options.SCORER_CONCURRENCY._replace(help="judge up to N rows at once", default=None),
     options.MAX_RETRY._replace(
-        help="how often a failed rollout is tried again, from its journal; 0: never", default=None
+        help="retry a failed rollout up to N times, each time from its journal", default=None
     ),
     options.PATIENCE._replace(
-        help="how long to wait for an engine that is down, a judge's too, in seconds (900)",
+        help="wait this long for an engine that is down, or for a judge's engine (default: 900)",
         default=None,
     ),
     options.MAX_COST._replace(
-        help="stop a run (one test in one setting; each has the whole limit) when it has cost this "
-        "much, by the table of prices"
+        help="stop a run when it has cost this much by the table of --holdfast-price; each setting "
+        "of each test is a run of its own (default: never)"
     ),
     options.MAX_TOKENS_TOTAL._replace(
-        help="stop a run (one test in one setting; each has the whole limit) when it has used this "
-        "many tokens, prompts and replies together"
+        help="stop a run when its prompts and replies have used N tokens together; each setting of "
+        "each test is a run of its own (default: never)"
     ),
     options.PRICE,
     switch(
-        "resume", "go on with what is recorded, and fail where that is another run than asked for"
+        "resume", "continue the recorded runs; fail if a recorded run differs from the evaluation"
     ),
-    switch("new", "begin each evaluation anew, whatever is recorded"),
+    switch("new", "begin a new run of each evaluation, even if one is recorded"),
     switch(
         "retry-failed",
-        "give rows that failed for good new budgets; what is recorded is replayed. A judge's "
-        "verdicts that could not be read are asked for again",
+        "retry rows that failed for good, from their journal; ask a judge again where its verdict "
+        "was unreadable",
     ),
 )
 _JUDGING = (
     FAILS._replace(
-        help="a row that failed for good fails its test (the default)", action="store_true"
+        help="fail a test if one of its rows failed for good (default)", action="store_true"
     ),
-    Option("success-threshold", "the score that each evaluation has to reach", FINITE, None, "X"),
+    Option("success-threshold", "fail evaluations that score below X", FINITE, None, "X"),
     Option(
         "se-threshold",
-        "the standard error, as eval-protocol has it, that a score may have at most",
+        "fail evaluations whose standard error, computed like eval-protocol's, exceeds X",
         POSITIVE,
         metavar="X",
     ),
     Option(
         "clustered-se-threshold",
-        "the standard error, clustered by task, that a score may have at most",
+        "fail evaluations whose standard error, clustered by task, exceeds X",
         POSITIVE,
         metavar="X",
     ),
 )
 _FILES = (
     options.JOURNAL._replace(
-        help="where everything is kept (.holdfast/evaluations.db under pytest's rootdir)",
+        help="record in this file (default: .holdfast/evaluations.db under pytest's rootdir)",
         default=None,
         metavar="FILE",
     ),
     Option(
         "summary",
-        "write the whole session's scores as JSON to FILE (or into a folder)",
+        "write the whole session's scores as JSON to this file, or into this folder",
         _target,
         metavar="FILE",
     ),

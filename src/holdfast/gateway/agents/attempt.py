@@ -1,7 +1,8 @@
 """AttemptSetup: the workspace and the environments of one attempt of an agent, and its end.
 
-Once the agent is done, that is recorded, with its folder: should the judging be interrupted, the
-agent is not started again. Whatever is done in environments then lies in a scope of its own.
+When the agent is done, its end is recorded together with its folder. So if the judging is
+interrupted, the agent is not started again. Actions in environments after the end have a scope of
+their own.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ AGENT_END = "the agent's end"
 
 
 class End(Struct, frozen=True):
-    """How an agent ended that did its task, or met a limit."""
+    """The end of an agent that did its task or met a limit."""
 
     reward: Reward = None
     turns: int | None = None
@@ -35,13 +36,14 @@ class End(Struct, frozen=True):
         return self.reward if self.turns is None else (self.turns, self.reward)
 
     def with_judgement(self, returned: Returned) -> "End":
-        """Adds what was returned about the end; open fields keep their values."""
+        """Returns the end with the judge's result. If the result has no value for a field, the
+        field keeps its value."""
         turns, reward = returned if isinstance(returned, tuple) else (self.turns, returned)
         return End(self.reward if reward is None else reward, turns, self.limit)
 
 
 class AttemptSetup:
-    """Opened before the agent is started."""
+    """Sets up one attempt. Open it before the agent is started."""
 
     def __init__(self, t: Rollout):
         self.folder: AgentWorkspace | None = None
@@ -67,7 +69,8 @@ class AttemptSetup:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools of the environments. The agent uses its own folder directly."""
+        """Returns the tools of the environments. The agent's own folder has none, because the agent
+        uses it directly."""
         environments = (episode for episode in self.episodes if episode is not self.folder)
         return [tool for episode in environments for tool in episode.tools]
 
@@ -84,7 +87,7 @@ class AttemptSetup:
 
     @property
     def is_over(self) -> bool:
-        """Whether the record says that the agent is done."""
+        """Returns whether the record says that the agent is done."""
         return bool(self._end_path())
 
     def _end_path(self) -> str:
@@ -97,8 +100,8 @@ class AttemptSetup:
         return next(paths, "")
 
     async def end(self, trajectory: AgentTrajectory, end: End | None) -> tuple[Rollout, End]:
-        """Makes the agent's end durable; None if it is recorded already. Use the returned rollout
-        for everything after it."""
+        """Makes the agent's end durable. `end` is None if it is recorded already. Use the returned
+        rollout for everything after the end."""
         session = self._t.session
         if end is None:
             scope = self._end_path().removesuffix("0")

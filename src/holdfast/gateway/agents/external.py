@@ -3,9 +3,9 @@
     POST /trajectories {}                              the next one that waits for an agent
     POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
 
-answers with the task, the addresses and the key; the agent ends with `POST …/complete`. An attempt
-is durable before its key is sent, and its end before that is confirmed: whatever process dies, the
-next one knows which agent is at work.
+The response has the task, the addresses and the key. The agent ends with `POST …/complete`. An
+attempt is durable before its key is sent, and its end is durable before it is confirmed. So
+whichever process dies, the next process knows which agent is at work.
 """
 
 import asyncio
@@ -36,11 +36,12 @@ RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run
 STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
 IDLE_POLL_SECONDS = 0.2
-"""How often a run that stops looks whether an agent's calls have ended."""
+"""Seconds between two checks whether an agent's calls have ended, when a run stops."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
-    """Opens as many trajectories at once as the run's concurrency allows."""
+    """Runs agents that others start. Opens as many trajectories at once as the run's concurrency
+    allows."""
 
     ends_on_complete = True
     address_source = "the answer of POST /trajectories"
@@ -54,8 +55,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         place: WorkerPlace | None = None,
         **options: Unpack[GatewayOptions],
     ):
-        """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
-        that it spoke to; `place`: that of this worker among others."""
+        """`rejoin` is how long a trajectory is kept for an agent that may have outlived the process
+        that it spoke to. `place` is the place of this worker among the gateway's workers."""
         super().__init__(address, **options)
         self._keys = Keys()
         self._queue = PendingTrajectories(rejoin)
@@ -65,13 +66,13 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self._register: AttemptLookup | None = None
         self._session: Session | None = None
         self.url = ""
-        """Where agents find it, once it is set up."""
+        """The URL for agents, after the setup."""
         self.token = ""
-        """What opens `/trajectories`, once it is set up."""
+        """The token for `/trajectories`, after the setup."""
 
     def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
-        """Where to look up what became of the attempts of earlier processes, and what signed their
-        keys. Before it is set up."""
+        """Sets the run whose record tells how the attempts of earlier processes ended, and the
+        secret that signed their keys. Call it before the setup."""
         self._register = AttemptLookup(journal, run)
         self._keys = Keys(secret)
 
@@ -125,7 +126,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        """Waits for an agent, and then for its end; its reward is the trajectory's."""
+        """Waits for an agent, and then for its end. The trajectory's reward is the one that the
+        agent posted."""
         self._session = t.session
         attempt = len(t.session.history.attempts) + 1
         pending = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())

@@ -1,8 +1,8 @@
-"""What processors have in common that run agents behind a gateway.
+"""The common part of processors that run agents behind a gateway.
 
-The processor owns one gateway for all rows. For each attempt it binds a trajectory, lets the agent
-run, and watches: an engine that failed, a limit that the policy met and an agent that fell silent
-each end the attempt in their own way.
+The processor has one gateway for all rows. For each attempt it binds a trajectory, lets the agent
+run, and watches it. A failed engine, a limit that the policy met, and a silent agent each end the
+attempt in their own way.
 """
 
 import asyncio
@@ -47,20 +47,20 @@ class GatewayOptions(TypedDict, total=False):
     silence: float
     """Seconds without a call, and without waiting for one, after which an agent is given up."""
     tools: "Sequence[Tool | Function]"
-    """Can be called through the gateway, and so can those of `environments`."""
+    """Tools that agents can call through the gateway, besides the tools of `environments`."""
     environments: Sequence[MakeEnvironment]
     finish: Finish | None
-    """Awaited when the agent is done, also when a limit ended it; it returns the reward."""
+    """Awaited when the agent is done, even if a limit ended it. Returns the reward."""
     limits: GatewayLimits | None
     ignore: Sequence[str]
-    """What to remove from requests (see `IgnoredFields`)."""
+    """The fields to remove from requests (see `IgnoredFields`)."""
     on_refused: OnRefused | str
     """What becomes of a trajectory if its agent ended as if it was done although a call was refused
     and not repeated ("fail" or "accept")."""
 
 
 class GatewayRolloutProcessor(RolloutProcessor):
-    """Override `run_agent`."""
+    """Runs agents behind a gateway. Subclasses override `run_agent`."""
 
     streams_replies = True
     ends_on_complete = False
@@ -68,7 +68,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
     address_source = (
         "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
     )
-    """Where its agents find the gateway's address and their key."""
+    """The place where agents find the gateway's address and their key."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         ignore: Sequence[str] = (),
         on_refused: OnRefused | str = OnRefused.FAIL,
     ):
-        """See `GatewayOptions`."""
+        """`GatewayOptions` describes the options."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         if on_refused not in list(OnRefused):
@@ -103,7 +103,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._holds = CallHolds()
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """A policy that can be held: the gateway uses the policy's own holds."""
+        """Returns a policy that can be held. The gateway uses the holds of this policy."""
         holdable = with_holds(policy)
         self._holds = holdable.holds
         return holdable
@@ -114,7 +114,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     @property
     def surroundings(self) -> str:
-        """For the `identity`: what makes another run besides the agent itself."""
+        """Returns the part of the `identity` that is not the agent: changing it makes a different
+        run."""
         world = self.world
         parts = [*self.tools, *self.environments]
         parts += [world.workspace] if isinstance(world, WorkspaceWorld) else []
@@ -131,18 +132,20 @@ class GatewayRolloutProcessor(RolloutProcessor):
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        """Returns when the agent has done its task; `AgentFailed` if it ended without."""
+        """Returns when the agent has done its task. Raises `AgentFailed` if the agent ended without
+        doing it."""
         raise UsageError(f"{type(self).__name__} defines no `run_agent`")
 
     def expects_calls(self, binding: Binding) -> bool:
-        """Whether there is an agent that could be silent."""
+        """Returns whether an agent exists that could be silent."""
         return True
 
     def make_gateway(self) -> Gateway:
         return self._make_gateway()
 
     def _make_gateway(self, **more: Any) -> Gateway:
-        """At its address, and with more of a gateway's parameters."""
+        """Returns a gateway at the processor's address. `more` are further parameters of the
+        gateway."""
         from holdfast.gateway.wires.all import WIRES
 
         return Gateway(
@@ -161,12 +164,12 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait until `end()` of the returned hold, or for this
-        many seconds. See `Gateway.hold`."""
+        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
+        at most. See `Gateway.hold`."""
         return self._running.hold(seconds)
 
     def held(self, seconds: float = HOLD_SECONDS) -> AbstractAsyncContextManager[None]:
-        """The same for the length of a block."""
+        """Holds calls while a block runs. See `hold`."""
         return self._running.held(seconds)
 
     async def setup(self) -> None:
@@ -198,7 +201,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return end.returned
 
     async def _run_to_end(self, t: Rollout, trajectory: AgentTrajectory) -> End:
-        """How the agent ended; raises what is no outcome."""
+        """Runs the agent and returns how it ended. Raises an error if that is not an outcome of the
+        policy."""
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         returned: Returned = None
@@ -234,21 +238,22 @@ class GatewayRolloutProcessor(RolloutProcessor):
             await trajectory.let_finish()
 
     def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
-        """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
-        say so. That is no outcome of the policy."""
+        """Returns whether an agent that has ended made no call and gave no result. It used a model
+        elsewhere, or failed without reporting it. Neither is an outcome of the policy."""
         if not self._accepts_refusals and trajectory.rejected_calls.open:
             return False  # It says more that it was refused.
         return returned is None and self.finish is None and not trajectory.has_calls
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
-        """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
+        """Returns why a mute agent has failed: it made no calls, or all of its calls were
+        refused."""
         if (refused := trajectory.rejected_calls.failure()) is not None:
             return refused
         message = NO_CALLS.format(self.address_source)
         return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
     async def _watch(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
-        """The agent's result. Whatever else happens first ends the agent."""
+        """Returns the agent's result. Any other event that comes first ends the agent."""
         running = self.run_agent(t, binding, trajectory)
         agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
         broken = asyncio.create_task(trajectory.broken.wait())
@@ -273,8 +278,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
 
 async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
-    """Ends the agent. A run that stops meanwhile waits for that: a second cancellation
-    would interrupt the agent in ending what it started."""
+    """Ends the agent. If the run stops meanwhile, it waits for this end, because a second
+    cancellation would interrupt the agent while it ends its own children."""
     ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
     try:
         await asyncio.shield(ending)

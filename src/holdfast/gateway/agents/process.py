@@ -1,6 +1,6 @@
-"""An agent's process: started with the addresses and keys that its SDKs read, watched, and ended
-together with everything that it started; or the same within its workspace's sandbox.
-"""
+"""An agent's process. It is started with the addresses and keys that its SDKs read, watched, and
+ended together with everything that it started. The same holds for a process in the sandbox of its
+workspace."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from holdfast.rollout.processes.user_process import tie
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
 MAX_ROUNDS = 5
-"""How often it is looked for what an agent has left: it may start more meanwhile."""
+"""The most searches for an agent's leftover processes, which may start more meanwhile."""
 TAIL_CHARACTERS = 2_000
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
@@ -42,7 +42,7 @@ keys."""
 def environment(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """All variables of an agent on this machine."""
+    """Returns all environment variables of an agent on this machine."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return passed | variables(binding, task, model=model, folder=folder, more=more)
 
@@ -50,7 +50,8 @@ def environment(
 def variables(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables that common SDKs read. The task is in a file, because it may be large."""
+    """Returns the variables that common SDKs read. The task is written to a file, because it may be
+    large."""
     (folder / TASK_FILE).write_bytes(msgspec.json.encode(task))
     return {
         "OPENAI_BASE_URL": f"{binding.url}/v1",
@@ -66,7 +67,7 @@ def variables(
 
 
 class AgentProcess(Struct):
-    """One attempt of an agent. Its output is in two files of its folder."""
+    """The process of one attempt of an agent. Its output goes to two files in its folder."""
 
     command: Sequence[str]
     folder: Path
@@ -93,8 +94,8 @@ class AgentProcess(Struct):
                 raise UsageError(f"the agent cannot be started: {error}") from error
 
     def _full_command(self) -> list[str]:
-        """The command, tied to this process if the system allows it. Otherwise an agent would run
-        on after its driver was killed."""
+        """Returns the command, tied to this process if the system allows it. Otherwise an agent
+        would continue after its driver was killed."""
         name = self.command[0]
         executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not executable:
@@ -109,7 +110,7 @@ class AgentProcess(Struct):
         return await self._process.wait()
 
     async def end(self) -> None:
-        """Ends the whole group: asked first, and then killed."""
+        """Ends the whole process group: asks it first, and then kills it."""
         process = self._process
         if process is None:
             return
@@ -125,15 +126,15 @@ class AgentProcess(Struct):
 
     @property
     def last_output(self) -> str:
-        """The end of what it wrote to stderr, or else to stdout."""
+        """Returns the end of the output to stderr or, if that is empty, to stdout."""
         names = ("stderr", "stdout")
         ends = (end_of(self.folder / name, TAIL_CHARACTERS) for name in names)
         return next(filter(None, ends), "")
 
 
 def _end_strays(mark: bytes) -> None:
-    """Ends what left the agent's group, where the system shows it: no other process has the address
-    with the attempt's key among its variables."""
+    """Ends processes that left the agent's group, if the system shows their variables. They are
+    recognized by the address with the attempt's key, which no other process has."""
     for _ in range(MAX_ROUNDS):
         if not sum(_end_stray(pid, mark) for pid in _pids()):
             return
@@ -169,14 +170,15 @@ def _signal(group: int, number: int) -> None:
 
 
 class SandboxedProcess(Struct, frozen=True):
-    """One attempt of an agent. Its stdout and stderr go to one file. When `run` is over, everything
-    that it started has ended, as far as its sandbox can see."""
+    """The process of one attempt of an agent in a sandbox. Its stdout and stderr go to one file.
+    When `run` is over, everything that the agent started has ended, as far as its sandbox can
+    see."""
 
     launch: Launch
     output: Path
 
     async def run(self) -> int:
-        """Its exit code; negative for a signal."""
+        """Runs the process and returns its exit code, which is negative for a signal."""
         bounds = Bounds(math.inf, TAIL_CHARACTERS)
         ended = await run_in_thread(
             lambda stop: run(self.launch, bounds, stop=stop, into=self.output)

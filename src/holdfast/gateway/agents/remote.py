@@ -1,12 +1,13 @@
 """RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 
-The service is asked to start, is polled until it is done, and is stopped when the attempt ends
-otherwise. It uses the gateway like any agent. What it reports is joined by trajectory and
-attempt: a word about another attempt is never taken for one about this.
+The service is asked to start a run and is polled until the run is done. If the attempt ends before
+that, the service is asked to stop. The agent uses the gateway like any agent. Its reports are
+matched by trajectory and attempt, so a report about another attempt is never taken for one about
+this attempt.
 
     POST   {url}/runs        {"trajectory", "attempt", "task", "model", "url", "key"} → {"id"}
     GET    {url}/runs/{id}   → {"status", "trajectory", "attempt", "reward"?, "turns"?, "error"?}
-    DELETE {url}/runs/{id}   stops it; saying it again changes nothing
+    DELETE {url}/runs/{id}   stops the run; repeating it changes nothing
 
 `status` is `running`, `completed`, `failed` or `cancelled`.
 """
@@ -61,11 +62,11 @@ _EXPECTED_BODIES: dict[type, str] = {
     _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
     '"attempt": 1}',
 }
-"""What a service should have answered, for errors."""
+"""The answer that a service should have sent, for error messages."""
 
 
 class RemoteRolloutProcessor(GatewayRolloutProcessor):
-    """One run of the service for each attempt."""
+    """Starts one run of the service for each attempt."""
 
     address_source = "`url` and `key` of POST /runs"
 
@@ -79,8 +80,8 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         address: Address = LOOPBACK,
         **options: Unpack[GatewayOptions],
     ):
-        """`patience`: seconds for which the service may be out of reach; `address`: the gateway's,
-        by default a free port of this machine."""
+        """`patience` is the number of seconds for which the service may be out of reach. `address`
+        is the gateway's address, by default a free port of this machine."""
         super().__init__(address, **options)
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
@@ -141,8 +142,8 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             pause = min(LONGEST_PAUSE, 1.5 * pause)
 
     async def _call(self, method: str, path: str, body: object, kind: type[T]) -> T:
-        """Tried again while the service is out of reach; a start is safe to repeat, because it
-        names trajectory and attempt."""
+        """Calls the service, and retries while it is out of reach. Starting a run is safe to
+        repeat, because the request names the trajectory and the attempt."""
         deadline = asyncio.get_running_loop().time() + self._patience
         pause = FIRST_PAUSE
         while True:
@@ -176,7 +177,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             ) from error
 
     async def _stop(self, run: str) -> None:
-        """Asks the service to stop: the attempt ended otherwise. Takes a few seconds at most."""
+        """Asks the service to stop a run whose attempt has ended. Takes a few seconds at most."""
         assert self._http is not None, "a processor is set up first"
         try:
             async with asyncio.timeout(STOP_SECONDS):

@@ -1,8 +1,8 @@
 """BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
 
-It gets the gateway's address by environment variables, and nothing else. When it, the gateway or
-the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was. What it finds around it then: see `workspace`.
+The program gets the gateway's address by environment variables. When the program, the gateway or
+the engine dies, the program is started again, and its calls are answered from the record until it
+reaches the point where it was. `workspace` describes the folder that it finds then.
 """
 
 import inspect
@@ -58,14 +58,15 @@ Agent = Callable[[Binding, Task], Awaitable[Returned]]
 INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")
 PLAIN_OPTIONS = ("-u", "-B", "-I", "-O", "-E", "-s")
 SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl")
-"""How files are called that these run."""
+"""The endings of files that these interpreters run."""
 
 
 class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     """Runs `command` for each attempt, or awaits a callable.
 
-    A process that ends with 0 has done its task; its reward is what it posted to `/complete`, or
-    what the run's scorer says. Any other end is a failure with its last words, never a reward.
+    A process that ends with 0 has done its task. Its reward is the one that it posted to
+    `/complete`, or the result of the run's scorer. Any other end is a failure, which is recorded
+    with the last output and has no reward.
     """
 
     @checks_arguments(own="command resume_command world")
@@ -80,9 +81,12 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         resume_command: Sequence[str] | None = None,
         **options: Unpack[GatewayOptions],
     ):
-        """`cwd`: by default an empty folder for each attempt, in a workspace's world always that;
-        `logs`: where the output of each attempt is kept; by default only its end, in errors.
-        `resume_command` is run instead of `command` where the agent finds its workspace as it was.
+        """Creates the processor.
+
+        `cwd` is the working folder, by default an empty folder for each attempt; in a workspace's
+        world it is always such a folder. `logs` is the folder that keeps the output of each
+        attempt; by default, only the end of the output is kept, in errors. `resume_command` is run
+        instead of `command` if the agent finds its workspace as it left it.
         """
         super().__init__(LOOPBACK, world, **options)
         _check_command(command)
@@ -105,7 +109,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         return f"{list(self._command)!r} {sorted(self._env)!r}{resume}{self.surroundings}"
 
     def check_setup(self) -> None:
-        """The program and its script are there; those of a workspace are in its sandbox."""
+        """Checks that the program and its script exist. Those of a workspace are in its sandbox and
+        are not checked."""
         if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
             _check_program(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
             _check_script(self._command, cwd=self._cwd or Path())
@@ -227,8 +232,8 @@ def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
 
 
 def _check_script(command: Sequence[str], *, cwd: Path) -> None:
-    """Checks the script in a command such as `["python", "-u", "agent.py"]`. After `-c` or `-m`
-    there is none."""
+    """Checks that the script in a command such as `["python", "-u", "agent.py"]` exists. A command
+    with `-c` or `-m` has no script."""
     program, *arguments = command
     script = next((word for word in arguments if word not in PLAIN_OPTIONS), "")
     if not INTERPRETERS.fullmatch(Path(program).name) or Path(script).suffix not in SCRIPTS:
@@ -238,7 +243,7 @@ def _check_script(command: Sequence[str], *, cwd: Path) -> None:
 
 
 def _absolute_paths(command: Sequence[str]) -> list[str]:
-    """A word that names a file here names it from any other folder, too."""
+    """Makes words that name files absolute, so that they name the same files from any folder."""
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 
@@ -250,7 +255,7 @@ def _check_exit_code(code: int, last_output: str) -> None:
 
 
 def _last_line_first(last_output: str) -> str:
-    """The output with its last line first: a report shows the first line, and a traceback's last
-    line names the error."""
+    """Returns the output with its last line first, because a report shows only the first line, and
+    the last line of a traceback names the error."""
     last = last_output.rpartition("\n")[2].strip()
     return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

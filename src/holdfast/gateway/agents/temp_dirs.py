@@ -1,8 +1,8 @@
-"""Scratch folders: needed while something runs, and removed afterwards.
+"""Scratch folders: used while an agent or a program runs, and removed afterwards.
 
-Each is locked for as long as it is in use. What a process that was killed has left is removed by
-the next one that needs such a folder, with the agents that still run in it; what a living process
-has is never touched.
+Each folder is locked as long as it is in use. A folder of a killed process is removed by the next
+process that needs such a folder, together with the agents that still run in it. A folder of a
+living process is never touched.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 _SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
 _MAX_SOCKET_PATH_BYTES = 103
-"""Bytes of a socket's address: 103 on macOS, 107 on Linux."""
+"""The most bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
-"""How long a socket's path is beyond the root's."""
+"""The length of a socket's path after the root."""
 _MAX_NAMES = 1000
 """The most folders of one trajectory: as many runs with one name can run at the same time."""
 
@@ -43,8 +43,8 @@ def root(*, for_sockets: bool = False) -> str:
 
 @asynccontextmanager
 async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
-    """A new, empty folder, which is removed with all that is in it then. `for_sockets`: where the
-    addresses of sockets in it are short enough."""
+    """Yields a new, empty folder, which is removed with its contents afterwards. With
+    `for_sockets`, its path is short enough for the addresses of sockets."""
     where = root(for_sockets=for_sockets)
     place = await in_thread(lambda: folders.new_place(where))
     try:
@@ -59,9 +59,9 @@ async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def trajectory_folder(key: TrajectoryKey) -> AsyncIterator[Path]:
-    """A trajectory's folder: empty, and at the same path in each of its attempts, also by another
-    process. Only where somebody else has it (a driver that was frozen, another run of the same
-    name) it is another, which is logged."""
+    """Yields a trajectory's folder, which is empty and has the same path in each attempt, even in
+    another process. If the folder is in use elsewhere (by a driver that was frozen, or another run
+    of the same name), another folder is used, and that is logged."""
     claim = folders.FolderClaim(root(), (_name_of(key, number) for number in range(_MAX_NAMES)))
     try:
         place = await in_thread(claim.take)
@@ -75,6 +75,7 @@ async def trajectory_folder(key: TrajectoryKey) -> AsyncIterator[Path]:
 
 
 def _name_of(key: TrajectoryKey, number: int) -> str:
-    """Short, and always as long: agents may show it to the model."""
+    """Returns a folder's name. It is short and always equally long, because agents may show it to
+    the model."""
     text = "\0".join((key.run, key.task, str(key.sample))).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=6, salt=number.to_bytes(16, "big")).hexdigest()

@@ -1,9 +1,10 @@
-"""What an agent finds around it when it is started again.
+"""The folder that an agent finds when it is started again.
 
-Its calls are replayed in any case, and so are tools that it calls through the gateway. What it did
-by itself is not recorded: a world says whether that is done again, or is there already. In its own
-workspace (`AgentWorkspace`), the folder begins anew, or it is what it was when a call came, and the
-agent does the rest. Everything that was recorded until then stands, asked for again or not.
+The agent's calls are replayed in any case, and so are the tools that it calls through the gateway.
+Its own actions are not recorded. A world decides whether the agent repeats them or finds their
+results. In its own workspace (`AgentWorkspace`), the folder is restored to its beginning or to its
+state at a recorded call, and the agent does the rest. Everything that was recorded until then stays
+valid, whether or not the agent asks for it again.
 """
 
 from collections.abc import Callable, Coroutine
@@ -55,14 +56,14 @@ class FreshWorld(Struct, frozen=True):
 
 
 class WorkspaceWorld(Struct, frozen=True):
-    """A workspace is the agent's home and working folder.
+    """A world in which a workspace is the agent's home and working folder.
 
-    What is in it at the end is durable, and can be judged (`finish`). With `restore="latest"` it
-    is made durable each time that the agent asks for something new, where it has changed.
+    Its contents at the end are durable, and can be judged (`finish`). With `restore="latest"`, a
+    changed workspace is also made durable each time that the agent makes a new call.
     """
 
     workspace: Callable[[Task], Workspace]
-    """Makes a task's workspace, a new one for each attempt."""
+    """Makes a new workspace of a task for each attempt."""
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
@@ -82,12 +83,12 @@ FRESH = FreshWorld()
 
 PATH = "0"
 MAX_TRIES = 5
-"""How often a folder is read while its files vanish."""
+"""The most tries to read a folder whose files vanish meanwhile."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class AgentWorkspace(Episode):
-    """Always the first episode of its trajectory."""
+    """The workspace of an agent, which is always the first episode of its trajectory."""
 
     def __init__(
         self,
@@ -100,13 +101,14 @@ class AgentWorkspace(Episode):
         super().__init__(session, workspace, PATH, act)
         self.workspace = workspace
         self.is_resumed = False
-        """Whether it is as a later call found it, and not as in the beginning."""
+        """Whether the folder has its state at a later call, and not its first state."""
         self.steps_before: frozenset[str] = frozenset()
-        """The steps that were recorded when it was so."""
+        """The steps that were recorded before that state."""
         self._restore = restore
 
     async def open(self, seed: int | None = None) -> None:
-        """Unlike other episodes, it is opened at once, on replay, too: the agent needs it."""
+        """Opens the workspace. Unlike other episodes, it is opened at once, even on replay, because
+        the agent needs it."""
         session, workspace = self._session, self.workspace
         if getattr(workspace, "blobs", None) is not None:
             raise UsageError("the workspace is in use already: make a new one for each attempt")
@@ -136,7 +138,8 @@ class AgentWorkspace(Episode):
         self.observation = observation_of(step)
 
     async def _restore_latest(self) -> bool:
-        """A damaged snapshot is no loss: the agent starts over, and its calls are replayed."""
+        """Restores the latest snapshot and returns whether it could. If the snapshot is damaged,
+        the agent starts over, and its calls are replayed."""
         session = self._session
         world = session.history.worlds[PATH]
         if self._restore is not Restore.LATEST or not world.snapshots:
@@ -153,12 +156,12 @@ class AgentWorkspace(Episode):
         return True
 
     async def keep(self) -> None:
-        """Before something new is sampled."""
+        """Makes the folder durable before a new sample, if the latest state is to be restored."""
         if self._restore is Restore.LATEST:
             await self.take()
 
     async def take(self) -> None:
-        """Makes the folder as it is now durable, if it is new."""
+        """Makes the present folder durable if it has changed."""
         session = self._session
         async with self._turn:
             digest = await session.blobs.put_blob(await self._state())
@@ -167,7 +170,8 @@ class AgentWorkspace(Episode):
                 await session.log.append(Snapshotted(PATH, len(world.actions), digest))
 
     async def _state(self) -> bytes:
-        """The agent may be at work in it."""
+        """Returns a snapshot. The agent may change the folder at the same time, so a failed
+        snapshot is tried again."""
         for _ in range(MAX_TRIES - 1):
             self.workspace.touched()
             if not await self.workspace.check_room():
@@ -180,7 +184,7 @@ class AgentWorkspace(Episode):
         return await self._live.guarded.snapshot()
 
     async def revive(self) -> None:
-        """Nothing to do: it was opened at once."""
+        """Does nothing, because the workspace was opened at once."""
 
     async def _bring_back(self) -> None:
         if self._closed:
@@ -189,7 +193,7 @@ class AgentWorkspace(Episode):
 
 
 def _steps_until(history: History, last: str) -> frozenset[str]:
-    """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
+    """Returns the recorded steps up to `last`, or all steps if `last` is not among them."""
     paths: list[str] = []
     for path in history.steps:
         paths.append(path)

@@ -1,14 +1,15 @@
-"""Holds that begin and end over HTTP, for a process that changes an engine's weights and is no part
-of the run.
+"""Holds that begin and end over HTTP, for a process that changes an engine's weights and is not
+part of the run.
 
-    POST /hold {"seconds": 60}   nothing new is sampled, for at most so long; again: anew so long
-    POST /release                sampling goes on; again: no change
+    POST /hold {"seconds": 60}   samples nothing new, for this time at most; repeated, begins the
+                                 time again
+    POST /release                lets sampling continue; repeated, changes nothing
 
-Whichever worker gets the request, all of them have the order before it responds. Of two orders the
-later one counts, at whichever workers and in whatever order they arrive: they are stamped by the
-one clock of the machine. A worker that is started again requests the last order from the others
-before it opens trajectories, and reads the files of those that are gone; a gateway that is started
-again is not held.
+Whichever worker gets the request, all workers have the order before it responds. The later of two
+orders counts, whichever workers they reach and in whatever order they arrive, because they are
+stamped by the machine's one clock. A worker that is started again requests the last order from the
+other workers before it opens trajectories, and reads the order files of workers that are gone. A
+gateway that is started again is not held.
 """
 
 import logging
@@ -29,7 +30,7 @@ from holdfast.policy.hold import HOLD_SECONDS, Hold
 HOLD, RELEASE = "/hold", "/release"
 MAX_HOLD_SECONDS = 86_400.0
 ORDER_SUFFIX = ".order"
-"""Of files in the folder of this gateway's workers. The next gateway has another folder."""
+"""The ending of order files in the workers' folder. The next gateway has another folder."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -42,13 +43,13 @@ class ReleaseRequest(Struct, forbid_unknown_fields=True):
 
 
 class HoldOrder(Struct, frozen=True, order=True):
-    """To hold, or to release. The latest counts."""
+    """An order to hold or to release. The latest order counts."""
 
     stamp: int
-    """When it was given, in nanoseconds."""
+    """The time of the order, in nanoseconds."""
     worker: int
     until: float
-    """By the same clock; 0: released."""
+    """The end of the hold by the same clock; 0 releases."""
 
     @property
     def seconds_left(self) -> float:
@@ -57,18 +58,18 @@ class HoldOrder(Struct, frozen=True, order=True):
 
 class HoldRoutes:
     def __init__(self, hold: Callable[[float], Hold], *, peers: Peers | None):
-        """`hold`: holds this worker's gateway for so many seconds."""
+        """`hold` holds this worker's gateway for a number of seconds."""
         self._begin = hold
         self._peers = peers
         self._order = HoldOrder(0, 0, 0.0)
         self._hold: Hold | None = None
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """The routes that the token opens."""
+        """Returns the routes that require the token."""
         return {HOLD: self._handle_hold, RELEASE: self._handle_release}
 
     def internal_routes(self) -> dict[str, Endpoint]:
-        """The routes for other workers."""
+        """Returns the routes for other workers."""
 
         async def order(context: RequestContext) -> web.StreamResponse:
             self._obey(await context.parse(HoldOrder, wanted="an order"))
@@ -80,8 +81,8 @@ class HoldRoutes:
         return {ORDER: order, ORDERED: ordered}
 
     async def obey_earlier_orders(self) -> None:
-        """Obeys the last order from before this worker was started. To be awaited once this worker
-        can be reached, so that no order is missed in between."""
+        """Obeys the last order from before this worker was started. Await it once other workers can
+        reach this worker, so that it misses no order."""
         if self._peers is None:
             return
         for path in Path(self._peers.place.folder).glob(f"*{ORDER_SUFFIX}"):
@@ -105,7 +106,7 @@ class HoldRoutes:
         return await context.send_json({"held": False, "workers": workers})
 
     async def _give(self, until: float) -> int:
-        """How many workers obey."""
+        """Gives an order to all workers. Returns how many of them obey it."""
         peers = self._peers
         order = HoldOrder(time.monotonic_ns(), 0 if peers is None else peers.place.index, until)
         self._obey(order)
@@ -123,7 +124,7 @@ class HoldRoutes:
         self._store()
 
     def _store(self) -> None:
-        """For workers that are started when no other lives to answer them."""
+        """Stores the order for workers that are started when no other worker is left to ask."""
         if self._peers is None:
             return
         place = self._peers.place

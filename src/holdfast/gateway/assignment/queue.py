@@ -1,8 +1,9 @@
-"""Trajectories that wait for an agent which others start.
+"""Trajectories that wait for agents that others start.
 
-An agent takes the next trajectory, or a certain one. Taking one that another agent has begins its
-next attempt: the agent before is gone, or its key is rejected from now on. A trajectory whose agent
-may have outlived the process that it spoke to is reserved for that agent for a while.
+An agent takes the next trajectory, or one that it names. If another agent already has that
+trajectory, its next attempt begins; the earlier agent is gone, or its key is rejected from then on.
+A trajectory whose agent may have outlived the process that it spoke to is reserved for that agent
+for a while.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class PendingTrajectory(Struct, eq=False):
     reserved_until: float = 0.0
     """By the event loop's clock: until then only a request for this trajectory gets it."""
     older_key: str = ""
-    """The key of an agent that outlived the process that it spoke to, and went on with it."""
+    """The key of an agent that outlived its process of the gateway and continues with this key."""
 
 
 class PendingTrajectories:
@@ -48,13 +49,13 @@ class PendingTrajectories:
         self._open: dict[TrajectoryKey, PendingTrajectory] = {}
         self._free: deque[PendingTrajectory] = deque()
         self._requested: Counter[TrajectoryKey] = Counter()
-        """Trajectories for whose next attempt a request waits."""
+        """The number of requests that wait for the next attempt of a trajectory."""
         self._returned: set[TrajectoryKey] = set()
         self._closed: RequestRejected | None = None
         self._changed = asyncio.Condition()
 
     async def close(self, why: RequestRejected) -> None:
-        """Nothing is assigned any more; requests that wait are answered with `why`."""
+        """Stops assigning trajectories. Waiting requests are rejected with `why`."""
         self._closed = why
         async with self._changed:
             self._changed.notify_all()
@@ -81,7 +82,7 @@ class PendingTrajectories:
             self._changed.notify_all()
 
     def of(self, trajectory: str) -> PendingTrajectory | None:
-        """The pending trajectory with this name, if it is open here."""
+        """Returns the pending trajectory with this name, or None if it is not open here."""
         matches = (pending for key, pending in self._open.items() if str(key) == trajectory)
         return next(matches, None)
 
@@ -90,24 +91,27 @@ class PendingTrajectories:
         return self._closed is not None
 
     def can_go_on(self, pending: PendingTrajectory) -> bool:
-        """Whether the agent of the attempt before may have it: no other has it or waits for it."""
+        """Returns whether the agent of the earlier attempt can continue: no other agent has the
+        trajectory or waits for it."""
         return not pending.is_taken and not self._requested[pending.key]
 
     def go_on(self, pending: PendingTrajectory, key: str) -> None:
-        """The agent of the attempt before is back with its `key`, and continues that attempt."""
+        """Continues the earlier attempt with its agent, which is back with its `key`."""
         self._free.remove(pending)
         pending.older_key = key
         pending.trajectory.go_on()
         self._take(pending)
 
     def give_back(self, pending: PendingTrajectory) -> None:
-        """The response did not reach the agent: it is assigned again, under another key."""
+        """Makes a trajectory available again, under another key, because the response did not reach
+        the agent."""
         self._returned.add(pending.key)
         pending.replaced.set()
 
     def give_back_unless_seen(self, pending: PendingTrajectory, since: float) -> None:
         """Gives the trajectory back unless its agent calls. The response may not have reached the
-        agent: if it has not called `since`, nor within the reservation, there is no agent."""
+        agent. If it has not called `since`, and does not call within the reservation, the agent
+        counts as gone."""
 
         def give_back() -> None:
             is_open = self._open.get(pending.key) is pending
@@ -119,8 +123,8 @@ class PendingTrajectories:
     # --- waiting
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Waits until `condition` holds, which is tested after each change, or until the deadline
-        of the event loop's clock, or until nothing is assigned any more. Whether it holds."""
+        """Waits until `condition` holds, the deadline of the event loop's clock passes, or the
+        queue is closed. Tests the condition after each change, and returns whether it holds."""
         try:
             async with asyncio.timeout_at(deadline), self._changed:
                 await self._changed.wait_for(lambda: condition() or self.is_closed)
@@ -129,8 +133,8 @@ class PendingTrajectories:
         return condition()
 
     async def wait_available(self, task: str | None, sample: int, deadline: float) -> bool:
-        """Waits until a trajectory is free (with `task`, a trajectory of it), and returns whether
-        one is. Raises `RequestRejected` when nothing is assigned any more."""
+        """Waits until a trajectory is free, or one of `task` if it is given. Returns whether one is
+        free. Raises `RequestRejected` when the queue is closed."""
         if task is None:
             available = await self._wait_free(deadline)
         else:
@@ -140,7 +144,8 @@ class PendingTrajectories:
         return available
 
     async def _wait_free(self, deadline: float) -> bool:
-        """A reservation ends without a change."""
+        """Waits until a trajectory is free. Also wakes when a reservation ends, since that is not
+        announced as a change."""
         loop = asyncio.get_running_loop()
         while self._next_free() is None and self._closed is None and loop.time() < deadline:
             ends = (pending.reserved_until for pending in self._free)
@@ -151,7 +156,7 @@ class PendingTrajectories:
     # --- taking
 
     def take(self) -> PendingTrajectory:
-        """The next one that is free. Raises `RequestRejected`."""
+        """Takes the next free trajectory. Raises `RequestRejected` if there is none."""
         if self._closed is not None:
             raise self._closed
         if (pending := self._next_free()) is None:
@@ -160,8 +165,9 @@ class PendingTrajectories:
         return self._take(pending)
 
     async def take_certain(self, task: str, sample: int, seconds: float) -> PendingTrajectory:
-        """A certain trajectory; if an agent has it, its next attempt, which is begun within so many
-        seconds. Of several requests for one attempt, one gets it and the others are rejected."""
+        """Takes a certain trajectory. If an agent already has it, takes its next attempt. If
+        several requests want one attempt, one gets it and the others are rejected. Raises
+        `RequestRejected` if the attempt does not begin within `seconds`."""
         key = self._find(task, sample)
         if key is None:
             raise self._closed or _not_open(task, sample)
@@ -203,7 +209,7 @@ class PendingTrajectories:
         return pending
 
     def _is_over(self, key: TrajectoryKey, before: PendingTrajectory) -> bool:
-        """Whether the attempt `before` has its successor, or will have none."""
+        """Returns whether the attempt `before` has a successor, or will never have one."""
         pending = self._open.get(key)
         if pending is None:
             return self._closed is not None or before.trajectory.completed.is_set()

@@ -1,7 +1,7 @@
 """`POST /trajectories`: assigns trajectories to agents, from this worker or from another.
 
-A request that waits is answered by the event that a trajectory opens, here or at another worker. A
-trajectory whose assignment did not arrive is assigned again, under another key.
+A waiting request is answered as soon as a trajectory opens, here or at another worker. If the agent
+did not receive its assignment, the trajectory is assigned again, under another key.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class TrajectoryRequest(Struct, forbid_unknown_fields=True):
     task: str | None = None
     sample: int = 0
     wait: float = 0.0
-    """Seconds to wait for one."""
+    """Seconds to wait for a trajectory."""
 
 
 class AssignmentRoutes:
@@ -51,13 +51,14 @@ class AssignmentRoutes:
         peers: Peers | None,
         on_report: Callable[[RelayReport], None],
     ):
-        """`on_report` is called with what other workers say of responses that they relayed."""
+        """`on_report` is called with the reports of other workers about responses that they
+        relayed."""
         self._pending = pending
         self._peers = peers
         self._on_report = on_report
 
     async def open(self, context: RequestContext) -> web.StreamResponse:
-        """`POST /trajectories`."""
+        """Handles `POST /trajectories`."""
         query = await _query(context)
         deadline = _deadline(min(max(query.wait, 0.0), MAX_WAIT_SECONDS))
         while True:
@@ -72,7 +73,7 @@ class AssignmentRoutes:
         self, context: RequestContext, query: TrajectoryRequest
     ) -> web.StreamResponse:
         """Assigns a trajectory of this worker, or of another one. Raises `RequestRejected`, with
-        404 if there is none."""
+        status 404 if there is no trajectory."""
         try:
             return await self._send(context, await self._take(query))
         except RequestRejected as rejection:
@@ -89,8 +90,8 @@ class AssignmentRoutes:
         raise none_here
 
     async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
-        """Waits until any worker may have a free trajectory. Raises `RequestRejected` when this one
-        closes."""
+        """Waits until some worker may have a free trajectory. Raises `RequestRejected` when this
+        worker closes."""
         here = self._pending.wait_available(query.task, query.sample, deadline)
         if self._peers is None:
             await here
@@ -167,12 +168,12 @@ class AssignmentRoutes:
 
 
 class _Assigned(Struct, frozen=True, eq=False):
-    """A trajectory that an agent was given through another worker."""
+    """A trajectory that was assigned to an agent through another worker."""
 
     queue: PendingTrajectories
     pending: PendingTrajectory
     since: float
-    """When it was, by the trajectory's `last_seen`."""
+    """The time of the assignment, by the trajectory's `last_seen`."""
 
     def leave(self, *, delivered: bool | None) -> None:
         if delivered is None:
@@ -181,7 +182,7 @@ class _Assigned(Struct, frozen=True, eq=False):
             self.queue.give_back(self.pending)
 
     def mark_delivered(self) -> None:
-        """Its agent calls, or is none."""
+        """Does nothing: either the agent calls, or it does not exist."""
 
 
 async def _query(context: RequestContext) -> TrajectoryRequest:

@@ -1,9 +1,9 @@
-"""Calls with a key that is signed, and not bound in this process.
+"""Handles calls whose key is signed but not bound in this process.
 
-There are four kinds. The attempt's agent outlived the process that it spoke to: it goes on with the
-same key. The trajectory is at another worker: the call is relayed. No worker has it, because its
-own was just killed: the call waits for the event that one opens it. The attempt is over: the call
-is rejected, for ever.
+There are four cases. If the attempt's agent outlived the process that it spoke to, the agent
+continues with the same key. If the trajectory is at another worker, the call is relayed. If no
+worker has it, because its worker was just killed, the call waits until a worker opens it. If the
+attempt is over, the call is rejected for good.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.workers.peers import OWNS, Peers, WaitForTrajectory
 
 TAKEOVER_SECONDS = 10.0
-"""For which a call waits for its trajectory to be opened again."""
+"""Seconds for which a call waits until its trajectory is opened again."""
 MAX_KNOWN_OVER = 65_536
 
 
@@ -44,7 +44,7 @@ class UnboundKeys:
         self._is_stopping = is_stopping
         self._takeover_seconds = takeover_seconds if register is not None else 0.0
         self._over: OrderedDict[str, None] = OrderedDict()
-        """Rejected keys: a call that comes again costs nothing."""
+        """Rejected keys, so that repeated calls are rejected without a lookup."""
 
     async def __call__(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
         if context.key in self._over:
@@ -68,7 +68,8 @@ class UnboundKeys:
             await self._wait_open(bearer.trajectory, deadline)
 
     def _adopted(self, key: str, bearer: Bearer) -> bool:
-        """Whether the agent goes on in this process."""
+        """Lets the agent continue in this process, and returns whether its trajectory is open here.
+        Raises `RequestRejected` if the attempt is over or another agent has the trajectory."""
         pending = self._pending.of(bearer.trajectory)
         if pending is None:
             return False
@@ -83,7 +84,8 @@ class UnboundKeys:
         return True
 
     async def _respond(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
-        """The response of another worker, or from the record; None while no worker has it."""
+        """Returns the response of another worker or from the record, or None as long as no worker
+        has the trajectory."""
         if self._peers is not None:
             response = await self._peers.relay(context, bearer.trajectory)
             if response is not None:
@@ -107,7 +109,7 @@ class UnboundKeys:
         return None
 
     async def _wait_open(self, trajectory: str, deadline: float) -> None:
-        """Until a worker has opened it, or the run stops."""
+        """Waits until a worker has opened the trajectory, or the run stops."""
         here = self._pending.until(
             lambda: self._pending.of(trajectory) is not None or self._is_stopping(), deadline
         )

@@ -1,14 +1,14 @@
-"""A recorded call as the answer that its agent gets, the same at every request; and what a wire can
-look up while it parses a request.
+"""Turns a recorded call into the answer for its agent, and looks up what a wire needs to parse a
+request.
 
-The record holds what was sampled. A stop string ends a reply and is no part of the answer, as with
-every provider; the tokens keep it.
+The same record always gives the same answer. The record holds everything that was sampled, while
+the answer ends before the stop string, as with every provider.
 
-An agent sends its whole conversation with each call. The part that was sent before, byte for byte,
-is taken from a cache, and only the rest is parsed and hashed: a call costs as much at the end of a
-long trajectory as at its beginning. The cache changes nothing but the time. Answers to which
-requests refer by id come from the record alone: every later process knows them, and none knows
-those behind a fork.
+An agent sends its whole conversation with each call. The part that repeats an earlier request byte
+for byte comes from a cache, and only the rest is parsed and hashed. So a call costs no more at the
+end of a long trajectory than at its beginning. The cache only saves time and never changes a
+result. Earlier answers that a request names by id come from the record, not from the cache. So
+every later process finds them, and no process finds an answer from before a fork.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,8 @@ from holdfast.rollout.replay.session import Session
 def build_answer(
     session: Session, called: Called, request: GenerationRequest, *, bare: bool
 ) -> Answer:
-    """`bare`: the reply is text, whatever it looks like."""
+    """Returns the answer of a recorded call. With `bare`, the replies are plain text, even if they
+    look like tool calls."""
     steps = [session.history.steps[path] for path in called.choices]
     replies = [step for step in steps if isinstance(step, Generated)]
     assert len(replies) == len(steps), "a call is answered by generations"
@@ -55,7 +56,7 @@ def build_answer(
 
 
 def sent_message(step: Generated) -> Message:
-    """The reply as the agent gets it, and sends it back."""
+    """Returns the reply as the agent gets it and later sends it back."""
     return _cut(step)[0]
 
 
@@ -83,7 +84,8 @@ def _choice(
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:
-    """The text up to the first stop string, and which one that is."""
+    """Returns the message, cut before its first stop string, and the stop string if there is
+    one."""
     message = step.message
     if not step.sampling.stop or step.finish_reason != "stop":
         return message, None
@@ -98,13 +100,13 @@ def _cut(step: Generated) -> tuple[Message, str | None]:
 Messages = tuple[Message, ...]
 Parse = Callable[[bytes], Messages]
 MAX_CONVERSATIONS = 4
-"""Conversations that go on side by side: an agent and its sub-agents."""
+"""The most conversations that continue side by side: those of an agent and its sub-agents."""
 MIN_MESSAGES = 16
-"""Of a cached conversation: shorter ones are parsed faster than they are kept."""
+"""The fewest messages of a cached conversation. Shorter ones are parsed faster than cached."""
 
 
 class ConversationCache:
-    """The latest conversations of one trajectory."""
+    """Caches the latest conversations of one trajectory."""
 
     def __init__(self) -> None:
         self._sent: list[tuple[bytes, Messages]] = []
@@ -112,7 +114,8 @@ class ConversationCache:
         self._digests: list[tuple[Messages, list[bytes]]] = []
 
     def messages(self, sent: Raw, parse: Parse) -> Messages:
-        """The messages of a JSON array; `parse` parses each element, and raises what it likes."""
+        """Returns the messages of a JSON array. `parse` parses an array of messages, and its errors
+        are passed on."""
         raw = bytes(sent)
         parsed: Messages | None = None
         for at, (known, messages) in enumerate(self._sent):
@@ -127,7 +130,7 @@ class ConversationCache:
         return parsed
 
     def digests(self, messages: Messages) -> list[bytes]:
-        """`digest.digests`."""
+        """Returns `digest.digests(messages)`, with known beginnings taken from the cache."""
         chained: list[bytes] = []
         for at, (known, digests) in enumerate(self._digests):
             if messages[: len(known)] == known:
@@ -142,7 +145,8 @@ class ConversationCache:
 
 
 def _rest(raw: bytes, known: int) -> bytes | None:
-    """The array after the known part; None if that does not end with a whole element."""
+    """Returns the rest of the array after the known part, as an array, or None if the known part
+    does not end with a whole element."""
     rest = raw[known:].lstrip()
     if rest[:1] == b",":
         return b"[" + rest[1:]
@@ -150,7 +154,7 @@ def _rest(raw: bytes, known: int) -> bytes | None:
 
 
 class TrajectoryLookup(ConversationCache):
-    """What requests of one trajectory can look up."""
+    """Looks up earlier messages and answers for the requests of one trajectory."""
 
     def __init__(self, session: Session):
         super().__init__()

@@ -1,12 +1,14 @@
-"""What the record says of an attempt, and which answers its agent is known to have received.
+"""Reads from the record how an attempt stands, and which answers its agent has received.
 
-A key names its attempt, and each attempt is durable before its key is sent: so the record alone
-decides whether a key is that of the last attempt, also after every process that made keys is gone.
+A key names its attempt, and each attempt is durable before its key is sent. So the record is enough
+to decide whether a key belongs to the last attempt, even after every process that made keys is
+gone.
 
-After a restart, an agent that goes on gets a recorded answer again only while nobody knows that it
-has it: asking the same once more is then another call. What is known is noted in the record of the
-call: with the next call, or, if none comes, a moment later. Nobody waits for a note. One that is
-lost makes an answer come again, never a new one in the place of an answer that was lost.
+After a restart, an agent that continues gets a recorded answer again only if the record does not
+say that the agent received it. If it does, the same request counts as a new call. The record of a
+call notes that the answer was received. The note is written together with the next call, or a
+moment later if there is no next call. No call waits for a note. If a note is lost, an answer is
+sent again; a new answer never replaces a lost one.
 """
 
 import asyncio
@@ -31,16 +33,16 @@ class AttemptStatus(Struct, frozen=True):
     reward: float | None = None
 
     def is_over(self, bearer: Bearer) -> bool:
-        """Whether the attempt of this key can never go on."""
+        """Returns whether the attempt of this key can no longer continue."""
         return self.finished or not self.is_last(bearer)
 
     def is_last(self, bearer: Bearer) -> bool:
-        """Whether the key is that of the last attempt, and nothing ended it but its success."""
+        """Returns whether the key belongs to the last attempt, and that attempt did not fail."""
         return bearer.attempt == self.attempts and not self.last_failed
 
 
 def attempt_number(session: Session) -> int:
-    """The number of the present attempt."""
+    """Returns the number of the present attempt."""
     return max(1, len(session.history.attempts) + session.log.is_unstarted)
 
 
@@ -56,8 +58,8 @@ def status_of(history: History) -> AttemptStatus:
 
 
 def steps_of_last_attempt(history: History) -> list[str]:
-    """The steps that the last attempt is taken to have requested: its own, and the replayed ones
-    except those that it replaced, by a different request at their position."""
+    """Returns the steps that the last attempt requested. These are its own steps and the replayed
+    ones, except those that it replaced by a different request at their position."""
     replaced = {
         step.base
         for path, step in history.steps.items()
@@ -72,14 +74,15 @@ def steps_of_last_attempt(history: History) -> list[str]:
 
 
 class AttemptLookup:
-    """Looks up trajectories of one run. Meant for rare cases: it reads whole logs."""
+    """Looks up the status of a run's trajectories. It reads whole logs, so use it only in rare
+    cases."""
 
     def __init__(self, journal: Journal, run: Run):
         self._journal = journal
         self._run = run
 
     async def status(self, trajectory: str) -> AttemptStatus | None:
-        """None for a trajectory that is not of this run."""
+        """Returns the status of a trajectory, or None if the run has no such trajectory."""
         for row in await self._journal.trajectories(self._run):
             if str(row.key) == trajectory:
                 return status_of(History(await self._journal.history(row.id)))
@@ -92,7 +95,8 @@ with that call, at no cost."""
 
 
 class HeardAnswers:
-    """Of one attempt. Close it before the attempt's last record is written."""
+    """Notes which answers the agent of one attempt has received. Close it before the attempt's last
+    record is written."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -110,7 +114,7 @@ class HeardAnswers:
             self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._write)
 
     def take_records(self) -> tuple[Called, ...]:
-        """The notes that are not written yet; whoever takes them writes them."""
+        """Returns the unwritten notes and forgets them. The caller has to write them."""
         if not self._unwritten:
             return ()
         calls, attempt = self._session.history.calls, attempt_number(self._session)
@@ -144,14 +148,15 @@ class HeardAnswers:
 
 
 def continued_keys(history: History) -> set[bytes]:
-    """The keys of calls whose answers a later call continues. If an agent repeats one of these, it
-    has started over, and gets all answers again."""
+    """Returns the keys of calls whose answers a later call continues. An agent that repeats one of
+    these calls has started over, and gets all answers again."""
     bases = {step.base for step in history.generations if step.base}
     return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
 
 
 def heard_occurrences(history: History) -> dict[bytes, int]:
-    """For each key, how many of the first calls with it the last attempt's agent has received."""
+    """Returns for each key how many answers the last attempt's agent has received, counted from the
+    first call with the key up to the first unreceived answer."""
     heard: defaultdict[bytes, set[int]] = defaultdict(set)
     for (key, occurrence), called in history.calls.items():
         if called.heard == len(history.attempts):

@@ -1,10 +1,10 @@
-"""The calls of an agent: which of them a request repeats, what is needed to sample an answer, the
-answer while it is sampled, and the connections that wait for it.
+"""The calls of an agent: which recorded call a request repeats, what is needed to sample an answer,
+the answer while it is sampled, and the connections that wait for it.
 
 Everything that is sent is durable (I1): each part of a reply is sent when its draft is recorded. So
-a reply whose beginning was sent is not lost when a process dies: the next attempt to sample it goes
-on from there, and a repeated request gets the same beginning. The end is sent when the whole reply
-is recorded.
+if a process dies, the part of a reply that was sent is not lost. The next attempt to sample the
+reply continues from there, and a repeated request gets the same beginning. The end is sent when the
+whole reply is recorded.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ Call = TypeVar("Call", bound="AgentCall[Any]")
 
 
 class DraftedCall(Struct, frozen=True):
-    """A call of which only a beginning is durable."""
+    """A call of which only the beginning is durable."""
 
     number: int
-    """Of its steps."""
+    """The number in the paths of its steps."""
     created: int
 
 
 def drafted_calls(history: History) -> dict[tuple[bytes, int], DraftedCall]:
-    """By key and occurrence, as recorded calls are."""
+    """Returns the drafted calls by key and occurrence, like the recorded calls."""
     return {
         (draft.call, draft.occurrence): DraftedCall(int(path.partition(".")[0]), draft.created)
         for path, draft in history.drafts.items()
@@ -60,15 +60,16 @@ def drafted_calls(history: History) -> dict[tuple[bytes, int], DraftedCall]:
 
 
 class Pace(Struct, frozen=True):
-    """How much is made durable and sent at once."""
+    """How many tokens, or seconds of sampling, are made durable and sent together."""
 
     tokens: int = 0
-    """0: nothing before the end."""
+    """Tokens sent together; 0 sends the whole reply at its end."""
     seconds: float | None = None
 
 
 class LiveAnswer:
-    """The answer of one call. Connections come and go; each gets all of it."""
+    """The answer of one call while it is sampled. Connections can join at any time, and each gets
+    the whole answer."""
 
     def __init__(self) -> None:
         self.opening: Opening | None = None
@@ -84,7 +85,7 @@ class LiveAnswer:
         pace: Pace,
         call: "CallId",
     ) -> "Sequence[DraftListener]":
-        """One for each choice."""
+        """Returns one listener for each choice, which publishes the drafts of its step."""
         self.opening = opening
         return [
             DraftListener(
@@ -102,13 +103,13 @@ class LiveAnswer:
 
     @property
     def more(self) -> "asyncio.Future[None]":
-        """Done when there are more deltas."""
+        """Returns a future that is done when there are more deltas."""
         if self._more is None:
             self._more = asyncio.get_running_loop().create_future()
         return self._more
 
     def forget(self) -> None:
-        """The whole answer is ready, and takes their place."""
+        """Drops the deltas, because the whole answer is ready and replaces them."""
         self._deltas = []
 
     def _publish(self, deltas: Sequence[AnswerDelta]) -> None:
@@ -157,7 +158,7 @@ class _Choice:
 
 
 class CallId(NamedTuple):
-    """Which of a trajectory's calls it is."""
+    """Identifies a call of a trajectory."""
 
     key: bytes
     occurrence: int
@@ -188,10 +189,11 @@ class CallTable(Generic[Call]):
         return len(self._by_key[key])
 
     def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
-        """The call that a request repeats: the one with its name; otherwise one with the same
-        content whose result no connection waits for or received; with `again`, the last one. Other
-        calls with equal content are separate calls. Raises `RequestRejected` for the name of
-        another call."""
+        """Returns the call that a request repeats, or None. This is the call with its name. Without
+        one, it is a call with the same content whose result no connection has received or waits
+        for. With `again`, it can be the last call with this content. Otherwise, calls with equal
+        content are separate calls. Raises `RequestRejected` if the name belongs to a call with
+        other content."""
         if name in self._named:
             if self._named[name].key != key:
                 message = "this idempotency key was given to another request"
@@ -208,7 +210,7 @@ class CallTable(Generic[Call]):
         return call
 
     def name(self, call: Call, name: str) -> None:
-        """From now on, requests of this name repeat the call."""
+        """Makes later requests with this name repeat the call."""
         self._named[name] = call
 
     @property
@@ -216,7 +218,7 @@ class CallTable(Generic[Call]):
         return any(call.subscribers for call in self)
 
     async def cancel(self, *, after: float = 0.0) -> None:
-        """Ends all of them; those that still run have so many seconds before."""
+        """Cancels all calls. Calls that still run have `after` seconds to end first."""
         jobs = [call.job for call in self]
         if after and (running := [job for job in jobs if not job.done()]):
             await asyncio.wait(running, timeout=after)
@@ -236,7 +238,7 @@ class Subscription(Generic[Call]):
         call.subscribers += 1
 
     async def result(self) -> Any:
-        """A cancellation ends the waiting, not the call."""
+        """Returns the result. Cancelling this method ends the waiting, not the call."""
         try:
             return await asyncio.shield(self.call.job)
         except asyncio.CancelledError:
@@ -246,13 +248,14 @@ class Subscription(Generic[Call]):
             raise attempt_over() from None
 
     def leave(self, *, delivered: bool | None) -> None:
-        """`delivered` None means that nobody knows; a repetition then gets the same answer."""
+        """Ends the subscription. `delivered` is None if it is unknown whether the result arrived; a
+        repeated request then gets the same answer."""
         self.call.subscribers -= 1
         if delivered:
             self.mark_delivered()
 
     def mark_delivered(self) -> None:
-        """A result that was taken for lost did arrive."""
+        """Notes that a result, which seemed lost, did arrive."""
         self.call.delivered = True
 
 
@@ -267,7 +270,7 @@ class PendingCall(Struct, frozen=True, eq=False):
     request: GenerationRequest
     wire: str
     digests: list[bytes]
-    """Of the conversation after each of its messages."""
+    """The digests of the conversation after each of its messages."""
     sampling: Sampling
     tools: ToolSet
     id: CallId
@@ -275,7 +278,8 @@ class PendingCall(Struct, frozen=True, eq=False):
 
     @property
     def seed_from(self) -> str:
-        """From which its samples and ids are derived: nothing that depends on timing."""
+        """Returns the text from which seeds and ids of the call are derived. It does not depend on
+        timing."""
         return f"{self.id.key.hex()}.{self.id.occurrence}"
 
     def turn(
@@ -289,10 +293,12 @@ class PendingCall(Struct, frozen=True, eq=False):
         added: tuple[Message | str, ...],
         bare: bool = False,
     ) -> GenerateStep:
-        """The generation of one choice.
+        """Returns the generation step of one choice.
 
-        Where the agent gives a seed, the same request samples the same again in this trajectory.
-        Other trajectories differ: n copies of one sample are no group."""
+        If the agent gives a seed, an equal request samples the same reply again in this trajectory.
+        The seed differs between trajectories, because a group must not consist of n copies of one
+        sample.
+        """
         choice, seed = path.split(".")[1], None
         if self.request.seed is not None:
             # The agent's seed is part of the key.
@@ -322,7 +328,7 @@ class PendingCall(Struct, frozen=True, eq=False):
         )
 
     def record(self, steps: Sequence[Generated], opening: Opening) -> Called:
-        """The record of the call, with the generations that answer it."""
+        """Returns the record of the call, with the generations that answer it."""
         request, digests = self.request, self.digests
         return Called(
             path=steps[0].path,

@@ -1,11 +1,11 @@
-"""When are two requests, two conversations, or two sets of tools the same?
+"""Decides whether two requests, two conversations, or two sets of tools are the same.
 
-Clients do not send back exactly what they got: they drop reasoning, split text into parts, write a
-call's arguments anew, and the members of a schema in another order. Compared is the content of a
-conversation: roles, text, images, calls with their ids, names and arguments as values, results.
-Digests are chained message by message, so that the longest known beginning of a conversation is
-found by looking digests up. Tools are rendered and stored as they were sent, since their order is
-in the tokens, and compared in a canonical order.
+Clients do not send back exactly what they got. They drop reasoning, split text into parts, format
+the arguments of a call differently, and reorder the members of a schema. So the content of
+conversations is compared: roles, text, images, results, and calls with their ids, names and parsed
+arguments. Digests are chained message by message, so that the longest known beginning of a
+conversation is found by looking up digests. Tools are rendered and stored as they were sent, since
+their order affects the tokens, but are compared in a canonical order.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
-    """The digest after each message; `conversation` is the digest before them."""
+    """Returns the digest after each message. `conversation` is the digest before the first one."""
     chain: list[bytes] = []
     last = conversation
     for message in messages:
@@ -40,23 +40,23 @@ def digests(messages: Iterable[Message], conversation: bytes = START) -> list[by
 
 
 def beginning(messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
-    """The digest of what identifies a conversation: up to the first message of a user. A system
-    prompt alone may be that of many sub-agents."""
+    """Returns the digest that identifies a conversation: the one after the first message of a user.
+    A system prompt is not enough, because many sub-agents can share one."""
     roles = (message.role for message in messages)
     first = next((at for at, role in enumerate(roles) if role is Role.USER), 0)
     return digests[first] if digests else START
 
 
 def after(conversation: bytes, message: Message) -> bytes:
-    """The digest of a conversation that goes on with `message`."""
+    """Returns the digest of a conversation that continues with `message`."""
     return hashlib.blake2b(conversation + _content(message), digest_size=16).digest()
 
 
 def key_of(
     request: GenerationRequest, conversation: bytes, sampling: Sampling, *, tools: Raw
 ) -> bytes:
-    """The digest of everything in a request that makes another answer right. `tools`: as
-    `in_order`, so that the order of a schema's members makes no other request."""
+    """Returns the digest of everything in a request that can change its answer. `tools` must come
+    from `in_order`, so that the order of a schema's members does not matter."""
     if isinstance(sampling.json, str):
         sampling = structs.replace(sampling, json=_schema(sampling.json))
     how = Raw(packed(sampling))
@@ -90,7 +90,8 @@ def _content(message: Message) -> bytes:
 
 
 def arguments_of(arguments: str) -> str:
-    """Equal JSON is equal text; what is no JSON stays as it is."""
+    """Returns JSON arguments in a canonical form, in which equal values are equal texts. Other text
+    is returned unchanged."""
     try:
         value = _with_integers(msgspec.json.decode(arguments))
         return msgspec.json.encode(value, order="sorted").decode()
@@ -99,7 +100,7 @@ def arguments_of(arguments: str) -> str:
 
 
 def _with_integers(value: object) -> object:
-    """JavaScript knows one kind of numbers, and sends 1.0 back as 1."""
+    """Replaces floats that are whole numbers by integers, since JavaScript sends 1.0 back as 1."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
@@ -129,10 +130,10 @@ NO_TOOLS = ToolSet(b"", Raw(encode(())))
 
 
 class ToolSchemas:
-    """Encodes each set once, however many calls send it."""
+    """Encodes each set of tools once, however many calls send it."""
 
     def __init__(self, blobs: Blobs, recorded: Iterable[bytes]):
-        """`recorded`: the digests of the sets that the record has."""
+        """`recorded` are the digests of the sets that the record has."""
         self._blobs = blobs
         self._sets: dict[bytes, ToolSet] = {}
         self._stored: set[bytes] = set()
@@ -141,7 +142,8 @@ class ToolSchemas:
         self._unread = set(recorded) - {b""}
 
     def of(self, tools: Tools) -> ToolSet:
-        """Raises `RequestRejected` for tools that cannot be recorded."""
+        """Returns the encoded set of tools. Raises `RequestRejected` for tools that cannot be
+        recorded."""
         if not tools:
             return NO_TOOLS
         digest = digest_of(msgspec.json.encode(tools))
@@ -168,7 +170,7 @@ class ToolSchemas:
         self._unread = set()
 
     def equal(self, tool_set: ToolSet) -> frozenset[bytes]:
-        """The digests of all known sets with the same content."""
+        """Returns the digests of all known sets with the same content, including its own."""
         content = self._contents.get(tool_set.digest)
         equal = (digest for digest, stored in self._contents.items() if stored == content)
         return frozenset((tool_set.digest, *(equal if content else ())))

@@ -1,9 +1,9 @@
-"""The calls of one trajectory as a tree, and the position of a new one in it.
+"""Keeps the calls of one trajectory as a tree, and finds the position of a new call in it.
 
 Each recorded generation ends a conversation. A request that begins with one of these conversations,
-word for word, continues its tokens: prompt and completion are kept as they were sampled, and only
-the new messages are rendered. One that rewrites earlier messages breaks off visibly. One that
-shares nothing with any of them (a sub-agent) is a root of its own.
+word for word, continues its tokens: the prompt and completion are kept as they were sampled, and
+only the new messages are rendered. A request that rewrites earlier messages visibly branches off. A
+request that shares no beginning with any conversation (a sub-agent) is a root of its own.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ class Conversation(Struct, frozen=True):
 
 
 class TreePosition(Struct):
-    """Where a request belongs."""
+    """The position of a request in the tree."""
 
     stream: Stream
     messages: list[Message]
     """The request's conversation, with the known beginning as it was recorded."""
     parent: str
-    """The generation that it continues; "" for none."""
+    """The generation that the request continues, or ""."""
 
 
 class PrefixTree:
@@ -79,7 +79,7 @@ class PrefixTree:
             self._keep(step.path, stream)
 
     def position(self, request: Conversation) -> TreePosition:
-        """Where the request belongs, with the tokens that it continues."""
+        """Returns the position of the request, with the tokens that it continues."""
         messages, digests = request.messages, request.digests
         for length in range(len(messages), 0, -1):
             parent = self._ends.get(digests[length - 1])
@@ -95,7 +95,8 @@ class PrefixTree:
         return TreePosition(stream, list(messages), "")
 
     def positions(self, request: Conversation) -> Iterator[TreePosition]:
-        """Its position, and then every other where it may have belonged when less was recorded."""
+        """Yields the position of the request, and then every other position that it could have had
+        when less was recorded."""
         yield self.position(request)
         messages = request.messages
         lengths = {digest: length for length, digest in enumerate(request.digests, 1)}
@@ -151,7 +152,7 @@ def _digest(message: Message) -> bytes:
 
 
 class RecordedImages:
-    """Where the record has messages with images, so that each image is stored once. Agents send
+    """Finds recorded messages with images, so that each image is stored only once. Agents send
     images again with every conversation that they begin or rewrite."""
 
     def __init__(self, history: History, task: Task):
@@ -162,13 +163,14 @@ class RecordedImages:
             self.add(step)
 
     def add(self, step: Generated) -> None:
-        """Takes in what a generation recorded."""
+        """Adds the messages that a generation recorded."""
         for at, message in enumerate(step.added):
             if not isinstance(message, str):
                 self._add(message, f"{ADDED}{step.path}:{at}")
 
     def references(self, messages: Sequence[Message]) -> tuple[Message | str, ...]:
-        """The messages as they are recorded: those that the record has, by reference."""
+        """Returns the messages as they are recorded: a reference replaces each message whose images
+        the record already has."""
         return tuple(
             self._references.get(_digest(message), message) if message.images else message
             for message in messages
@@ -180,7 +182,8 @@ class RecordedImages:
 
 
 def _ends(called: Called, step: Generated) -> list[bytes]:
-    """The conversation after a reply: as the agent got it, and as it was sampled."""
+    """Returns the digests of the conversation after a reply: as the agent got the reply and, if
+    that differs, as it was sampled."""
     message = sent_message(step)
     ends = [canonical.after(called.conversation, message)]
     if message is not step.message:

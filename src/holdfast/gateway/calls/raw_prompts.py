@@ -1,11 +1,12 @@
-"""Raw prompts: the requests of `/v1/completions`, a text or tokens instead of a conversation.
+"""Raw prompts: the requests of `/v1/completions`, which send text or tokens instead of a
+conversation.
 
-A text that continues the text of an earlier call and its completion continues their tokens: sampled
-tokens are kept as they are, and only the new text is encoded. So do tokens that begin with an
-earlier prompt and its completion. Any other prompt is a root of its own.
+A text that continues the text of an earlier prompt and its completion also continues their tokens:
+sampled tokens are kept unchanged, and only the new text is encoded. The same holds for tokens that
+begin with an earlier prompt and its completion. Any other prompt is a root of its own.
 
-In the record, the text of a prompt is a user's message, and that of a completion the reply; tokens
-have no message. A reply is recorded whole, and sent up to its stop string.
+In the record, the text of a prompt is a message of the user, and the text of a completion is the
+reply. Prompts of tokens have no message. A reply is recorded whole, and sent up to its stop string.
 
 Invariant: sampled tokens are never encoded again.
 """
@@ -37,7 +38,7 @@ RawInput = str | tuple[int, ...]
 
 
 class RawPrompt(Struct):
-    """A raw prompt, ready to be sampled from."""
+    """A raw prompt that is ready to be sampled from."""
 
     prompt: Prompt
     ids: "array[int]"
@@ -45,7 +46,7 @@ class RawPrompt(Struct):
 
 
 class _Prefixes:
-    """Beginnings by their digests: the longest one of some data is found in one pass over it."""
+    """Known beginnings by their digests. One pass over some data finds the longest one."""
 
     def __init__(self) -> None:
         self._paths: dict[bytes, str] = {}
@@ -58,7 +59,7 @@ class _Prefixes:
         self._paths.setdefault(digest, path)
 
     def longest(self, data: bytes) -> str:
-        """The path of what `data` begins with; "" for none."""
+        """Returns the path of the longest known beginning of `data`, or "" if there is none."""
         prefix, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
         for length in self._lengths:
             if length > len(data):
@@ -74,15 +75,15 @@ class _Node(Struct):
 
     kind: type
     prompt: "hashlib.blake2b"
-    """Of the prompt, to be continued."""
+    """The hash of the prompt, which can be continued."""
     prompt_bytes: int
     end: "hashlib.blake2b"
-    """Of the prompt and the whole completion."""
+    """The hash of the prompt and the whole completion."""
     end_bytes: int
 
 
 class RawPrompts:
-    """The raw prompts of one trajectory. The record is read when the first one comes."""
+    """The raw prompts of one trajectory. The record is read when the first raw prompt arrives."""
 
     def __init__(self, history: History):
         self._history = history
@@ -101,7 +102,7 @@ class RawPrompts:
             self._learn(step, node)
 
     async def prepare(self, raw: RawInput, *, renderer: Renderer, sampling: Sampling) -> RawPrompt:
-        """The prompt with its base and its tokens. Raises `Unsupported`."""
+        """Returns the prompt with its base and its tokens. Raises `Unsupported`."""
         if isinstance(renderer, MessagesOnly):
             raise Unsupported("prompt", "its engine takes messages; use /v1/chat/completions")
         path = self._prefixes[type(raw)].longest(_data(raw))
@@ -131,7 +132,7 @@ class RawPrompts:
     def _kept(
         self, text: str, base: object, ids: "array[int]", renderer: Renderer
     ) -> tuple[int, str]:
-        """How many tokens of the base are kept, and the text after them."""
+        """Returns how many tokens of the base are kept, and the text after them."""
         if not isinstance(base, Generated):
             return 0, text
         completion = unpack_ids(base.ids)
@@ -169,7 +170,7 @@ class RawPrompts:
 
 
 def prompts_of(request: GenerationRequest) -> Sequence[RawInput]:
-    """The raw prompts of a request; empty for a conversation."""
+    """Returns the raw prompts of a request. A conversation has none."""
     if request.prompts:
         return request.prompts
     if request.text is not None:

@@ -1,8 +1,8 @@
 """The calls of one attempt that were rejected, or could not be answered.
 
-An agent may hide a rejection from everyone, and end as if its task was done. So each rejection is
-durable before it is sent, and the record decides the trajectory's outcome: a rejected call is made
-good only by a later answer to the same conversation, or to one that continues it.
+An agent may hide a rejection and end as if its task was done. So each rejection is durable before
+it is sent, and the record decides the trajectory's outcome. A rejected call counts as repaired only
+if the same conversation, or one that continues it, is answered later.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from holdfast.rollout.replay.session import Session
 NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
 """The reason itself names the engine's address, which no agent should know."""
 MAX_OPEN = 64
-"""Recorded while none of them is made good; more of them change nothing."""
+"""The most open rejections that are recorded. More would not change the outcome."""
 _OWN_FAULTS = (408, 500, 502, 503, 504)
 """Statuses for which the agent is not to blame."""
 _START = b"\0" * 16
@@ -49,19 +49,19 @@ _CONTENT = (
 """The content of a message; any other member may be left out in the next request."""
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 _REFERENCES = ("previous_response_id", "conversation")
-"""In place of the messages before: then the conversation is not known."""
+"""Fields that stand for earlier messages. With one of them, the conversation is not known."""
 _AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
 """How wires name one message of a request."""
 _log = logging.getLogger("holdfast.gateway")
 
 
 class OnRefused(StrEnum):
-    """The outcome of a trajectory with a call that was rejected, and not repeated."""
+    """The outcome of a trajectory in which a call was rejected and not repeated."""
 
     FAIL = "fail"
-    """It has failed: an end without the answer is no outcome of the policy."""
+    """The trajectory fails, because an end without the answer is no outcome of the policy."""
     ACCEPT = "accept"
-    """It ends as the agent says; the rejected calls are in the record."""
+    """The trajectory ends as the agent reports. The rejected calls are in the record."""
 
 
 class RejectedCalls:
@@ -72,13 +72,14 @@ class RejectedCalls:
 
     @property
     def open(self) -> list[CallRefused]:
-        """The calls that were not repaired, in order."""
+        """Returns the calls that were not repaired, in order."""
         attempt = attempt_number(self._session)
         calls = self._session.history.refusals.values()
         return [call for call in calls if call.attempt == attempt and not call.answer]
 
     async def add(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
-        """Makes a rejection durable; it is sent afterwards. `body`: that of the call."""
+        """Makes a rejection durable, before the caller sends it. `body` is the body of the rejected
+        call."""
         session = self._session
         # Corrected, a rejected message is another: the repeated request continues what is before.
         at = _AT_MESSAGE.match(rejection.param or "")
@@ -105,7 +106,8 @@ class RejectedCalls:
             crashpoint.reach("gateway.refused")
 
     async def resolve(self, answer: Answer, *, body: bytes) -> None:
-        """A call is about to get its answer: rejected calls that it repeats are made good."""
+        """Marks rejected calls as repaired if the request that `answer` answers repeats or
+        continues them. Call it before the answer is sent."""
         if not self._session.history.refusals or not (rejected := self.open):
             return
         known = {_START, *_conversation(body)}
@@ -116,8 +118,8 @@ class RejectedCalls:
             await self._session.log.append(*resolved)
 
     def failure(self) -> AgentFailed | None:
-        """The failure of an agent that ended as if it had been answered; None if it was
-        answered."""
+        """Returns the failure of an agent that ended although a call was not answered, or None if
+        every call was answered."""
         if not (calls := self.open):
             return None
         first = next((call for call in calls if call.status not in _OWN_FAULTS), calls[0])
@@ -136,7 +138,7 @@ def attempt_over(why: BaseException | None = None) -> RequestRejected:
 
 
 def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
-    """The error that the agent gets instead of an answer."""
+    """Returns the error that the agent gets instead of an answer."""
     match error:
         case RequestRejected():
             return error
@@ -155,8 +157,8 @@ def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
 
 
 def internal_error(error: Exception, trajectory: str) -> RequestRejected:
-    """The response to an error of the gateway's own. It is logged here by its type and place,
-    without its message, which may hold the client's text."""
+    """Returns the response to an internal error of the gateway. Logs the error's type and place,
+    without its message, which may contain the client's text."""
     where = "".join(traceback.format_tb(error.__traceback__))
     kind = type(error).__name__
     _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
@@ -168,9 +170,9 @@ def gateway_failed() -> RequestRejected:
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
-    """The digest after each message of a request, parsed as far as possible; with `before`, only of
-    the messages before that one. Empty for a body that cannot be parsed: any conversation continues
-    it."""
+    """Returns the digest after each message of a request, parsed as far as possible. With `before`,
+    covers only the messages before that index. Returns an empty list for a body that cannot be
+    parsed, which every conversation continues."""
     try:
         sent = msgspec.json.decode(body)
         return _digests(sent, before) if isinstance(sent, dict) else []
@@ -191,7 +193,7 @@ def _digests(sent: dict[str, object], before: int | None) -> list[bytes]:
 
 
 def _messages(sent: dict[str, object], before: int | None) -> list[object]:
-    """All messages, of whichever wire: the same text is the same message on each."""
+    """Returns all messages of a request, in the same form for every wire."""
     messages, text, prompt = (sent.get(name) for name in ("messages", "input", "prompt"))
     if not messages:
         messages = [{"role": "user", "content": text}] if text and isinstance(text, str) else text
@@ -204,7 +206,7 @@ def _messages(sent: dict[str, object], before: int | None) -> list[object]:
 
 
 def _content(value: object) -> list[object]:
-    """The content of a message, however it is cut into parts."""
+    """Returns the content of a message, independent of how it is split into parts."""
     if isinstance(value, list):
         return [item for part in value if not _is_reasoning(part) for item in _content(part)]
     if not isinstance(value, dict):
@@ -216,7 +218,7 @@ def _content(value: object) -> list[object]:
 
 
 def _is_reasoning(value: object) -> bool:
-    """Clients leave it out as they like."""
+    """Returns whether a part is reasoning, which clients may leave out."""
     return isinstance(value, dict) and value.get("type") in _REASONING
 
 

@@ -1,13 +1,14 @@
-"""The tools that an agent calls through the gateway, each call a durable step.
+"""The tools that an agent calls through the gateway. Each call is a durable step.
 
-Intent first, result after, as with any tool (see `rollout.tool_step`): a recorded call is answered
-from the record and does nothing; an interrupted one is resolved by its contract.
+The intent is recorded first and the result afterwards, as with any tool (see `rollout.tool_step`).
+A recorded call is answered from the record, without running the tool. An interrupted call is
+resolved by its contract.
 
-Which recorded call a new one is must not depend on timing, since parts of an agent call side by
-side. So it goes by content: the tool, its canonical arguments, the id that the agent gave (if it
-did), and which of several such calls it is. A step's path only says where it is rendered: after
-what was recorded when it began. It has a scope of its own, so that a fork there takes nothing else
-along.
+The choice of the recorded call that a new one repeats must not depend on timing, since parts of an
+agent call side by side. So it depends only on the content: the tool, its canonical arguments, the
+id if the agent gave one, and how many equal calls came before. A step's path only says where it is
+rendered: after everything that was recorded when it began. Each step has a scope of its own, so
+that a fork at the step removes no other steps.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class _ToolRun(AgentCall[ToolResult], kw_only=True, eq=False):
 
 
 class AgentTools:
-    """The tool calls of one attempt. `number` gives the next number of a step; `on_accident` is
+    """The tool calls of one attempt. `number` returns the next number of a step. `on_accident` is
     called when the attempt cannot continue."""
 
     def __init__(
@@ -53,8 +54,8 @@ class AgentTools:
         on_accident: Callable[[], None],
         made_before: frozenset[str] = frozenset(),
     ):
-        """`made_before`: steps from before the state that the agent continues. It will not make
-        them again: a call without an id is another than all of these."""
+        """`made_before` are the steps from before the state that the agent continues from. The
+        agent will not make these calls again, so a call without an id never repeats one of them."""
         self.tools = {tool.name: tool for tool in tools}
         self._session = session
         self._number = number
@@ -77,8 +78,8 @@ class AgentTools:
                     self._made[key] = len(self._recorded[key])
 
     def go_on(self) -> None:
-        """The agent outlived its gateway and continues, so all recorded calls are its own. It
-        repeats a call that never ended, because it lost its connection."""
+        """Continues with an agent that outlived its gateway, so that all recorded calls are its
+        own. The agent repeats any call that never ended, because it lost its connection."""
         results = self._session.history.results
         for key, paths in self._recorded.items():
             # Of equal ones, the one that never ended may have begun first.
@@ -94,7 +95,7 @@ class AgentTools:
         return self._calls.is_waited_for
 
     def subscribe(self, name: str, arguments: str, *, call_id: str = "") -> "ToolSubscription":
-        """Begins the call, or finds the one that it repeats. Two calls with one `call_id` are one
+        """Begins the call, or finds the call that it repeats. Two calls with one `call_id` are one
         call, in all attempts. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
@@ -150,7 +151,7 @@ class AgentTools:
         return results[0]
 
     async def aclose(self) -> None:
-        """The attempt is over: what still runs has a moment, and is then cancelled."""
+        """Ends the attempt. Running calls have a moment to end, and are then cancelled."""
         self._closed = True
         await self._calls.cancel(after=LAST_SECONDS)
 
@@ -169,13 +170,13 @@ class ToolSubscription(Subscription[_ToolRun]):
 
 
 def key_of(name: str, arguments: str, call_id: str) -> bytes:
-    """The digest of everything that makes a call this one."""
+    """Returns the digest of everything that identifies a call."""
     parts = (name, digest.arguments_of(arguments), call_id)
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def argument_in(message: str) -> str | None:
-    """The argument that an error message names, if it does."""
+    """Returns the argument that an error message names, or None."""
     match = _ARGUMENT.search(message)
     return None if match is None else match[1] or match[2]

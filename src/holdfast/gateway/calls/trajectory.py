@@ -1,8 +1,9 @@
-"""AgentTrajectory: one attempt of a black-box agent. Its calls are the steps.
+"""AgentTrajectory: one attempt of a black-box agent, whose calls are the steps.
 
-A recorded call is answered from the record. Any other is sampled once, however many connections
-wait for it: the sampling belongs to the trajectory, not to the connection, so that a client which
-disconnected and repeats its request gets the same answer. Durable first, sent after (I1).
+A recorded call is answered from the record. Any other call is sampled once, however many
+connections wait for it. The sampling belongs to the trajectory, not to the connection, so a client
+that disconnects and repeats its request gets the same answer. Answers are durable before they are
+sent (I1).
 """
 
 import asyncio
@@ -62,11 +63,12 @@ from holdfast.rollout.tools.tool import Tool
 
 T = TypeVar("T")
 _NOT_RECORDED = ("attempt_over", "stopping")
-"""Codes of rejections that the end of the attempt brings with it."""
+"""Codes of rejections that follow from the end of the attempt."""
 
 
 async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results, in order. The first failure, or a cancellation, cancels all of them."""
+    """Returns the results in order. The first failure, or a cancellation, cancels the other
+    work."""
     if len(work) == 1:
         return [await work[0]]
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -79,7 +81,7 @@ async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class AgentTrajectory:
-    """Bound to a key while its attempt lives."""
+    """One attempt of an agent, bound to a key while the attempt lives."""
 
     def __init__(self, session: Session):
         self.name = session.name
@@ -108,7 +110,7 @@ class AgentTrajectory:
         self._drafted = drafted_calls(session.history)
         self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
-        """Of streams."""
+        """The pace of streams."""
         self._kept_paths: set[str] = set()
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())
@@ -120,7 +122,7 @@ class AgentTrajectory:
     def set_tools(
         self, tools: Sequence[Tool], *, made_before: frozenset[str] = frozenset()
     ) -> None:
-        """From now on, the agent can call `tools` (see `AgentTools`, for `made_before` too)."""
+        """Lets the agent call `tools` from now on. `AgentTools` describes `made_before`."""
         self.tools = AgentTools(
             self.session,
             tools,
@@ -140,9 +142,9 @@ class AgentTrajectory:
         name: str = "",
         body: bytes = b"",
     ) -> "CallSubscription":
-        """Begins the call of this request, or finds the one that it repeats. `again`: the client
-        says that it repeats it; `name`: a name that it gives to all of its tries; `body`: that of
-        the HTTP request. Raises `RequestRejected`."""
+        """Begins the call of this request, or finds the call that it repeats. `again` is set if the
+        client says that it repeats a request. `name` is a name that the client gives to all of its
+        tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
@@ -178,7 +180,7 @@ class AgentTrajectory:
         return CallId(key, calls + first)
 
     async def _answer(self, pending: PendingCall) -> Answer:
-        """From the record, or sampled."""
+        """Returns the recorded answer, or samples one."""
         request, calls = pending.request, self.session.history.calls
         called = calls.get(pending.id)
         if called is not None:
@@ -189,7 +191,7 @@ class AgentTrajectory:
         return build_answer(self.session, called, request, bare=bool(prompts_of(request)))
 
     async def _sample_or_fail(self, pending: PendingCall) -> Called:
-        """What ends the attempt is noted before it is raised."""
+        """Samples the answer. An error that ends the attempt is noted before it is raised."""
         try:
             return await self._sample(pending)
         except Truncated as limit:
@@ -209,14 +211,14 @@ class AgentTrajectory:
     # --- rejections
 
     def check_not_completed(self) -> None:
-        """Raises `RequestRejected` once the agent has said that it is done."""
+        """Raises `RequestRejected` if the agent has said that it is done."""
         if self.completed.is_set():
             message = "the agent said that it is done (POST /complete): nothing more is sampled"
             raise RequestRejected(409, message, code="attempt_over")
 
     async def record_rejection(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
-        """Makes it durable, before it is sent. Not recorded are those that the end of the attempt
-        brings with it, or a limit that the policy met."""
+        """Makes a rejection durable before it is sent. Rejections that follow from the end of the
+        attempt, or from a limit that the policy met, are not recorded."""
         broken = self.session.state.broken
         is_over = self._closed or self.completed.is_set() or self.limit is not None
         if is_over or rejection.code in _NOT_RECORDED:
@@ -262,7 +264,7 @@ class AgentTrajectory:
         speaker: Speaker,
         opening: Opening,
     ) -> list[Generated]:
-        """The sampled generations, one for each turn, published as they become durable."""
+        """Samples one generation for each turn, and publishes them as they become durable."""
         session = self.session
         is_streamed = pending.request.stream and self.pace.tokens
         pace = self.pace if is_streamed else Pace(session.context.partial_tokens)
@@ -283,7 +285,7 @@ class AgentTrajectory:
         ]
 
     def position(self, request: GenerationRequest) -> TreePosition:
-        """The position that a request would get; nothing is recorded."""
+        """Returns the position that a request would get, without recording anything."""
         digests = self.lookup.digests(request.messages)
         return self._tree.position(
             self._conversation(request, digests, self._schemas.of(request.tools))
@@ -300,7 +302,7 @@ class AgentTrajectory:
         return RawPrompts(self.session.history)
 
     async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
-        """One turn for each choice of each raw prompt; empty for a conversation."""
+        """Returns one turn for each choice of each raw prompt. A conversation has none."""
         renderer = self.session.speaker.renderer
         prompts = [
             await self._raw_prompts.prepare(raw, renderer=renderer, sampling=pending.sampling)
@@ -323,8 +325,8 @@ class AgentTrajectory:
     async def _turns(
         self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
-        """One turn for each choice, and their position. That is the first position, or the position
-        at which a durable draft began."""
+        """Returns one turn for each choice, and their position. This is the first position, unless
+        a durable draft began at another one."""
         request = pending.request
         paths = [f"{number}.{choice}.0" for choice in range(request.n)]
         durable = self.session.history.drafts
@@ -342,7 +344,7 @@ class AgentTrajectory:
     async def _turns_at(
         self, position: TreePosition, pending: PendingCall, paths: Sequence[str], speaker: Speaker
     ) -> list[GenerateStep]:
-        """One for each path, all from the same prompt."""
+        """Returns one turn for each path, all with the same prompt."""
         stream, messages = position.stream, position.messages
         prompt = await stream.prepare(
             messages, pending.request.tools, renderer=speaker.renderer, sampling=pending.sampling
@@ -367,7 +369,8 @@ class AgentTrajectory:
         ]
 
     def go_on(self) -> None:
-        """The agent of the last attempt lives, and will not repeat answered calls."""
+        """Continues with the agent of the last attempt, which is alive and will not repeat answered
+        calls."""
         history = self.session.history
         self.session.log.continue_attempt()
         self.tools.go_on()
@@ -377,8 +380,8 @@ class AgentTrajectory:
             self._keep(path)
 
     def _keep(self, path: str) -> None:
-        """The sources of a reply are part of this attempt as well, though they were not requested
-        again: without them, the reply would have lost its beginning."""
+        """Adds a reply and its sources to this attempt. The sources were not requested again, but
+        without them the reply would lose its beginning."""
         paths = [path]
         while paths:
             path = paths.pop()
@@ -392,29 +395,31 @@ class AgentTrajectory:
     # --- signs of life
 
     def touch(self) -> None:
-        """The agent gives a sign of life."""
+        """Notes that the agent is alive."""
         self.last_seen = self.session.clock.elapsed()
 
     @property
     def has_calls(self) -> bool:
-        """Whether the agent ever made a call, in this attempt or before."""
+        """Returns whether the agent ever made a call, in this attempt or an earlier one."""
         return any(self._calls) or bool(self.session.history.calls_ever)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no connection waits for an answer."""
+        """Returns whether no connection waits for an answer."""
         return not self.tools.is_busy and not self._calls.is_waited_for
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether no connection waits for an answer, and no request came for so long."""
+        """Returns whether no connection waits for an answer, and the last request is more than
+        `seconds` ago."""
         return self.is_idle and self.session.clock.elapsed() - self.last_seen > seconds
 
     async def let_finish(
         self, *, only_undelivered: bool = False, seconds: float | None = None
     ) -> None:
-        """The agent is gone, and its attempt with it: answers that are being sampled become durable
-        all the same, so that the next attempt gets them at once. The policy's own deadlines bound
-        the time. `only_undelivered`: only answers that no connection waits for any more."""
+        """Waits until answers that are being sampled are durable, so that the next attempt gets
+        them at once. Call it when the agent is gone. The time is limited by `seconds` and by the
+        policy's own deadlines. With `only_undelivered`, calls that a connection still waits for are
+        cancelled."""
         self._closed = True
         for call in self._calls if only_undelivered else ():
             if call.subscribers:
@@ -425,7 +430,7 @@ class AgentTrajectory:
         crashpoint.reach("gateway.finished")
 
     async def aclose(self) -> None:
-        """The attempt is over: nothing more is sampled for it."""
+        """Ends the attempt: cancels its calls and samples nothing more."""
         self._closed = True
         await self._calls.cancel()
         await self.heard.aclose()
@@ -436,15 +441,15 @@ class CallSubscription(Subscription[SampledCall]):
     """One connection that waits for the answer of a call."""
 
     def __init__(self, call: SampledCall, trajectory: AgentTrajectory, *, wire: str, body: bytes):
-        """`body`: that of the connection's request."""
+        """`body` is the body of the connection's request."""
         super().__init__(call)
         self._trajectory = trajectory
         self._wire, self._body = wire, body
         self._received = 0
 
     async def answer(self) -> Answer:
-        """Raises `RequestRejected`, which is durable, and nothing else, but for a cancellation of
-        the waiting caller."""
+        """Returns the answer. Raises `RequestRejected`, which is durable by then, and no other
+        error, except when the waiting caller is cancelled."""
         trajectory = self._trajectory
         try:
             answer: Answer = await self.result()
@@ -461,11 +466,12 @@ class CallSubscription(Subscription[SampledCall]):
 
     @property
     def opening(self) -> Opening | None:
-        """The opening of an answer that is streamed while it is sampled."""
+        """Returns the opening of an answer that is streamed while it is sampled."""
         return self.call.live.opening
 
     async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
-        """The durable deltas since the last time; none after so many seconds, or at the end."""
+        """Returns the durable deltas since the last call. Returns none if there are no new ones
+        within `seconds`, or if the answer is complete."""
         live, job = self.call.live, self.call.job
         if not self.is_ready and not live.since(self._received):
             events: set[asyncio.Future[Any]] = {job, live.more}

@@ -1,13 +1,14 @@
-"""What the policy cannot follow: removed from a request, as the gateway is configured, or rejected.
+"""Finds the parts of a request that the policy cannot follow. They are rejected or, if the gateway
+is configured so, removed.
 
 Nothing is removed silently: the names of removed fields are in the call's record and in the log.
-The content of a conversation is never touched; members of its messages without content can be named
-(`messages.foo`). A rejection names the parameter as its wire does, and of something that could be
-ignored it says how.
+The content of a conversation is never touched, but members of its messages that are not content can
+be named (`messages.foo`). A rejection names the parameter as its wire does. If the gateway could
+ignore the parameter, the rejection says how.
 
-A request that its wire does not know all of is parsed once more without its nulls: libraries send
-answers back with members of their own beside them, and those that are null change nothing that is
-sampled, whatever they are called.
+A request that its wire does not fully know is parsed once more without its nulls. Libraries send
+answers back with members of their own added, and members that are null never change what is
+sampled.
 """
 
 import re
@@ -61,9 +62,10 @@ _TOOLS = msgspec.json.Decoder(list[dict[str, object]])
 
 
 class IgnoredFields:
-    """`names`: parameters, as rejections name them (`seed`, `text.verbosity`), members of messages
-    (`messages.foo`, `input.foo`), and types of tools (`tool:web_search`; `tool:*` for all that the
-    client does not run itself)."""
+    """The fields that the gateway removes from requests. `names` can be parameters as rejections
+    name them (`seed`, `text.verbosity`), members of messages (`messages.foo`, `input.foo`), and
+    types of tools (`tool:web_search`, or `tool:*` for all tools that the client does not run
+    itself)."""
 
     def __init__(self, names: Iterable[str] = ()):
         if isinstance(names, str):
@@ -81,7 +83,7 @@ class IgnoredFields:
     def parse(
         self, path: str, wire: Wire, body: bytes, *, known: RequestLookup | None = None
     ) -> GenerationRequest:
-        """The request without these fields. Raises `RequestRejected` as the wire does."""
+        """Returns the request without these fields. Raises `RequestRejected` as the wire does."""
         rest, ignored = self.strip(path, body)
         try:
             request = _parse_leniently(wire, rest, known)
@@ -92,8 +94,8 @@ class IgnoredFields:
         return structs.replace(request, ignored=ignored) if ignored else request
 
     def strip(self, path: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
-        """The rest of a body, and the names of the removed fields. A body that is no object stays
-        as it is: its wire rejects it."""
+        """Returns the body without these fields, and the names of the removed fields. A body that
+        is not an object is returned unchanged, because its wire rejects it."""
         if not self.names:
             return body, ()
         try:
@@ -127,7 +129,7 @@ class IgnoredFields:
         return Raw(msgspec.json.encode(kept)), tuple(dict.fromkeys(removed.values()))
 
     def _name(self, tool: dict[str, object], own: tuple[object, ...]) -> str:
-        """By which it is removed; "" if it stays."""
+        """Returns the name by which a tool is removed, or "" if the tool stays."""
         kind = tool.get("type")
         if kind in own or not isinstance(kind, str):
             return ""
@@ -137,7 +139,7 @@ class IgnoredFields:
 
 
 def with_remedy(rejection: RequestRejected) -> RequestRejected:
-    """The rejection; where its subject can be ignored, it says how."""
+    """Returns the rejection. If its parameter can be ignored, its message says how."""
     parts = _SEPARATORS.split(rejection.param or "")
     name = ".".join(part for part in parts if not part.isdigit())
     if not rejection.is_unsupported or not _PARAMETER.fullmatch(name):
@@ -183,7 +185,7 @@ def _is_null(sent: Raw) -> bool:
 
 
 def _remove(members: dict[str, Raw], names: list[str], path: str) -> bool:
-    """Removes a parameter; whether it was there. Null counts as absent."""
+    """Removes a parameter and returns whether it was there. Null counts as absent."""
     first, *rest = names
     sent = members.get(first)
     if sent is None or _is_null(sent):
@@ -200,7 +202,8 @@ def _remove(members: dict[str, Raw], names: list[str], path: str) -> bool:
 
 
 def _remove_within(value: object, names: list[str]) -> bool:
-    """Of a list: from each of its elements."""
+    """Removes a nested member and returns whether it was there. A list loses it in each of its
+    elements."""
     if isinstance(value, list):
         return sum(_remove_within(element, names) for element in value) > 0
     if not isinstance(value, dict) or value.get(names[0]) is None:
@@ -241,7 +244,8 @@ def _lean(value: object) -> object:
 
 
 def _is_verbatim(name: str, value: object) -> bool:
-    """An object that is the `input` of a call holds its arguments."""
+    """Returns whether a value must not be changed, such as the arguments of a call in an `input`
+    that is an object."""
     return (name in _VERBATIM and not isinstance(value, str)) or (
         name == "input" and isinstance(value, dict)
     )
@@ -260,15 +264,14 @@ _USUAL = {"json": "response_format"}
 
 
 def check_supported(request: GenerationRequest, renderer: Renderer) -> None:
-    """Raises `RequestRejected` for an answer that cannot have the requested form."""
+    """Raises `RequestRejected` if the answer cannot have the requested form."""
     if request.token_ids and isinstance(renderer, MessagesOnly):
         raise _unsupported("return_token_ids", "its engine tells no token ids")
 
 
 def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> RequestRejected | None:
-    """The rejection for an error that the agent's own request causes; None for others.
-
-    It is not recorded as a step, and the agent can repeat the call without the parameter.
+    """Returns the rejection for an error that the agent's own request caused, or None for other
+    errors. It is not recorded as a step, and the agent can repeat the call without the parameter.
     """
     if isinstance(error, Unsupported):
         return _unsupported(_param(error.what, request, wire), error.why)
@@ -282,7 +285,7 @@ def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> Req
 
 
 def _param(option: str, request: GenerationRequest, wire: str) -> str:
-    """The request's own name for a field of `Sampling`, or for `images`."""
+    """Returns the request's own name for a field of `Sampling`, or for `images`."""
     if option == IMAGES:
         return request.image_param or _image_param(request)
     if wire == "/v1/messages" and request.reasoning_effort == NO_REASONING:
@@ -292,7 +295,8 @@ def _param(option: str, request: GenerationRequest, wire: str) -> str:
 
 
 def _image_param(request: GenerationRequest) -> str:
-    """The same where messages are sent one by one, as in chat completions."""
+    """Returns the name of the first image's message in requests with a list of messages, such as
+    chat completions."""
     images = (at for at, message in enumerate(request.messages) if message.images)
     at = next(images, None)
     return "messages" if at is None else f"messages[{at}].content"
@@ -306,7 +310,7 @@ def _unsupported(param: str, why: str) -> RequestRejected:
 
 
 def _engine_option(request: GenerationRequest) -> str:
-    """The request's first option that some engines lack; "" without one."""
+    """Returns the first option of the request that some engines lack, or "" if there is none."""
     options = {
         IMAGES: any(message.images for message in request.messages),
         "json": request.json is not False,

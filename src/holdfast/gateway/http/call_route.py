@@ -1,9 +1,9 @@
-"""The routes of an agent: one call, from its body to its answer or its rejection; the count of a
-prompt's tokens; and the agent's own end.
+"""The routes of an agent: one call, from its body to its answer or rejection; the token count of a
+prompt; and the end that the agent reports.
 
-A rejection of a call that would sample is durable before it is sent (see `rejections`), whichever
-part of the gateway rejects it. A stream carries the parts of its answer as they become durable, and
-keep-alives while there is nothing new; its terminal event is sent when the whole answer is
+The rejection of a call that would sample is durable before it is sent (see `rejections`), whichever
+part of the gateway rejects the call. A stream sends the parts of its answer as they become durable,
+and keep-alives while there are no new parts. Its terminal event is sent when the whole answer is
 recorded.
 """
 
@@ -34,12 +34,12 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.session import Session
 
 END_SECONDS = 60.0
-"""For the end of a trajectory to become durable."""
+"""Seconds for the end of a trajectory to become durable."""
 _log = logging.getLogger("holdfast.gateway")
 
 
 class Bound(Struct):
-    """A trajectory while a key belongs to it."""
+    """A trajectory that a key is bound to."""
 
     trajectory: AgentTrajectory
     known: set[str]
@@ -52,7 +52,7 @@ class Bound(Struct):
 async def call(
     context: RequestContext, bound: Bound, *, ignored_fields: IgnoredFields
 ) -> web.StreamResponse:
-    """Sends the answer, in the form that was requested."""
+    """Handles a call: sends its answer in the requested form."""
     trajectory, wire, body = bound.trajectory, context.wire, b""
     assert wire is not None, "a call's path is a wire's"
     try:
@@ -94,7 +94,7 @@ async def call(
 async def _stream(
     context: RequestContext, wire: Wire, stream: EventStream, subscription: CallSubscription
 ) -> web.StreamResponse:
-    """Raises `RequestRejected` only while nothing was sent."""
+    """Streams an answer. Raises `RequestRejected` only as long as nothing was sent."""
     headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     response = web.StreamResponse(headers=headers)
     while True:
@@ -140,9 +140,9 @@ async def _last_events(
 
 
 async def count_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
-    """The length of the prompt that would be sent now: sampled tokens are counted as they were
-    sampled, and only the rest is rendered. Nothing is sampled or recorded. Raises
-    `RequestRejected`."""
+    """Returns the length of the prompt that would be sent now. Sampled tokens are counted as they
+    were sampled, and only the rest is rendered. The prompt is neither sampled from nor recorded.
+    Raises `RequestRejected`."""
     run, kwargs = trajectory.session.context.spec.sampling, request.chat_template_kwargs
     sampling = structs.replace(
         run,
@@ -165,7 +165,8 @@ async def count_tokens(trajectory: AgentTrajectory, request: GenerationRequest) 
 
 
 async def until_durable(session: Session) -> None:
-    """Waits for the attempt's last record. Raises `RequestRejected` if it is no outcome."""
+    """Waits until the attempt's last record is durable. Raises `RequestRejected` if the attempt has
+    no outcome."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await session.state.concluded.wait()
@@ -178,12 +179,12 @@ async def until_durable(session: Session) -> None:
 
 
 def completed(reward: float | None) -> bytes:
-    """The body of the response to `/complete`."""
+    """Returns the body of the response to `/complete`."""
     return msgspec.json.encode({"completed": True, "reward": reward})
 
 
 def parse_reward(body: bytes) -> float | None:
-    """The reward in the body of `/complete`."""
+    """Returns the reward in the body of `/complete`, or None if the body has none."""
     if not body.strip():
         return None
     try:

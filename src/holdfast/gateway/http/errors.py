@@ -9,7 +9,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.encoding.redaction import redact
 
 RETRY_AFTER_SECONDS = "1"
-"""The published libraries obey it."""
+"""The client libraries of the providers obey this header."""
 
 
 class WrongMethod(RequestRejected):
@@ -19,7 +19,8 @@ class WrongMethod(RequestRejected):
 
 
 def unknown_route(path: str, routes: Iterable[str]) -> RequestRejected:
-    """Names the route that was probably meant: often a base URL has a `/v1` too many or too few."""
+    """Returns the rejection of an unknown path. It names the route that was probably meant, because
+    a base URL often has a `/v1` too many or too few."""
     known = [route.rstrip("/") for route in routes]
     meant = [route for route in known if path.rstrip("/").endswith(route.removeprefix("/v1"))]
     message = f"there is nothing at {redact(path)[:200]!r}"
@@ -37,7 +38,7 @@ def unknown_route(path: str, routes: Iterable[str]) -> RequestRejected:
 
 
 def invalid_key(key: str) -> RequestRejected:
-    """For a call without a key, or with a key that was not made here."""
+    """Returns the rejection of a call without a key, or with a key that was not made here."""
     message = (
         "no such key: send the trajectory's (`key` in the answer of /trajectories; OPENAI_API_KEY "
         "or ANTHROPIC_API_KEY where the run starts the agent)"

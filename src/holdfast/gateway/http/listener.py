@@ -1,8 +1,8 @@
 """The sockets of a gateway, and errors of HTTP itself.
 
-Knows nothing of trajectories. Each request is handled by a task of its own, which ends when its
-client disconnects. Bytes that are no HTTP request are rejected in OpenAI's format and not logged:
-they may hold a key.
+The listener does not know about trajectories. Each request is handled by a task of its own, which
+ends when its client disconnects. Bytes that are not an HTTP request are rejected in OpenAI's format
+and not logged, because they may contain a key.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from holdfast.records.errors import UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LINGER_SECONDS = 1.0
-"""In which the rest of a rejected body is read, so that the rejection arrives."""
+"""Seconds for which the rest of a rejected body is read, so that the rejection arrives."""
 _SHUTDOWN_SECONDS = 0.05
 _KERNEL_BYTES = 128 * 1024
 _log = logging.getLogger("holdfast.gateway")
@@ -44,7 +44,7 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Without the message of the error, which may hold the client's text."""
+        """Logs an error without its message, which may contain the client's text."""
         error = kw.get("exc_info")
         if isinstance(error, web.RequestPayloadError | HttpProcessingError | ConnectionError):
             _log.info("a connection was given up: %s", type(error).__name__)
@@ -117,12 +117,12 @@ class _Server(web.Server):
 
 
 class Listener:
-    """Open between `start` and `aclose`."""
+    """Accepts connections between `start` and `aclose`."""
 
     def __init__(
         self, handler: Handler, limits: GatewayLimits, *, on_disconnect: Callable[[object], None]
     ):
-        """`on_disconnect` is called with the connection (a request's `protocol`) that is lost."""
+        """`on_disconnect` is called with each connection (a request's `protocol`) that is lost."""
         self._handler = handler
         self._on_disconnect = on_disconnect
         self._limits = limits
@@ -144,8 +144,9 @@ class Listener:
         sock: socket.socket | None = None,
         inside: Path | None = None,
     ) -> int:
-        """The port that it listens on. `sock`: a socket that listens already, perhaps shared with
-        other processes; `inside`: where the other workers of the same gateway come in."""
+        """Starts to listen and returns the port. `sock` is a socket that already listens and may be
+        shared with other processes. `inside` is the path of the socket for the other workers of the
+        same gateway."""
         server = _Server(self._handle, self._limits, self._on_disconnect)
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
@@ -169,7 +170,8 @@ class Listener:
         return int(outside[0][1])
 
     async def aclose(self) -> None:
-        """Accepts no more, lets requests in flight end within their limit, and cancels the rest."""
+        """Stops accepting connections, gives requests in flight their time to end, and cancels the
+        rest."""
         self.is_closing = True
         if self._runner is None:
             return

@@ -1,6 +1,6 @@
-"""Metrics: what the gateway did.
+"""Metrics: counts of what the gateway did.
 
-Labels are names of routes and statuses, never anything that a client sent.
+Labels are names of routes and statuses, and never contain text that a client sent.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ BUCKET_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0
 
 
 class Metrics:
-    """Counted by the gateway as requests end."""
+    """Counts requests as they end."""
 
     def __init__(self) -> None:
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -21,7 +21,8 @@ class Metrics:
         self._seconds: dict[str, _Histogram] = {}
 
     def count(self, wire: str, *, status: str, seconds: float, replayed: bool | None) -> None:
-        """`replayed`: whether the response was recorded before; None without a response."""
+        """Counts a request. `replayed` tells whether the response was recorded before; it is None
+        without a response."""
         self._calls[wire, status] += 1
         if replayed is not None:
             self._answers["replayed" if replayed else "sampled"] += 1

@@ -26,12 +26,13 @@ UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
 ELSEWHERE = "elsewhere"
 ELSEWHERE_HEADER = "x-holdfast-elsewhere"
-"""Of a response between workers: the trajectory was looked for at the wrong one."""
+"""Marks a response between workers: the asked worker does not have the trajectory."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestContext:
-    """All that is logged or counted of a request. Only `key`, `keys` and the body are secret."""
+    """Everything about a request that is logged or counted. Only `key`, `keys` and the body are
+    secret."""
 
     def __init__(self, request: web.Request, limits: GatewayLimits, tickets: Tickets):
         self.request = request
@@ -39,10 +40,10 @@ class RequestContext:
         self.is_inside = transport is not None and isinstance(
             transport.get_extra_info("sockname"), str
         )
-        """Whether it comes from another worker of the same gateway."""
+        """Whether the request comes from another worker of the same gateway."""
         in_path, self.path = _split_key(request.path)
         self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
-        """All that it has; it should be one."""
+        """All keys of the request. It should have one."""
         self.key = self.keys[0] if self.keys else ""
         self.route = UNKNOWN
         """One of the known routes: the path may hold a key."""
@@ -50,11 +51,11 @@ class RequestContext:
         self.trajectory = ""
         """The name of its trajectory; "" while that is not known."""
         self.answer_id = ""
-        """That of the call's whole answer, once there is one."""
+        """The id of the call's whole answer, as soon as it exists."""
         self.has_begun = False
         """Whether a status was sent, so that no other can be."""
         self.status = 0
-        """That of the response, or of the error that a stream ended with."""
+        """The status of the response, or of the error that ended a stream."""
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
         """The fields that were removed."""
@@ -65,12 +66,13 @@ class RequestContext:
 
     @property
     def ticket(self) -> str:
-        """By which the worker that relays the response reports whether it arrived."""
+        """Returns the ticket by which the worker that relays the response reports whether it
+        arrived, or ""."""
         return self.request.headers.get(TICKET, "")[:64] if self.is_inside else ""
 
     def leave(self, subscription: RelayedSubscription, *, delivered: bool) -> None:
-        """The response has ended here. Where another worker relays it, that one's report decides
-        whether it was delivered."""
+        """Ends a subscription whose response has ended here. If another worker relays the response,
+        the report of that worker decides whether it was delivered."""
         if delivered and self.ticket:
             self._tickets.hold(self.ticket, subscription, self.request.protocol)
         else:
@@ -82,7 +84,8 @@ class RequestContext:
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether the client expects Anthropic's formats, where the path is not a wire's."""
+        """Returns whether the client expects Anthropic's formats, for paths that do not belong to a
+        wire."""
         is_messages = self.path == "/v1/messages" or self.path.startswith("/v1/messages/")
         return is_messages or "anthropic-version" in self.request.headers
 
@@ -106,7 +109,8 @@ class RequestContext:
             raise RequestRejected(400, "the body is not what its headers say") from error
 
     async def parse(self, kind: type[Body], *, wanted: str) -> Body:
-        """The body, JSON; no body is an empty object. Raises `RequestRejected`."""
+        """Returns the body, parsed as JSON. A missing body is an empty object. Raises
+        `RequestRejected`."""
         body = await self.body()
         try:
             return msgspec.json.decode(body or b"{}", type=kind)
@@ -124,7 +128,8 @@ class RequestContext:
         )
 
     async def _send_continue(self) -> None:
-        """curl waits for it before it sends a large body; it is sent once."""
+        """Sends `100 Continue` once, for clients such as curl that wait for it before they send a
+        large body."""
         if self._was_continued or self.request.headers.get("expect", "").lower() != "100-continue":
             return
         self._was_continued = True
@@ -163,7 +168,7 @@ class RequestContext:
         await response.prepare(self.request)
 
     def _request_id(self) -> str:
-        """The client's own, or a new one."""
+        """Returns the client's id of the request, or a new one."""
         sent = self.request.headers.get("x-request-id", "")
         return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
 
@@ -181,7 +186,7 @@ class RequestContext:
 
 
 def _split_key(path: str) -> tuple[str, str]:
-    """The key that a path begins with, as `/t/KEY/…`, and the rest of it."""
+    """Splits a path such as `/t/KEY/…` into its key and the rest. Without a key, the key is ""."""
     if not path.startswith("/t/"):
         return "", path
     key, slash, rest = path[3:].partition("/")

@@ -1,9 +1,9 @@
 """Answers that another worker of the same gateway relays to the client.
 
-The worker that relays an answer reports whether it arrived, by the request's ticket. Until then the
-client counts as waiting for it: the same request, sent meanwhile, is another call. If the relaying
-worker dies instead, its connection is lost, and nobody knows whether the answer was delivered: the
-client's repetition is answered from the record.
+The worker that relays an answer uses the request's ticket to report whether the answer arrived.
+Until this report, the client counts as waiting for the answer, so the same request counts as a new
+call. If the relaying worker dies, its connection is lost, and it is unknown whether the answer was
+delivered. If the client then repeats the request, it is answered from the record.
 """
 
 from collections import OrderedDict
@@ -16,17 +16,17 @@ Value = TypeVar("Value")
 
 
 class RelayReport(Struct, frozen=True):
-    """What became of an answer at the worker that relayed it."""
+    """The report about an answer from the worker that relayed it."""
 
     ticket: str
     delivered: bool
 
 
 class RelayedSubscription(Protocol):
-    """A client's wait for an answer, a result or a trajectory."""
+    """A client that waits for an answer, a result or a trajectory."""
 
     def leave(self, *, delivered: bool | None) -> None:
-        """`delivered` None means that nobody knows."""
+        """Ends the waiting. `delivered` is None if it is unknown whether the response arrived."""
 
     def mark_delivered(self) -> None:
         """Notes that an uncertain response was delivered."""
@@ -35,12 +35,12 @@ class RelayedSubscription(Protocol):
 class _Relayed(Struct):
     subscription: RelayedSubscription
     connection: object
-    """That to the relaying worker."""
+    """The connection to the relaying worker."""
     is_waiting: bool = True
 
 
 class Tickets:
-    """The last answers that were sent through other workers."""
+    """Keeps the latest answers that were sent through other workers."""
 
     def __init__(self) -> None:
         self._relayed: OrderedDict[str, _Relayed] = OrderedDict()
@@ -48,7 +48,7 @@ class Tickets:
         """Reports that came before the response had ended here."""
 
     def hold(self, ticket: str, subscription: RelayedSubscription, connection: object) -> None:
-        """The subscription leaves when the report comes or the connection is lost."""
+        """Keeps the subscription until the report comes or the connection is lost."""
         delivered = self._early.pop(ticket, None)
         if delivered is not None:
             subscription.leave(delivered=delivered)
@@ -69,7 +69,8 @@ class Tickets:
             relayed.subscription.mark_delivered()
 
     def disconnect(self, connection: object) -> None:
-        """The connection to a worker is lost. A living worker may still report what it relayed."""
+        """Ends the waiting for reports over a connection to a worker that was lost. If the worker
+        is alive, it can still report what it relayed."""
         for relayed in self._relayed.values():
             if relayed.connection is connection and relayed.is_waiting:
                 relayed.is_waiting = False
@@ -77,5 +78,6 @@ class Tickets:
 
 
 def _oldest_beyond(most: int, kept: "OrderedDict[str, Value]") -> Value | None:
-    """The oldest value, removed, if there are more than so many."""
+    """Removes and returns the oldest value if there are more than `most`. Otherwise returns
+    None."""
     return kept.popitem(last=False)[1] if len(kept) > most else None

@@ -4,9 +4,9 @@
     POST {url}/tools/{name}     the arguments → {"content", "is_error", "error"}
     POST {url}/mcp              streamable HTTP, no session, responses in plain JSON
 
-`Idempotency-Key` names a call: the id of the model's own tool call is the best one. Over MCP calls
-have no such id: without the header, or an `idempotencyKey` in the call's `_meta`, a call is
-identified by its arguments, and by how often they came.
+`Idempotency-Key` names a call. The best name is the id of the model's own tool call. Calls over MCP
+do not have this id. Without the header, or an `idempotencyKey` in the call's `_meta`, a call is
+identified by its arguments and by the number of equal calls before it.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,8 @@ async def list_tools(context: RequestContext, tools: AgentTools) -> web.StreamRe
 
 
 async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
-    """A tool that says no has a result all the same: with `is_error`, and the reason in `error`."""
+    """Calls a tool and sends its result. A tool that refuses also has a result, with `is_error`,
+    and the reason in `error`."""
     subscription = tools.subscribe(
         context.path.removeprefix(CALL),
         _text(await context.body()),
@@ -51,7 +52,8 @@ async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamRes
 
 
 def renamed_schema(schema: dict[str, object], parameters: str) -> dict[str, object]:
-    """A tool's schema with its parameters under another name, and without OpenAI's envelope."""
+    """Returns a tool's schema with its parameters under another name, and without OpenAI's
+    envelope."""
     function = schema["function"]
     assert isinstance(function, dict), "a tool's schema has its function"
     return {
@@ -93,7 +95,7 @@ class _Failed(Exception):
 
 
 async def serve_mcp(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
-    """Handles one message, and responds to it."""
+    """Handles one MCP message and responds to it."""
     try:
         message = msgspec.json.decode(await context.body(), type=_Message)
     except (ValueError, RecursionError) as error:

@@ -1,10 +1,10 @@
 """Signed keys, each for one attempt of one trajectory.
 
-A key cannot be made up, and that of an attempt that is over differs from one that never was. To the
-agent it is an API key; for clients that take none, it is part of the URL.
+A key cannot be forged, and a key of a past attempt can be told from a key that was never made. The
+agent uses the key as an API key. For clients that take no API key, it is part of the URL.
 
-The secret that signs keys may be in a file: then the next gateway knows the key of an agent that
-outlives the gateway before it.
+The secret that signs keys can be stored in a file. Then the next gateway recognizes the key of an
+agent that outlived the previous gateway.
 """
 
 import base64
@@ -33,7 +33,7 @@ class Bearer(Struct, frozen=True):
 
 
 class Keys:
-    """Makes and checks keys with one secret; another gateway's keys are unknown here."""
+    """Makes and checks keys with one secret. Keys of other secrets are unknown."""
 
     def __init__(self, secret: bytes | None = None):
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
@@ -44,7 +44,7 @@ class Keys:
         return PREFIX + _text(self._sign(claims) + claims)
 
     def read(self, key: str) -> Bearer | None:
-        """The claims of a key; None if it was not made with this secret."""
+        """Returns the claims of a key, or None if it was not made with this secret."""
         raw = _bytes(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else None
         if raw is None or len(raw) <= _SIGNATURE_BYTES:
             return None
@@ -59,8 +59,8 @@ class Keys:
 
 
 def load_or_create_secret(path: Path) -> bytes:
-    """The secret in the file; a missing file is made, readable to its owner only. Processes that do
-    so at once get the same secret."""
+    """Returns the secret in the file. Creates a missing file, which only its owner can read.
+    Processes that create it at the same time get the same secret."""
     try:
         secret = stored_secret(path, secrets.token_bytes(SECRET_BYTES))
     except OSError as error:
@@ -78,7 +78,8 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes | None:
-    """None also for another encoding of the same bytes: a key has one."""
+    """Decodes a part of a key. Returns None for any encoding but the canonical one, so that a key
+    has only one form."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:

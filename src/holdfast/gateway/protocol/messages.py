@@ -1,8 +1,8 @@
 """The request and the answer of a call, the same for every wire.
 
-A wire parses a provider's JSON into the `GenerationRequest` of a call, and formats its `Answer` as
-that provider's JSON or stream of events. Everything between the two (binding, replay, sampling,
-recording) knows only these.
+A wire parses a provider's JSON into the `GenerationRequest` of a call, and formats the call's
+`Answer` as the provider's JSON or stream of events. Everything in between (binding, replay,
+sampling, recording) uses only these two types.
 """
 
 import re
@@ -22,7 +22,8 @@ _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 
 
 def sanitize(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
-    """`text` on one line, without keys and other secrets, and no longer than `most`."""
+    """Returns `text` on one line, without keys and other secrets, and at most `most` characters
+    long."""
     # A secret may lie across the end, and an escaped character is longer than itself.
     text = _KEY.sub("hf-…", without_hidden(text)[: 4 * most])
     if not text.isprintable():
@@ -31,7 +32,8 @@ def sanitize(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def shorten(text: str, most: int = MAX_NAME_CHARS) -> str:
-    """The beginning of `text`, for `sanitize`, which could not recognize half a secret."""
+    """Returns the beginning of `text` without secrets. Use it before `sanitize`, which could not
+    recognize half a secret."""
     text = without_hidden(text)
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -41,8 +43,8 @@ def _escape(char: str) -> str:
 
 
 class AlteringParameters(Struct, frozen=True, omit_defaults=True):
-    """What a request may ask for beyond its provider's parameters, under vLLM's names; as in
-    `Sampling`. None leaves it to the run."""
+    """Parameters that a request can have beyond its provider's own, under vLLM's names, as in
+    `Sampling`. None keeps the run's value."""
 
     min_p: float | None = None
     presence_penalty: float | None = None
@@ -76,19 +78,19 @@ class GenerationRequest(Struct, frozen=True):
     """As in `Sampling`."""
     parallel_tool_calls: bool = True
     seed: int | None = None
-    """Of its samples, within the trajectory."""
+    """The seed of the samples, within the trajectory."""
     logprobs: bool = False
     """Whether the answer has the logprobs of its tokens."""
     token_ids: bool = False
     """Whether the answer has the ids of prompt and completion, as vLLM's does."""
     include_usage: bool = False
-    """Of a chat stream: whether its last event has the usage."""
+    """Whether the last event of a chat stream has the usage."""
     text: str | None = None
     """A raw prompt instead of messages (`/v1/completions`)."""
     prompt_ids: tuple[int, ...] | None = None
     """A prompt of tokens instead of messages (`/v1/completions`)."""
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
-    """Several of either; each is answered by `n` choices, in order."""
+    """Several raw prompts. Each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
     """The fields that were removed before it was parsed (see `unsupported`)."""
     instructed: bool = False
@@ -107,7 +109,7 @@ class AnswerChoice(Struct, frozen=True):
     """One sampled reply."""
 
     message: Message
-    """With the ids of its tool calls; reasoning apart from the text."""
+    """The message with the ids of its tool calls. Reasoning is separate from the text."""
     finish_reason: str
     """`stop`, `length` or `tool_calls`."""
     stop_string: str | None = None
@@ -121,7 +123,7 @@ class AnswerChoice(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """The answer of a call. The same, byte for byte, whenever it is sent again."""
+    """The answer of a call. It has the same bytes whenever it is sent again."""
 
     id: str
     """Letters and digits; wires put their own prefix before it."""
@@ -134,7 +136,7 @@ class Answer(Struct, frozen=True):
     """Tokens of the prompt that an earlier prompt of the conversation had."""
     engine_cached_tokens: int = 0
     reasoning_tokens: int = 0
-    """What the engine reports about both, if it does."""
+    """The number of reasoning tokens that the engine reports, if any."""
 
     @property
     def all_cached_tokens(self) -> int:
@@ -162,7 +164,7 @@ class Opening(Struct, frozen=True):
 
 
 class AnswerDelta(Struct, frozen=True):
-    """More of one choice. It is durable before it is sent."""
+    """A further part of one choice. It is durable before it is sent."""
 
     index: int
     text: str
@@ -170,11 +172,12 @@ class AnswerDelta(Struct, frozen=True):
 
 
 class StreamMismatch(Exception):
-    """An answer does not begin with what a stream has already sent."""
+    """An answer does not begin with the part that a stream has already sent."""
 
 
 class RequestRejected(Exception):
-    """A request that gets an error instead of an answer; wires format it as their provider does."""
+    """A request that gets an error instead of an answer. Each wire formats it as its provider
+    does."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = "", param: str | None = None, code: str = ""
@@ -194,20 +197,22 @@ class RequestRejected(Exception):
 
 
 class EventStream(Protocol):
-    """One answer on one connection, as server-sent events, each complete with its blank line. It
-    knows what it has sent: all events together are the answer, each part once."""
+    """One answer on one connection, as server-sent events, each complete with its blank line. The
+    stream keeps track of what it has sent, so that all events together contain each part of the
+    answer once."""
 
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
-        """The events of more deltas; at first those of the opening, too."""
+        """Returns the events of more deltas. The first time, they begin with the events of the
+        opening."""
         ...
 
     def end(self, answer: Answer) -> list[bytes]:
-        """The events of the rest of the answer, which may be all of it, and the stream's terminal
-        one. Raises `StreamMismatch`."""
+        """Returns the events of the rest of the answer, which can be all of it, and the terminal
+        event. Raises `StreamMismatch`."""
         ...
 
     def error(self, rejection: RequestRejected) -> bytes:
-        """The event of an error after the stream has begun."""
+        """Returns the event of an error after the stream has begun."""
         ...
 
 
@@ -216,47 +221,49 @@ class EarlierAnswer(Struct, frozen=True):
 
     answer: Answer
     conversation: tuple[Message, ...]
-    """With the reply, which is its last message."""
+    """The conversation. Its last message is the reply."""
     instructed: bool
     """See `GenerationRequest`."""
 
 
 class RequestLookup(Protocol):
-    """What a wire can look up in the trajectory of the request."""
+    """Looks up data in the trajectory of the request for a wire."""
 
     def messages(
         self, sent: Raw, parse: Callable[[bytes], tuple[Message, ...]]
     ) -> tuple[Message, ...]:
-        """The messages of a JSON array; `parse` gets the new ones. It only saves time."""
+        """Returns the messages of a JSON array. `parse` gets only the new ones, which saves
+        time."""
         ...
 
     def earlier_answer(self, answer: str) -> EarlierAnswer | None:
-        """The answer with this id; None if the trajectory has none."""
+        """Returns the answer with this id, or None if the trajectory does not have it."""
         ...
 
 
 class Wire(Protocol):
-    """The format of one provider. Pure: no I/O, no clock; only a stream has state."""
+    """The format of one provider. It does no I/O and uses no clock. Only streams have state."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
-        """The request of a body. Raises `RequestRejected` for what is malformed, unknown, or cannot
-        be done. Without `known`, references to earlier answers are not resolved."""
+        """Returns the request of a body. Raises `RequestRejected` if the body is malformed, has
+        unknown fields, or asks for something that cannot be done. Without `known`, references to
+        earlier answers are not resolved."""
         ...
 
     def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
-        """The body of the response, JSON."""
+        """Returns the body of the response as JSON."""
         ...
 
     def stream(self, request: GenerationRequest) -> EventStream:
-        """A stream that has sent nothing yet."""
+        """Returns a new stream."""
         ...
 
     def keep_alive(self) -> bytes:
-        """The bytes to send while a stream has nothing new."""
+        """Returns the bytes to send while a stream has no new events."""
         ...
 
     def format_error(self, rejection: RequestRejected) -> bytes:
-        """The body of an error."""
+        """Returns the body of an error."""
         ...
 
 
@@ -269,26 +276,28 @@ class AgentFailed(HoldfastError):
 
 
 class AgentKilled(AgentFailed):
-    """A signal ended the agent's process: more likely the machine's fault than the agent's."""
+    """A signal ended the agent's process. That is more likely the machine's fault than the
+    agent's."""
 
     cause = Cause.ENVIRONMENT
 
 
 class RefusedCall(AgentFailed):
-    """The agent ended as if its task was done, although one of its calls was rejected. It would be
-    rejected again."""
+    """The agent ended as if its task was done, although one of its calls was rejected. The call
+    would be rejected again, so the trajectory is not retried."""
 
     retryable = False
 
 
 class UnansweredCall(AgentFailed):
-    """The same of a call that the gateway could not answer."""
+    """The agent ended as if its task was done, although the gateway could not answer one of its
+    calls."""
 
     cause = Cause.INFRASTRUCTURE
 
 
 class AgentSilent(HoldfastError):
-    """The agent lives, but makes no calls any more."""
+    """The agent is alive but no longer makes calls."""
 
     cause = Cause.ENVIRONMENT
     retryable = True

@@ -4,6 +4,6 @@
 - `openai`: OpenAI's chat completions and completions.
 - `responses`: OpenAI's responses.
 - `anthropic`: Anthropic's messages.
-- `altering`: what the requests of all wires have in common.
+- `altering`: the fields that the requests of all wires share.
 - `sse`: server-sent events as bytes, texts in pieces, and the text that a stream has sent.
 """

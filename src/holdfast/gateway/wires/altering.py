@@ -1,4 +1,4 @@
-"""What the requests of all wires have in common: vLLM's parameters that providers lack (clients
+"""The fields that the requests of all wires share: vLLM's parameters that providers lack (clients
 send them in `extra_body`), and the addresses of images."""
 
 from typing import Annotated, Any
@@ -47,7 +47,7 @@ class AlteringFields(Struct, kw_only=True, frozen=True):
 
     @property
     def template_kwargs(self) -> str | None:
-        """For `GenerationRequest.chat_template_kwargs`."""
+        """Returns the value for `GenerationRequest.chat_template_kwargs`."""
         if self.chat_template_kwargs is None:
             return None
         name = "chat_template_kwargs"
@@ -62,9 +62,10 @@ _SCHEMES = ("data:image/", "https://", "http://")
 WRONG_URL = (
     "an image is 'data:image/…;base64,…' or an address that begins with 'https://' or 'http://'."
 )
-"""Never quotes the address: a signed one holds a secret."""
+"""The message does not quote the address, because a signed address contains a secret."""
 
 
 def is_image_url(url: str) -> bool:
-    """Whether an engine may get it. A path of the engine's own files is not allowed."""
+    """Returns whether an engine may fetch an image from this address. Paths of the engine's own
+    files are not allowed."""
     return url.lower().startswith(_SCHEMES)

@@ -1,7 +1,7 @@
 """Server-sent events as bytes, texts in pieces, and the text that a stream has sent.
 
-Independent of the provider. The same text is always cut at the same positions, so that a stream
-that is sent again has the same bytes.
+This module does not depend on a provider. The same text is always cut at the same positions, so
+that a stream that is sent again has the same bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,26 +19,26 @@ _MIN_PIECE_CHARS = 40
 
 
 def data(encoded: bytes) -> bytes:
-    """An event without a name. JSON has no raw line breaks, so one line holds it."""
+    """Returns an event without a name. One line is enough, because JSON has no raw line breaks."""
     return b"data: %b\n\n" % encoded
 
 
 def event(name: str, encoded: bytes) -> bytes:
-    """A named event."""
+    """Returns an event with a name."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encoded)
 
 
 def pieces(text: str) -> list[str]:
-    """The text in a few pieces; none for an empty text."""
+    """Returns the text in a few pieces. An empty text has no pieces."""
     size = _size(len(text))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def cut_at_tokens(tokens: Sequence[str], text: str) -> list[tuple[str, range]] | None:
-    """The text in a few pieces cut between tokens, each with the positions of its tokens.
+    """Returns the text in a few pieces cut between tokens, each with the positions of its tokens.
 
-    Tokens after the text (the end of a turn) belong to its last piece. None if the text of the
-    tokens does not begin with `text`.
+    Tokens after the text (the end of a turn) belong to its last piece. Returns None if the text of
+    the tokens does not begin with `text`.
     """
     if not text or not "".join(tokens).startswith(text):
         return None
@@ -68,7 +68,7 @@ def _spans(starts: Sequence[int], end: int) -> Iterable[tuple[int, int]]:
 
 
 class SentText:
-    """The text that a stream has sent of one choice."""
+    """The text of one choice that a stream has sent."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -84,7 +84,7 @@ class SentText:
         (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
 
     def rest(self, message: Message) -> tuple[str, str]:
-        """The rest of the reasoning and of the text. Raises `StreamMismatch`."""
+        """Returns the rest of the reasoning and of the text. Raises `StreamMismatch`."""
         return (
             _after("".join(self._reasoning), message.reasoning or ""),
             _after("".join(self._text), message.text),

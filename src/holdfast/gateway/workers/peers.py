@@ -1,8 +1,8 @@
 """The other workers of one gateway.
 
-Workers are equal: whichever accepts a connection answers it, or passes the request on to the worker
-that has the trajectory. They find each other by sockets in a folder that only their user can enter.
-A worker that does not answer is down for now; the supervisor starts it again.
+All workers are equal. The worker that accepts a connection answers it, or passes the request on to
+the worker that has the trajectory. Workers find each other by sockets in a folder that only their
+user can enter. A worker that does not answer counts as down until the supervisor has restarted it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from holdfast.prometheus import Family
 MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
 RECONNECT_SECONDS = 0.5
-"""Between two requests to a worker that is down."""
+"""Seconds between two requests to a worker that is down."""
 OWNS, AVAILABLE, TAKE = "/-/owns", "/-/available", "/-/take"
 STATS, RELAYED = "/-/stats", "/-/relayed"
 ORDER, ORDERED = "/-/order", "/-/ordered"
@@ -48,14 +48,14 @@ PeerResponse = tuple[int, bytes] | None
 
 
 class WaitForTrajectory(Struct):
-    """Whether the worker has the trajectory, now or within so many seconds."""
+    """Asks whether a worker has the trajectory, now or within `wait` seconds."""
 
     trajectory: str
     wait: float = 0.0
 
 
 class WorkerStats(Struct, frozen=True):
-    """What one process has done, and does."""
+    """The counts of one process."""
 
     trajectories: int
     families: tuple[Family, ...]
@@ -77,17 +77,18 @@ class WorkerPlace(Struct, frozen=True):
 
 
 class Peers:
-    """Open between `start` and `aclose`."""
+    """Sends requests to the other workers. Open between `start` and `aclose`."""
 
     def __init__(self, place: WorkerPlace):
         self.place = place
         self._sessions: dict[int, ClientSession] = {}
         self._owners: OrderedDict[str, int] = OrderedDict()
-        """The worker that had a trajectory when it was last looked for."""
+        """The last known worker of each trajectory."""
         self._requests: set[asyncio.Task[PeerResponse]] = set()
-        """Requests that nobody waits for, or soon will not."""
+        """Requests that continue even if their caller is cancelled."""
         self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
-        """By owner. While some are on their way, others wait here, and then go together."""
+        """Reports by owner. While some are being sent, others wait here and are then sent
+        together."""
         self._reporting: set[int] = set()
 
     async def start(self) -> None:
@@ -107,7 +108,8 @@ class Peers:
 
     @property
     def others(self) -> list[int]:
-        """The other workers, beginning behind this one, so that not all request from the same."""
+        """Returns the other workers. The list begins after this worker, so that not all workers ask
+        the same one first."""
         count, own = self.place.count, self.place.index
         return [(own + step) % count for step in range(1, count)]
 
@@ -138,8 +140,8 @@ class Peers:
     async def request_ticketed(
         self, index: int, path: str, body: object, ticket: str
     ) -> PeerResponse:
-        """`request`, whose response the caller reports on by its ticket. If the caller is cancelled
-        meanwhile, it is reported as not delivered."""
+        """Sends a request whose response the caller reports on by its ticket. If the caller is
+        cancelled before the response comes, the response is reported as not delivered."""
         task = self._in_background(self.request(index, path, body, ticket=ticket))
         try:
             return await asyncio.shield(task)
@@ -149,7 +151,7 @@ class Peers:
             raise
 
     async def request_all(self, path: str, body: object = None) -> dict[int, bytes]:
-        """The bodies of those that are up and answer with 200."""
+        """Returns the bodies of the workers that answer with 200."""
         results = await asyncio.gather(
             *(self.request(index, path, body) for index in self._sessions)
         )
@@ -160,7 +162,7 @@ class Peers:
         }
 
     async def notify_all(self, path: str, body: object) -> int:
-        """How many took it. It is sent to all of them, also if the caller is cancelled."""
+        """Notifies all workers, even if the caller is cancelled. Returns how many accepted."""
         tasks = [self._in_background(self.request(index, path, body)) for index in self._sessions]
         results = await asyncio.gather(*map(asyncio.shield, tasks))
         return sum(response is not None and response[0] == 200 for response in results)
@@ -172,9 +174,12 @@ class Peers:
         event: "WaitForTrajectory | Struct",
         deadline: float,
     ) -> None:
-        """Returns when `here` does, when another worker answers that the event has happened there,
-        or at the deadline of the event loop's clock. Raises what `here` raises.
-        `event` has the member `wait`, for how many seconds the worker may wait for it."""
+        """Returns when `here` returns, when another worker answers that the event has happened
+        there, or at the deadline of the event loop's clock. Passes on the errors of `here`.
+
+        `event` has the member `wait`, the number of seconds for which a worker may wait for the
+        event.
+        """
         tasks = [
             asyncio.create_task(here, name=f"wait for {path} here"),
             *(
@@ -223,7 +228,8 @@ class Peers:
     # --- relaying
 
     async def relay(self, context: RequestContext, trajectory: str) -> web.StreamResponse | None:
-        """The response of the trajectory's owner; None when no worker has it now."""
+        """Relays a request to the trajectory's owner. Returns its response, or None if no worker
+        has the trajectory now."""
         index = self._owners.get(trajectory)
         if index is None:
             index = await self._find_owner(trajectory)
@@ -247,7 +253,8 @@ class Peers:
     async def _relay_to(
         self, index: int, context: RequestContext, body: bytes
     ) -> web.StreamResponse | None:
-        """None when the worker has not the trajectory any more, or died before it responded."""
+        """Relays a request to a worker. Returns None if the worker no longer has the trajectory, or
+        died before it responded."""
         request, ticket = context.request, uuid.uuid4().hex
         # Not as it came: a request that is meant for a proxy has the whole address there.
         url = URL(f"http://worker{request.rel_url.raw_path_qs}", encoded=True)
@@ -270,7 +277,7 @@ class Peers:
         return outcome
 
     def report(self, index: int, report: RelayReport) -> None:
-        """Reports a response of that worker, in its own task."""
+        """Reports on a worker's response, in a separate task."""
         self._reports[index].append(report)
         if index not in self._reporting:
             self._reporting.add(index)
@@ -287,7 +294,7 @@ class Peers:
 
 
 def _headers_to_relay(context: RequestContext, ticket: str) -> CIMultiDict[str]:
-    """Those for the owner. The body was decompressed on its way in."""
+    """Returns the headers for the owner. The body has been decompressed already."""
     headers = CIMultiDict(
         (name, value)
         for name, value in context.request.headers.items()
@@ -298,8 +305,9 @@ def _headers_to_relay(context: RequestContext, ticket: str) -> CIMultiDict[str]:
 
 
 async def _relay(context: RequestContext, owner: ClientResponse) -> web.StreamResponse:
-    """Sends the owner's response: bytes pass unchanged, streams piece by piece. When the client
-    disconnects, so does the relay from the owner. Raises `ConnectionError` for either."""
+    """Sends the owner's response: bytes unchanged, and streams piece by piece. When the client
+    disconnects, the relay disconnects from the owner. Raises `ConnectionError` when either
+    connection is lost."""
     response = web.StreamResponse(status=owner.status)
     for name, value in owner.headers.items():
         if name.lower() not in (_OF_ONE_HOP - {"content-encoding"}):

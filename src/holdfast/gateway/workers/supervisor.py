@@ -1,10 +1,10 @@
 """Starts the workers that serve one address, and watches over them.
 
-Holds the listening socket, which every worker inherits: while one is started again, connections
-wait at it instead of being refused. A worker that a signal ended is started again, a bounded number
-of times; one that exited by itself has reported why, and is not. Workers never outlive their
-supervisor: each holds the other end of a pipe that closes with it, and on Linux the kernel ends
-them, too.
+The supervisor holds the listening socket, which every worker inherits. While a worker is restarted,
+connections wait at the socket instead of being refused. A worker that a signal ended is restarted,
+a bounded number of times. A worker that exited by itself has reported its reason, and is not
+restarted. Workers never outlive their supervisor: each holds the other end of a pipe that closes
+with the supervisor, and on Linux the kernel also ends them.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from holdfast.records.errors import HoldfastError
 from holdfast.rollout.processes.user_process import tie
 
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
-"""How often one worker is started again within so many seconds."""
+"""The most restarts of one worker within this time."""
 RESTART_PAUSE_SECONDS = 0.2
 
 
 class WorkerLost(HoldfastError):
-    """A worker is killed again and again."""
+    """A worker was killed too many times."""
 
 
 class WorkerEnded(Struct, frozen=True):
@@ -34,7 +34,7 @@ class WorkerEnded(Struct, frozen=True):
 
 
 class WorkerSupervisor:
-    """Use it once: `work` returns when all workers have ended."""
+    """Runs the workers. Use it once: `work` returns when all workers have ended."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class WorkerSupervisor:
         notify: Callable[[str], None],
         grace: float,
     ):
-        """`command`: the command of each worker; `message`: its standard input, which it watches
-        from then on; `grace`: seconds that all of them have after `stop`; `notify` prints a line
-        for the user."""
+        """`command` is the command of each worker. `message` returns a worker's standard input,
+        which the worker then watches. `grace` is the number of seconds that all workers have after
+        `stop`. `notify` prints a line for the user."""
         self._command = command
         self._message = message
         self._count = count
@@ -59,7 +59,8 @@ class WorkerSupervisor:
         self._stopping = asyncio.Event()
 
     async def work(self) -> list[WorkerEnded]:
-        """How each ended, in the order in which they did. No worker is left, however it ends."""
+        """Runs the workers. Returns how each one ended, in the order in which they ended. No worker
+        is left when this method ends, even by an error."""
         ended: list[WorkerEnded] = []
         reaper = asyncio.create_task(self._end_in_time(), name="end workers in time")
         keepers = [
@@ -77,7 +78,7 @@ class WorkerSupervisor:
         return ended
 
     def stop(self) -> None:
-        """Lets all of them finish what is in flight."""
+        """Lets all workers finish what is in flight, and then end."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._signal(signal.SIGTERM)
@@ -145,6 +146,6 @@ class WorkerSupervisor:
 
 
 def end_with_supervisor() -> None:
-    """In a worker: ends it at once when its supervisor is gone, which closes its standard input.
-    Every acknowledged record is durable: there is nothing to save."""
+    """Ends a worker at once when its supervisor is gone, which closes the worker's standard input.
+    Every acknowledged record is durable, so no data is lost."""
     asyncio.get_running_loop().add_reader(0, os._exit, os.EX_UNAVAILABLE)

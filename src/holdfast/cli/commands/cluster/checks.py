@@ -1,4 +1,4 @@
-"""What can be wrong about a run on a cluster, found before anything is begun."""
+"""Checks a run on a cluster before it begins."""
 
 import argparse
 import importlib.metadata
@@ -19,19 +19,20 @@ from holdfast.records.errors import UsageError
 
 MAX_REQUIREMENTS = 100_000
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}/")
-"""How lines begin that name a file of this machine."""
+"""Matches lines that name a file of this machine."""
 
 
 class ClusterPlan(Struct, frozen=True):
-    """What a command asks of its cluster."""
+    """What a command needs from its cluster."""
 
     folder: TravelFolder | None
-    """None: no code of the user's is needed."""
+    """The folder with the user's code, or None if no code is needed."""
     requirements: list[str]
 
 
 def check(args: argparse.Namespace, file: Path | None) -> ClusterPlan:
-    """Without asking anybody; raises `UsageError`. `file`: that of the user's code, if any."""
+    """Checks the options without contacting the cluster. `file` has the user's code, if there is
+    any. Raises `UsageError`."""
     check_cluster(args.cluster)
     import_ray()
     if not is_server(args.journal):
@@ -50,7 +51,8 @@ def check(args: argparse.Namespace, file: Path | None) -> ClusterPlan:
 
 
 def check_policy(args: argparse.Namespace, places: list[Place]) -> None:
-    """Refuses an engine at a loopback address where workers are on several machines."""
+    """Raises `UsageError` for an engine at a loopback address if workers are on several
+    machines."""
     if len({place.address for place in places}) < 2:
         return
     for url in args.policy:
@@ -63,7 +65,7 @@ def check_policy(args: argparse.Namespace, places: list[Place]) -> None:
 
 
 def _requirements(args: argparse.Namespace) -> list[str]:
-    """The lines of the file, as pip reads them."""
+    """Returns the lines of the requirements file, as pip reads them."""
     if args.requirements is None:
         return []
     name = f"--requirements {args.requirements}"
@@ -82,8 +84,8 @@ def _requirements(args: argparse.Namespace) -> list[str]:
 
 
 def imported_modules() -> tuple[str, ...]:
-    """Installed packages that this command has imported by now, the user's code's among them, and
-    the journal's driver, which it imports later: a node has to have them, too."""
+    """Returns the installed packages that this command has imported, including those of the user's
+    code, and the journal's driver, which is imported later. A node must have all of them."""
     installed = importlib.metadata.packages_distributions()
     known = {name.partition(".")[0] for name in list(sys.modules)}
     wanted = {name for name in known if name in installed and not name.startswith("_")}

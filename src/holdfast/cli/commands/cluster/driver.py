@@ -1,8 +1,8 @@
 """`holdfast run --cluster`: opens the run, keeps its workers going, and reports.
 
 This process samples nothing. It opens the run once, holds it, and has Ray start workers, which
-lease their work from the journal. When Ray or a node knows that a worker is gone, its leases are
-given back at once; a worker that is only silent keeps them until they end.
+lease their work from the journal. When Ray or a node reports that a worker is gone, the worker's
+leases are released at once. A worker that is only silent keeps its leases until they expire.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from holdfast.rollout.threads.contain import in_background
 
 OVER = "the run is over"
 IDLE_SECONDS = 20.0
-"""A worker without work for so long ends. Another is started when there is work again."""
+"""Seconds without work after which a worker ends. A new one is started for new work."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Driver(Supervision):
-    """One command."""
+    """Runs one command on the cluster."""
 
     is_training = False
     """Whether its workers sample from engines that a trainer gives other weights."""
@@ -111,7 +111,7 @@ class Driver(Supervision):
 
     @property
     def _named(self) -> tuple[str, ...]:
-        """The environment variables that the user's options name."""
+        """Returns the environment variables that the user's options name."""
         return (self._args.api_key_env, *(self._args.cluster_env or ()))
 
     @property
@@ -138,7 +138,8 @@ class Driver(Supervision):
 
     @contextlib.asynccontextmanager
     async def _held(self, journal: Journal, run: Run) -> AsyncIterator[None]:
-        """The run, held by this process: another command that does not share it is refused."""
+        """Holds the run for this process, so that a command that does not share the run is
+        refused."""
         worker = await self._join(journal, run)
         try:
             async with in_background(self._beat(journal, run, worker), name="heartbeat"):
@@ -148,7 +149,8 @@ class Driver(Supervision):
                 await journal.leave(worker)
 
     async def _join(self, journal: Journal, run: Run) -> Worker:
-        """Waits for the leases of a command that was killed, which its workers may outlive."""
+        """Joins the run. Waits for the leases of an earlier command that was killed while its
+        workers lived on."""
         args, loop = self._args, asyncio.get_running_loop()
         deadline, is_known = loop.time() + args.lease + LAST_SECONDS, False
         while True:
@@ -195,7 +197,7 @@ class Driver(Supervision):
             await workers.end(self._stopped or OVER)
 
     async def _reported(self, run: Run, report: WorkerReport, member: FleetMember) -> None:
-        """A worker has something to say."""
+        """Handles the report of a worker."""
 
     @property
     def _settings(self) -> ClusterSettings:
@@ -269,8 +271,8 @@ class Driver(Supervision):
     # --- the end
 
     def _note_log(self, run: Run, member: FleetMember, role: str) -> None:
-        """So that `holdfast logs` finds what lies on another machine. A disk that is full is no
-        reason to end the run."""
+        """Notes where a log lies on another machine, so that `holdfast logs` finds it. A full disk
+        does not end the run."""
         if member.place is None or not member.log:
             return
         place, path = member.place.host, member.log

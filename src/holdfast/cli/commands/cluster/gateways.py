@@ -1,8 +1,8 @@
-"""`holdfast gateway --cluster`: one gateway on each node, over one run.
+"""`holdfast gateway --cluster`: one gateway on each node, for one run.
 
-Each listens at its node's address, is advertised by the machine's full name, and has a token of its
-own; agents on a node talk to theirs. Names that other nodes cannot resolve are found before the run
-is opened. Which gateways there are, with their tokens, is in a file that only its owner can read.
+Each gateway listens at its node's address, is advertised by the machine's full name, and has its
+own token. Agents talk to the gateway of their node. Names that other nodes cannot resolve are found
+before the run is opened. A file that only its owner can read lists the gateways and their tokens.
 """
 
 import argparse
@@ -48,16 +48,16 @@ from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import fingerprinted
 
 HOST = "{host}"
-"""In `--advertise`: each machine's own name."""
+"""The placeholder in `--advertise` for each machine's own name."""
 
 
 class GatewayJob(Struct, frozen=True):
-    """What the process of a gateway receives."""
+    """The data that a gateway's process receives."""
 
     options: dict[str, object]
     token: str
     secret: str
-    """That signs the keys of agents, in hexadecimal: the same for all gateways of the run."""
+    """The secret that signs agents' keys, in hexadecimal. All gateways of the run share it."""
     scorer: str
     scorers: list[ScorerAddress] = []
     idle: float | None = None
@@ -66,7 +66,7 @@ class GatewayJob(Struct, frozen=True):
 
 
 def check(args: argparse.Namespace) -> checks.ClusterPlan:
-    """Raises `UsageError` for what makes no sense together."""
+    """Raises `UsageError` for options that cannot be combined."""
     if args.workers > 1:
         raise UsageError("--workers with --cluster: there is one gateway on each node")
     if args.token_env is not None:
@@ -127,7 +127,8 @@ class GatewayDriver(Driver):
         return self._job([*arguments, "--as-node"], "gateway", run, job)
 
     def _secret(self, run: Run) -> bytes:
-        """Kept beside the run's logs: agents that outlive this command go on with their keys."""
+        """Returns the secret for keys. It is kept beside the run's logs, so that agents that
+        outlive this command can continue with their keys."""
         folder = log_files.logs_of(run.spec.name, self._args.journal)
         return load_or_create_secret(folder / "gateway-secret")
 
@@ -152,7 +153,7 @@ def _advertised_host(args: argparse.Namespace, place: Place) -> str:
 
 
 def work_on_node(args: argparse.Namespace) -> int:
-    """The process of one gateway."""
+    """Runs the process of one gateway."""
     child = Child(args.as_node)
     return _NodeGateway(args, child, child.job(GatewayJob)).run()
 

@@ -1,7 +1,7 @@
-"""`holdfast train --cluster`: rollouts on a cluster, beside a trainer in this process.
+"""`holdfast train --cluster`: rollouts on a cluster, with a trainer in this process.
 
-The trainer admits tasks, trains and publishes weights as it would alone; workers on the nodes lease
-the groups, sample from the engines of `--policy`, and wait until those have a published version.
+The trainer admits tasks, trains and publishes weights as in any training. Workers on the nodes
+lease the groups and sample from the engines of `--policy`, once these have a published version.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.2
 
 
 def check(args: argparse.Namespace) -> checks.ClusterPlan:
-    """Raises `UsageError`."""
+    """Checks the options of the command. Raises `UsageError`."""
     if args.only == "rollouter":
         raise UsageError("--only rollouter with --cluster: the cluster's workers roll out")
     if args.is_async and args.only is None:
@@ -84,8 +84,8 @@ class TrainingDriver(Driver):
     async def roll_out(self, ray: Any, stop: Stop) -> None:
         """Rolls out until the run is sealed and settled, or the trainer has ended.
 
-        If all workers must end, the training ends. Raises only errors that are no `HoldfastError`:
-        those are bugs, not reasons for a user.
+        If all workers must end, the training ends. A `HoldfastError` only stops the training; any
+        other error is a bug, and is also raised.
         """
         ordered = asyncio.create_task(self._stop_with(stop), name="stop the workers")
         try:
@@ -102,7 +102,7 @@ class TrainingDriver(Driver):
             await asyncio.gather(ordered, return_exceptions=True)
 
     async def _opened(self, journal: Journal) -> Run | None:
-        """The run, which the trainer creates; None when it has ended before."""
+        """Returns the run, which the trainer creates, or None if the trainer ends before."""
         while not self._stopping.is_set():
             if (run := await journal.find_run(self._args.run)) is not None:
                 return run
@@ -118,4 +118,4 @@ class TrainingDriver(Driver):
         return {"run": run.spec.name, "model": None, "max_failures": None}
 
     def _look(self, now: RunProgress) -> None:
-        """The trainer shows how far it is."""
+        """Does nothing, because the trainer shows the progress."""

@@ -1,7 +1,7 @@
-"""One worker of a cluster: a process that works on a run that another one has opened.
+"""One worker of a cluster: a process that works on a run that another process has opened.
 
-It is given the run's name and the options, and finds everything else in the journal. Code that is
-not the same here as where the run was opened is refused before anything is claimed.
+It gets the run's name and the options, and reads the rest from the journal. If its code differs
+from the code that the run was opened with, it is refused before it claims any work.
 """
 
 import argparse
@@ -45,21 +45,21 @@ from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinte
 
 
 class WorkerJob(Struct, frozen=True):
-    """What the process of a worker receives."""
+    """The data that a worker's process receives."""
 
     options: dict[str, object]
     rollout: str
     scorer: str
     """Fingerprints of the code that the run was opened with."""
     idle: float | None
-    """Seconds without work after which it goes."""
+    """Seconds without work after which the worker ends."""
     is_training: bool = False
     """Whether a trainer gives its engines other weights, and calls the model by a name of its
     own."""
     scorers: list[ScorerAddress] = []
-    """None: it scores itself."""
+    """The scoring processes. There are none if the worker scores itself."""
     secrets: list[str] = []
-    """Never to be shown."""
+    """Values that must never be shown."""
 
 
 def work(args: argparse.Namespace) -> int:
@@ -68,7 +68,7 @@ def work(args: argparse.Namespace) -> int:
 
 
 class Working:
-    """One process."""
+    """The process of one worker."""
 
     def __init__(self, args: argparse.Namespace, child: Child, job: Any):
         self.args = args
@@ -161,7 +161,8 @@ class Working:
             )
 
     def make_scorer(self, function: object, *, file: Path, name: str) -> Scorer:
-        """A scorer in this process, or one that uses the processes that listen elsewhere."""
+        """Returns a scorer in this process, or one that uses the scoring processes at other
+        addresses."""
         if not self.args.score_workers:
             return Scorer(function)  # type: ignore[arg-type]
         from holdfast.engine.scoring.pool import ScorerAt, ScorerPool

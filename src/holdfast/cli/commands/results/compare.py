@@ -1,4 +1,5 @@
-"""`holdfast compare`: two runs, task by task. Each is in a journal, or a file of another tool."""
+"""`holdfast compare`: compares two runs task by task. Each is a run of a journal or a file of
+another tool."""
 
 import argparse
 from pathlib import Path
@@ -29,7 +30,8 @@ async def compare(args: argparse.Namespace) -> int:
 
 
 async def _results(name: str, where: str) -> Results:
-    """The results of a run in the journal; otherwise those of the file or folder with that name."""
+    """Returns the results of the journal's run with that name, or else of the file or folder with
+    that name."""
     if Path(name).exists() and not await _has(where, name):
         from holdfast.evaluation.importers.load import results_from
 

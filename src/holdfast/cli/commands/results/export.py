@@ -1,8 +1,8 @@
-"""`holdfast export`: a run's data in a file that is either whole or not there.
+"""`holdfast export`: writes a run's data to a file that is either whole or not there.
 
-The rows go to a temporary file beside the target, which takes its place when all are on disk. A
-kill leaves the old file, or none. Only standard output, which `-` stands for, is given them one by
-one. Without rows nothing is written, and the exit code says so.
+The rows go to a temporary file beside the target, which replaces the target when all rows are on
+disk. After a kill, the target is unchanged. Only standard output, given as `-`, receives the rows
+one by one. If there are no rows, no file is written, and the exit code says so.
 """
 
 import argparse
@@ -169,14 +169,14 @@ def _layout(args: argparse.Namespace) -> SftLayout:
 
 
 async def _counted(found: AsyncIterator[Row], modes: "Counter[str]") -> AsyncIterator[Row]:
-    """The same, with the modes of their logprobs counted on the way."""
+    """Yields the rows unchanged, and counts the modes of their logprobs."""
     async for row in found:
         modes.update(_modes(row))
         yield row
 
 
 def _modes(row: Row) -> list[str]:
-    """Of a sample, or of all completions in a row."""
+    """Returns the logprobs modes of a sample, or of all completions in a row."""
     if (converted := mode_of(row)) is not None:
         return [converted]
     execution = row.get("execution_metadata")
@@ -226,7 +226,7 @@ def _has_kept_group(members: list[TrajectoryRow], run: Run) -> bool:
 
 
 def _target(args: argparse.Namespace) -> Path | None:
-    """The file to write; None for standard output."""
+    """Returns the file to write, or None for standard output."""
     if is_folder(args.out):
         return Path(args.out)
     if args.out != "-":
@@ -301,7 +301,7 @@ async def _pour(found: AsyncIterator[Row], sink: Sink) -> int:
 
 
 class _Lines:
-    """One line of JSON for each row; the file stays open."""
+    """Writes one line of JSON for each row, and leaves the file open."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -315,7 +315,7 @@ class _Lines:
 
 
 class _LinesFile(_Lines):
-    """The same in a file of its own."""
+    """Writes one line of JSON for each row to its own file."""
 
     def __init__(self, path: Path):
         super().__init__(path.open("wb"))

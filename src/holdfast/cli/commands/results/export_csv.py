@@ -1,7 +1,8 @@
-"""Exports as CSV: one line per row; lists and objects are JSON text, null is an empty cell.
+"""Exports as CSV: one line per row. Lists and objects become JSON text, and null becomes an empty
+cell.
 
-CSV is for spreadsheets, and a spreadsheet runs a text that looks like a formula. Replies, tools and
-engines write such texts, so each gets an apostrophe before it.
+Spreadsheets run text that looks like a formula. Replies, tools and engines can write such text, so
+an apostrophe is put before it.
 """
 
 import csv
@@ -13,13 +14,13 @@ import msgspec
 from holdfast.engine.export.export import Row, What
 
 FLAT = (What.SAMPLES, What.TRAJECTORIES, What.FAILURES)
-"""What can be one."""
+"""The exports that can be CSV."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 """What begins a formula. Apostrophes before it count too: to take one away undoes the guard."""
 
 
 class CsvFile:
-    """Its columns are those of its first row."""
+    """A CSV file with the columns of its first row."""
 
     def __init__(self, path: Path):
         # The byte order mark makes spreadsheets read it as UTF-8.

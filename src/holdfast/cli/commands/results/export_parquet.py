@@ -25,7 +25,8 @@ _MASK, _LOGPROBS = pa.list_(pa.int8()), pa.list_(pa.float32())
 
 
 def _columns(*described: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Each column with its type; `described` are the columns of one type that follow each other."""
+    """Returns each column with its type. Each of `described` names consecutive columns of one
+    type."""
     return [(name, kind) for names, kind in described for name in names.split()]
 
 
@@ -225,8 +226,8 @@ _SCHEMAS: dict[What | Format, Any] = {
 
 
 def schema(what: What | Format, layout: SftLayout) -> Any:
-    """The schema for supervised fine-tuning. It has only the columns of the layout, because readers
-    recognize a row's kind by its columns."""
+    """Returns the schema of an export. The schema for supervised fine-tuning has only the columns
+    of the layout, because readers recognize a row's kind by its columns."""
     if what is not Format.SFT:
         return _SCHEMAS[what]
     conversation = (_SFT_COLUMNS[layout], pa.list_(_CHAT_MESSAGE))
@@ -236,7 +237,7 @@ def schema(what: What | Format, layout: SftLayout) -> Any:
 
 
 class ParquetFile:
-    """Row groups of a fixed size, with a schema that does not depend on the data."""
+    """A file with row groups of a fixed size and a schema that does not depend on the data."""
 
     def __init__(self, path: Path, schema: Any):
         self._schema = schema
@@ -259,7 +260,8 @@ class ParquetFile:
 
 
 def rows_in(path: Path) -> Iterator[str]:
-    """The schema and the rows of a file. For a file that cannot be read, the reason."""
+    """Yields the schema and the rows of a file as text. If the file cannot be read, yields the
+    reason."""
     try:
         with pq.ParquetFile(path) as file:
             yield file.schema_arrow.to_string()
@@ -270,7 +272,8 @@ def rows_in(path: Path) -> Iterator[str]:
 
 
 def columns(rows: list[Row], schema: Any) -> Any:
-    """Nested values of open shape become JSON text; arrays stay arrays."""
+    """Converts rows to a table. Nested values without a fixed shape become JSON text; arrays stay
+    arrays."""
     names = set(schema.names) - {OTHER_FIELDS}
     return pa.Table.from_pylist(
         [_flat(_gather_unknown(row, names), schema) for row in rows], schema=schema
@@ -278,7 +281,8 @@ def columns(rows: list[Row], schema: Any) -> Any:
 
 
 def _flat(row: Row, schema: Any) -> Row:
-    """`schema` is one of pyarrow's schemas or struct types: both find a field by its name."""
+    """Converts the values of a row. `schema` is a pyarrow schema or struct type, since both find
+    fields by name."""
     return {name: _cell(value, schema.field(name)) for name, value in row.items()}
 
 
@@ -304,7 +308,7 @@ def _is_nested(field: Any) -> bool:
 
 
 def _gather_unknown(value: Row, names: set[str]) -> Row:
-    """Fields that are not known go into the column for others, together."""
+    """Moves unknown fields into the column for other fields."""
     unknown = {name: field_value for name, field_value in value.items() if name not in names}
     if not unknown:
         return value

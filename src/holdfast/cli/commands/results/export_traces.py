@@ -1,7 +1,7 @@
-"""Where traces go: ATIF and Inspect's logs may be written into a folder.
+"""Chooses where traces go. ATIF documents and Inspect logs can be written into a folder.
 
-ATIF has one file for each trajectory there, a log of Inspect's has the name that Inspect would give
-it. A file whose content would change is refused without `--force`.
+In a folder, each ATIF document has its own file, and an Inspect log has the name that Inspect would
+give it. A file whose content would change is not replaced without `--force`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _MAX_NAME = 120
 
 
 def check_place(what: Format, args: argparse.Namespace) -> None:
-    """Raises `UsageError` where `--out` or `--format` cannot hold what is asked for."""
+    """Raises `UsageError` if `--out` or `--format` does not fit the kind of trace."""
     if args.format not in (None, "jsonl") or (what is Format.INSPECT and args.format):
         raise UsageError(f"--what {what} has one format of its own: leave --format out")
     if is_folder(args.out):
@@ -38,7 +38,7 @@ def check_place(what: Format, args: argparse.Namespace) -> None:
 
 
 def log_in(folder: Path, run: Run) -> Path:
-    """The file of the run's log; makes the folder."""
+    """Returns the path of the run's log, and creates the folder."""
     from holdfast.convert.inspect_log import log_name  # Only exports of this kind need it.
 
     _make(folder)
@@ -65,7 +65,7 @@ class AtifFolder:
             part.write_bytes(content)
 
     def close(self) -> None:
-        """Each file is closed already."""
+        """Does nothing, because each file is closed already."""
 
 
 def _name(row: Row) -> str:

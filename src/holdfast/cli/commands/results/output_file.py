@@ -1,9 +1,9 @@
-"""The file that `--out` names: whether what is there may be replaced.
+"""Decides whether the file that `--out` names may be replaced.
 
-Nobody has said so who types a name that exists. What is there is replaced without a question only
-where nothing is lost by it: every row of an earlier export is in the new one; a report is made
-anew. Anything else needs `--force`; what the run itself was made of (its code, tasks, model,
-checkpoints, configuration) is never replaced, and neither is a journal.
+A user who types the name of an existing file may not want to lose it. So a file is replaced without
+`--force` only if no data is lost: every row of an earlier export is in the new one, or the file is
+a report, which can be made again. The files that the run was made from (its code, tasks, model,
+checkpoints, configuration) and journals are never replaced.
 """
 
 import argparse
@@ -25,18 +25,19 @@ _TITLE = b"\xc2\xb7 Holdfast</title>"
 _FIRST_BYTES = 1 << 14
 _PARQUET = b"PAR1"
 _PIECE = 1 << 20
-"""Bytes of a line that are compared at once."""
+"""The most bytes of a line that are compared at once."""
 
 
 def output_file(args: argparse.Namespace) -> Path:
-    """The file that `--out` names. Raises `UsageError` for what cannot be written at all, before
-    anything is read."""
+    """Returns the file that `--out` names. Raises `UsageError`, before any data is read, if the
+    file cannot be written."""
     refuse_journal(Path(args.out), args.journal)
     return target_of(Path(args.out))
 
 
 def is_folder(out: str) -> bool:
-    """Whether `--out` names a folder: one that exists, or a name that ends with a slash."""
+    """Returns whether `--out` names a folder: an existing folder, or a name that ends with a
+    slash."""
     return out.endswith("/") or Path(out).is_dir()
 
 
@@ -59,7 +60,7 @@ def check_export(target: Path, part: Path, run: Run, args: argparse.Namespace) -
 
 
 def is_there(target: Path) -> bool:
-    """Whether it holds anything."""
+    """Returns whether the file exists and is not empty."""
     return target.exists() and bool(target.stat().st_size)
 
 
@@ -88,7 +89,8 @@ def _never(target: Path, path: Path, run: Run) -> UsageError:
 
 
 def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
-    """The configuration file, and the files that the run's command names, if they still exist."""
+    """Yields the configuration file and the files that the run's command names, if they still
+    exist."""
     invocation: Invocation | None = getattr(args, "invocation", None)
     if invocation is not None and invocation.config.path is not None:
         yield invocation.config.path
@@ -105,8 +107,8 @@ def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
 
 
 def has_all_rows(new: Path, old: Path) -> bool:
-    """Whether `new` has every row of `old`, unchanged and in the same order. Later exports of a run
-    that continued have more rows, also between the old ones."""
+    """Returns whether `new` has every row of `old`, unchanged and in the same order. If a run
+    continued, later exports can have new rows between the old ones."""
     if is_zipfile(new):
         from holdfast.convert.inspect_log import has_all_samples
 
@@ -129,6 +131,6 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Those that are too long for it in pieces."""
+    """Yields the lines of a file. A line that is too long for memory comes in pieces."""
     with path.open("rb") as file:
         yield from iter(partial(file.readline, _PIECE), b"")

@@ -108,7 +108,8 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
 
 
 def _decode(spec: RunSpec, tokenizer: str | None) -> Decode | None:
-    """A decoder that needs no network: from the named folder, or from a renderer without files."""
+    """Returns a decoder that needs no network, from the named folder or a renderer without files.
+    Returns None if there is neither."""
     if tokenizer is not None:
         from holdfast.policy.rendering.tokenizer import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""`holdfast rm` and `holdfast prune`: deleting runs. Asks first, and gives their space back."""
+"""`holdfast rm` and `holdfast prune`: delete runs, after a question, and free their space."""
 
 import argparse
 import sys
@@ -35,7 +35,7 @@ async def rm(args: argparse.Namespace) -> int:
 
 
 def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]:
-    """A training is listed with its evaluations, and deleted with them."""
+    """Returns the named runs. A training is listed and deleted together with its evaluations."""
     return [row for row in rows if row.name in names or training_of(row.name, names)]
 
 
@@ -79,8 +79,8 @@ async def _chosen(args: argparse.Namespace, journal: Journal) -> list[RunRow]:
 
 
 async def _left_behind(journal: Journal) -> list[RunRow]:
-    """Runs without a name that were never finished or tagged, but for the newest of each series,
-    which the same command goes on with."""
+    """Returns the runs without a name that were never finished or tagged. Leaves out the newest of
+    each series, because the same command would continue it."""
     rows = {row.name: row for row in await journal.runs()}
     specs = {name: (await run_named(journal, name)).spec for name in rows}
     newest = {spec.series: name for name, spec in specs.items()}
@@ -139,7 +139,7 @@ Gone = dict[str, object]
 
 
 async def _delete_unless_held(args: argparse.Namespace, journal: Journal, name: str) -> Gone:
-    """Others may have begun to work on it since it was chosen."""
+    """Deletes a run, unless another process has begun to work on it."""
     try:
         return await _delete(args, journal, name)
     except RunHeld as error:
@@ -162,7 +162,7 @@ async def _delete(args: argparse.Namespace, journal: Journal, name: str) -> Gone
 
 
 async def _finish(args: argparse.Namespace, journal: Journal, gone: Sequence[Gone]) -> None:
-    """Gives the space back, if there is any, and says so."""
+    """Frees the space of deleted runs, if there are any, and reports it."""
     freed = 0
     if not any(gone):
         if args.json:

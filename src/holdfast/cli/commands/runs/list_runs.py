@@ -1,7 +1,6 @@
-"""`holdfast runs`: what is in a journal, and how to go on with it.
+"""`holdfast runs`: lists the runs of a journal, and the commands that continue them.
 
-Evaluations stand under the training that they are of. No logs are read, so that a listing takes
-little time.
+Evaluations are listed under their training. The listing reads no logs, so it takes little time.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from holdfast.records.trajectory import Status
 from holdfast.training.report import HELD_OUT
 
 Ends = dict[str, int]
-"""How many groups ended how, and how many steps were trained."""
+"""The number of groups for each way to end, and the number of trained steps."""
 
 
 async def runs(args: argparse.Namespace) -> int:
@@ -58,7 +57,7 @@ async def runs(args: argparse.Namespace) -> int:
 
 
 class _Listed(Struct, frozen=True):
-    """One run as it is listed."""
+    """One run in the list."""
 
     row: RunRow
     run: Run
@@ -75,7 +74,7 @@ class _Listed(Struct, frozen=True):
         return self.row.sealed and self.row.settled >= sum(self.row.by_status.values())
 
     def as_fields(self) -> dict[str, object]:
-        """For scripts."""
+        """Returns the run as fields, for scripts."""
         spec = self.run.spec
         fields: dict[str, object] = msgspec.to_builtins(self.row)
         return fields | {
@@ -115,7 +114,8 @@ async def _consumers(journal: Journal, row: RunRow) -> dict[str, Ends]:
 
 
 def training_of(name: str, names: "set[str]") -> str | None:
-    """The training that a run of this name evaluates, if it is among `names`."""
+    """Returns the training that a run of this name evaluates, if it is among `names`. Otherwise
+    returns None."""
     training = name.rpartition(HELD_OUT)[0]
     return training if training in names else None
 
@@ -150,7 +150,8 @@ def _facts(listed: _Listed) -> list[str]:
 
 
 def _model(listed: _Listed) -> list[str]:
-    """Engines of a training call every version the same: its model is what its command names."""
+    """Returns the text about the model of a run. The engines of a training use one name for every
+    version, so the model of a training is taken from its command."""
     spec = listed.run.spec
     if not listed.is_training or spec.model != TRAINED_MODEL:
         return [f"model {visible_name(spec.model)}"] if spec.model else []
@@ -162,7 +163,7 @@ def _model(listed: _Listed) -> list[str]:
 
 
 def resume_text(name: str, journal: str) -> str:
-    """The command that goes on with a run."""
+    """Returns the command that continues a run."""
     arguments = ["holdfast", "resume", name]
     if journal != JOURNAL.default:
         arguments += ["--journal", redact(journal)]
@@ -185,7 +186,8 @@ def _print_evaluations(row: RunRow, run_rows: Sequence[RunRow]) -> None:
 
 
 def _counts(row: RunRow) -> str:
-    """Whether a run counts as running: only while a process works on it."""
+    """Returns the counts of trajectories by status. A trajectory counts as running only while a
+    process works on the run."""
     left = "unfinished: nobody works on them"
     running = Status.RUNNING.name if row.live_workers else left
     names = {Status.RUNNING.name: running}

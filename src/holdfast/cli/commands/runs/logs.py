@@ -1,6 +1,7 @@
-"""`holdfast logs`: the files into which the processes of a run have logged, newest last.
+"""`holdfast logs`: lists the log files of a run's processes, newest last.
 
-Needs no journal where there are some: it helps where a database cannot be reached, too.
+If there are log files, it does not need the journal, so it works even if a database cannot be
+reached.
 """
 
 import argparse
@@ -26,7 +27,7 @@ class LogFile(Struct, frozen=True):
     bytes: int
     age_seconds: float
     last: str
-    """Its last lines."""
+    """The last lines of the file."""
 
 
 async def logs(args: argparse.Namespace) -> int:
@@ -53,7 +54,7 @@ async def logs(args: argparse.Namespace) -> int:
 
 
 async def _check_run(args: argparse.Namespace) -> None:
-    """Raises `UsageError` where the journal can be read, and has no such run."""
+    """Raises `UsageError` if the journal can be read and does not have the run."""
     if not is_server(args.journal) and not Path(args.journal).is_file():
         return
     with contextlib.suppress(JournalError):

@@ -1,4 +1,4 @@
-"""`holdfast rename` and `holdfast tag`: what a run is called."""
+"""`holdfast rename` and `holdfast tag`: change the name and the tags of a run."""
 
 import argparse
 

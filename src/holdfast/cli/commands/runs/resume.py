@@ -1,4 +1,4 @@
-"""`holdfast resume`: the command that a run was last worked on with, again."""
+"""`holdfast resume`: repeats the last command that worked on a run."""
 
 import argparse
 import asyncio
@@ -46,7 +46,8 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
-    """Takes the options of `resume` itself out of what was typed after the run's name."""
+    """Moves the options of `resume` itself out of the words that were typed after the run's
+    name."""
     own: list[str] = []
     others: list[str] = []
     leaf = parser.commands["resume"]

@@ -1,4 +1,4 @@
-"""`holdfast show`."""
+"""`holdfast show`: shows a run or one trajectory."""
 
 import argparse
 from collections import Counter
@@ -106,14 +106,14 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
 
 
 def _paint_head(text: str, view: TrajectoryView) -> str:
-    """With its status, which is behind its name, in colour."""
+    """Colours the status, which follows the name."""
     head, status = f"{visible_name(str(view.key))}: ", view.status.name
     return f"{head}{paint(status, status)}{text[len(head) + len(status) :]}"
 
 
 def find(rows: list[TrajectoryRow], name: str, run: str) -> TrajectoryRow:
-    """The trajectory with that name. Ids may contain anything, slashes included. So a full name is
-    tried before a bare task, and the text as typed before what it may abbreviate."""
+    """Returns the trajectory with that name. Ids may contain any characters, even slashes. So a
+    full name is tried before a task, and the typed text before the text without the run's name."""
     short = name.removeprefix(f"{run}/")
     for names in (
         show_table.short,
@@ -141,12 +141,12 @@ def _attempt(started: AttemptStarted) -> dict[str, object]:
 
 
 def _ignored(view: TrajectoryView) -> dict[str, int]:
-    """What was removed from an agent's requests, and from how many."""
+    """Returns the fields that were removed from an agent's requests, and the number of requests."""
     return Counter(field for call in view.history.calls.values() for field in call.ignored)
 
 
 def _refusals(view: TrajectoryView) -> list[str]:
-    """The refused calls of an agent, and how each ended."""
+    """Returns one line for each refused call of an agent, with how it ended."""
     lines = []
     for refusal in view.history.refusals.values():
         then = "asked again and answered" if refusal.answer else "never answered"
@@ -201,7 +201,8 @@ def _lines(view: TrajectoryView, prices: Prices | None, *, full: bool) -> list[s
 
 
 def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> list[str]:
-    """One line for what healed; the end of a failed trajectory with its traceback."""
+    """Returns one line for a failure that a retry overcame. The failure that ended the trajectory
+    is shown with its traceback."""
     where = f" at step {failure.step}" if failure.step else ""
     head = f"\nattempt {failure.attempt} failed in its {failure.phase}{where} [{failure.cause}]:"
     is_end = view.status is Status.FAILED and failure is last_failure(view.history)
@@ -212,7 +213,8 @@ def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> lis
 
 
 def _usage(view: TrajectoryView, prices: Prices | None) -> list[str]:
-    """All that was ever sampled for it, also what is history."""
+    """Returns the usage of everything that was ever sampled for the trajectory, including
+    history."""
     used = view.history.used
     counted = {model: usage for model, usage in used.items() if usage.total_tokens}
     lines = [f"  {model}: {usage_text(usage.as_fields())}" for model, usage in counted.items()]

@@ -1,6 +1,6 @@
-"""The steps of a trajectory as text: the main conversation first, then those beside it.
+"""Shows the steps of a trajectory as text: the main conversation first, then the other ones.
 
-Whoever speaks is named: the policy is `assistant`, and another speaker goes by its model.
+Each speaker is named: the policy is `assistant`, and other speakers have the name of their model.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from holdfast.records.view import TrajectoryView
 
 
 def step_lines(view: TrajectoryView) -> list[str]:
-    """All steps, conversation by conversation."""
+    """Returns the lines of all steps, conversation by conversation."""
     scopes: dict[str, list[Step]] = {}
     for path, step in view.history.steps.items():
         scopes.setdefault(path.rpartition(".")[0], []).append(step)
@@ -47,7 +47,7 @@ def step_lines(view: TrajectoryView) -> list[str]:
 
 
 def _sampling(step: Generated) -> str:
-    """The parameters that are not left at their defaults."""
+    """Returns the sampling parameters that differ from their defaults."""
     given = changed_parameters(step.sampling)
     return ", ".join(
         f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
@@ -64,7 +64,8 @@ def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
 
 
 def _other_speakers(view: TrajectoryView) -> set[str]:
-    """The replies of somebody else than the policy, which leads the main conversation."""
+    """Returns the paths of replies by other speakers than the policy, which leads the main
+    conversation."""
     generations = view.history.generations
     main = [step for step in generations if "." not in step.path] or generations
     return {
@@ -75,8 +76,8 @@ def _other_speakers(view: TrajectoryView) -> set[str]:
 
 
 def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """What other speakers said beside the main conversation, each with its place. A text that
-    several of them said is left out."""
+    """Returns the texts of other speakers outside the main conversation, each with its place. A
+    text that several of them said is left out."""
     generations = [
         step for step in view.history.generations if step.path in others and "." in step.path
     ]
@@ -91,8 +92,9 @@ def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str
 def _prompt(
     messages: Sequence[Message], *, tools_are_steps: bool, spoken: Mapping[str, str]
 ) -> list[str]:
-    """What the policy sees for the first time. In a branch, and after a prefix break, that is a
-    whole conversation: replies with their calls, and calls with their results."""
+    """Returns the messages that the policy sees for the first time. In a branch, and after a prefix
+    break, these are a whole conversation, including replies with calls and the results of the
+    calls."""
     lines = []
     is_conversation = False
     for message in messages:
@@ -154,7 +156,7 @@ def _tokens(step: Generated) -> str:
 
 
 def _versions(step: Generated) -> str:
-    """A reply without tokens has none."""
+    """Returns the versions of a reply's tokens, or "" for a reply without tokens."""
     if not step.versions:
         return ""
     if len(step.versions) == 1:

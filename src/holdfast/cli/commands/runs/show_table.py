@@ -1,4 +1,4 @@
-"""Listing: the trajectories of a run, one line each, with what became of them."""
+"""Lists the trajectories of a run, one line each, with their outcomes."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ NOBODY = "nobody works on it"
 
 
 class Listed(Struct, frozen=True):
-    """One trajectory of a run, and how it ended."""
+    """One trajectory of a run and its outcome."""
 
     row: TrajectoryRow
     reward: float | None
@@ -31,10 +31,10 @@ class Listed(Struct, frozen=True):
 
 
 class RunListing:
-    """Takes each trajectory of a run, counts those with a status, and keeps the first of them."""
+    """Counts the trajectories of a run that have a status, and keeps the first of them."""
 
     def __init__(self, *, status: str | None, limit: int | None):
-        """`status`: None for any. `limit`: None for all."""
+        """`status` None accepts any status. `limit` None keeps all trajectories."""
         self.rows: list[Listed] = []
         self.count = 0
         self.status = status
@@ -57,7 +57,8 @@ def _listed(row: TrajectoryRow, summary: Summary | JournalCorrupt) -> Listed:
 
 
 def as_fields(trajectory: Listed) -> dict[str, object]:
-    """For scripts: with the names that people know, not the journal's numbers."""
+    """Returns the trajectory as fields for scripts, with the names that people know instead of the
+    journal's numbers."""
     row: dict[str, object] = msgspec.to_builtins(trajectory.row)
     return row | {
         "status": trajectory.row.status.name,
@@ -67,7 +68,7 @@ def as_fields(trajectory: Listed) -> dict[str, object]:
 
 
 async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
-    """The trajectories in columns, by the names that `show` takes."""
+    """Returns the trajectories in columns, by the names that `show` accepts."""
     columns = [
         _column([short(trajectory.row) for trajectory in trajectories], at_most=MAX_NAME_WIDTH),
         _column([trajectory.row.status.name for trajectory in trajectories]),
@@ -83,7 +84,7 @@ async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> l
 
 
 def _column(texts: Sequence[str], *, at_most: int | None = None) -> list[str]:
-    """Padded to the same width on a terminal, where some characters take two cells."""
+    """Pads texts to the same width on a terminal, where some characters take two cells."""
     from rich.cells import cell_len
 
     widths = [cell_len(text) for text in texts]
@@ -113,7 +114,8 @@ async def _live_workers(journal: Journal, run: Run) -> Sequence[str]:
 
 
 def _remark(trajectory: Listed, live: Sequence[str]) -> str:
-    """A worker that died left its name, which is not shown: nobody is to wait for it."""
+    """Returns the remark on a trajectory. The worker is named only if it is alive, so that users do
+    not wait for a dead worker."""
     row = trajectory.row
     owner = row.owner if row.owner in live else ""
     is_left = row.status is Status.RUNNING and not owner and not row.resting
@@ -127,5 +129,5 @@ def _remark(trajectory: Listed, live: Sequence[str]) -> str:
 
 
 def short(row: TrajectoryRow) -> str:
-    """As it is listed: on one line."""
+    """Returns the name of a trajectory as it is listed, on one line."""
     return f"{visible_name(row.key.task)}/{row.key.sample}"

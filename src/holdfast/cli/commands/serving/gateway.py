@@ -1,8 +1,8 @@
 """`holdfast gateway`: a run of agents that others start.
 
-The run is like any other: it is resumed by the same command, retried, scored and reported. Only
-that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
-bound, and everything else that can be wrong is checked, before the run is opened.
+The run is resumed by the same command, retried, scored and reported like any other run. The only
+difference is that each of its trajectories waits for an agent that comes to the gateway by itself.
+Before the run is opened, the socket is bound and everything else is checked.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from holdfast.server_tokens import LoopbackToken
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
-"""Part of the run's identity. What they are is not known here."""
+"""The rollout in the run's identity, since the actual agents are not known here."""
 
 
 class _AnnouncingProcessor(ExternalRolloutProcessor):
-    """Says where agents find it."""
+    """A processor that prints the address where agents find it."""
 
     async def setup(self) -> None:
         await super().setup()
@@ -153,8 +153,8 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _secret(args: argparse.Namespace) -> bytes:
-    """Beside the journal, or in it on a server: the right to resume the run is the right to resume
-    its agents."""
+    """Returns the secret for keys. It lies beside the journal, or in it if the journal is on a
+    server, so that whoever can resume the run can also resume its agents."""
     if is_server(args.journal):
         from holdfast.journal.postgres.journal import load_or_make_secret
 

@@ -1,6 +1,7 @@
-"""`holdfast gateway --workers N`: this process opens the run and reports on it, N others serve it.
+"""`holdfast gateway --workers N`: this process opens the run and reports on it, and N others serve
+it.
 
-Workers share the journal as any workers of a run do, and the listening socket.
+The workers share the journal, like all workers of a run, and the listening socket.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from holdfast.server_tokens import token_file
 
 WATCH_SECONDS = 2.0
 _COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
-"""Of a worker, with the name of the run; everything else comes from its standard input."""
+"""A worker's command. The name of the run is added, and standard input has the options."""
 
 
 class WorkerRole(Struct, frozen=True):
@@ -49,7 +50,8 @@ class WorkerRole(Struct, frozen=True):
 
 
 def found_at(url: str, at: Address) -> str:
-    """The address where agents reach the gateway, for people. `at` is the address of the socket."""
+    """Returns the line that tells people where agents reach the gateway. `at` is the address of the
+    socket."""
     line = f"agents take trajectories at {url}/trajectories"
     if at.token is not None or at.sock is None:
         return line
@@ -57,7 +59,8 @@ def found_at(url: str, at: Address) -> str:
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
-    """The role of a worker, which gets its supervisor's options; None for any other process."""
+    """Returns the role of a worker, which gets its supervisor's options, or None for any other
+    process."""
     if args.as_worker is None:
         return None
     with open(0, "rb", closefd=False) as stdin:
@@ -90,7 +93,8 @@ class _Gateways(Supervision):
             return await self.report(journal, run, fatal)
 
     async def _open(self, plan: RunPlan) -> Run:
-        """Does what may be done once only, however many workers there are."""
+        """Opens the run, and does the work that must be done only once, however many workers there
+        are."""
         args = self._args
         async with opened_journal(args.journal) as journal:
             run = await open_command_run(args, journal, plan)
@@ -138,8 +142,9 @@ class _Gateways(Supervision):
         return None
 
     def _message(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> bytes:
-        """A worker's options: addresses among them may hold passwords, and everybody on this
-        machine can read a command line."""
+        """Returns a worker's options as a message. They are not put on its command line, because
+        addresses in them may contain passwords, and every user of this machine can read a command
+        line."""
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
         # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
@@ -156,7 +161,7 @@ class _Gateways(Supervision):
 
     @asynccontextmanager
     async def _displayed(self, run: Run) -> AsyncIterator[None]:
-        """How far the workers are, which is known from the journal."""
+        """Shows the progress of the workers, which is read from the journal."""
         args, progress = self._args, WatchedProgress()
         async with (
             opened_journal(args.journal, read_only=True) as journal,
@@ -194,4 +199,4 @@ async def _look(journal: Journal, run: Run, progress: WatchedProgress) -> None:
 
 
 class _WorkerStopped(HoldfastError):
-    """A worker ended, and said why."""
+    """A worker ended and reported the reason."""

@@ -1,4 +1,4 @@
-"""`holdfast policy check`: what an endpoint can do, and what is missing for training."""
+"""`holdfast policy check`: shows what an endpoint can do, and what it lacks for training."""
 
 import argparse
 
@@ -63,7 +63,7 @@ def _findings(found: Inspection) -> list[str]:
 
 
 def _reasons(found: Inspection) -> list[str]:
-    """Why an engine gave nothing: each reason once."""
+    """Returns the reasons why an engine gave no samples, each reason once."""
     reasons = dict.fromkeys(one_line(finding.detail) for finding in found.findings)
     return [f"  nothing could be sampled: {why.removeprefix('failed: ')}" for why in reasons]
 

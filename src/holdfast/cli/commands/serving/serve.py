@@ -1,4 +1,4 @@
-"""`holdfast serve`: the embedded engine, or a vLLM, in the foreground."""
+"""`holdfast serve`: runs the embedded engine, or a vLLM, in the foreground."""
 
 import argparse
 

@@ -1,12 +1,12 @@
-"""Anthropic's content blocks, from and to messages.
+"""Converts Anthropic's content blocks from and to messages.
 
-Invariant: a message that a client sends back is the same message again: text, reasoning, and calls
-with their ids, names and arguments. Arguments come back as compact JSON in the order in which they
-were sent; as JSON values they are equal. One turn or several, a string or blocks: the message is
-the same.
+Invariant: a message that a client sends back is the same message again, with its text, reasoning,
+and calls with their ids, names and arguments. Arguments come back as compact JSON in the order in
+which they were sent, and are equal as JSON values. The message is the same whether the client sends
+it as one turn or several, and as a string or blocks.
 
-Text blocks of one turn are joined without a separator. No chat template has a field for a result's
-`is_error`: the model reads its text.
+Text blocks of one turn are joined without a separator. A result's `is_error` is dropped, because no
+chat template has a field for it; the model reads the text of the result.
 """
 
 import base64
@@ -45,7 +45,8 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 
 def parse_messages(request: CountRequest) -> tuple[Message, ...]:
-    """The conversation: the system prompt first; results before the user's text."""
+    """Returns the conversation. The system prompt comes first, and results come before the user's
+    text."""
     system = _system(request.system)
     replies = [Message(Role.SYSTEM, system)] if system else []
     names: dict[str, str] = {}
@@ -64,7 +65,7 @@ def parse_messages(request: CountRequest) -> tuple[Message, ...]:
 
 
 def image_param(request: CountRequest) -> str:
-    """The name of the first message with an image; "" if there is none."""
+    """Returns the name of the first message with an image, or "" if there is none."""
     for number, turn in enumerate(request.messages):
         content = turn.content if isinstance(turn, UserTurn) else ()
         if any(_holds_image(block) for block in content):
@@ -79,7 +80,7 @@ def _holds_image(block: object) -> bool:
 
 
 def format_blocks(message: Message) -> list[Block]:
-    """A message as blocks of a response."""
+    """Returns a message as the blocks of a response."""
     requests: list[Block] = []
     if message.reasoning:
         signature = signature_of(message.reasoning)
@@ -93,13 +94,14 @@ def format_blocks(message: Message) -> list[Block]:
 
 
 def signature_of(reasoning: str) -> str:
-    """Clients need one and send it back; it is never read."""
+    """Returns a signature of the reasoning. Clients need one and send it back, but it is never
+    read."""
     digest = hashlib.sha256(b"thinking\0" + reasoning.encode()).digest()
     return base64.b64encode(digest).decode()
 
 
 def input_of(arguments: str) -> dict[str, object]:
-    """Arguments as an object, from which `arguments_of` gets them back."""
+    """Returns arguments as an object, which `arguments_of` turns back into the same arguments."""
     try:
         decoded = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

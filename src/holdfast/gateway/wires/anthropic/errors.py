@@ -1,6 +1,5 @@
-"""Errors in Anthropic's format: a type by status, and the path of the fault
-(`messages.0.content.1.text`). A message is shortened, since it may quote the request.
-"""
+"""Errors in Anthropic's format, with a type for each status, and the path of the fault
+(`messages.0.content.1.text`). A message is shortened, since it may quote the request."""
 
 import re
 
@@ -32,7 +31,8 @@ _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
 
 
 def format_error(rejection: RequestRejected) -> bytes:
-    """The body of an error. A `kind` of another provider gives way to the status."""
+    """Returns the body of an error. Its type follows from the status if `kind` is a type of another
+    provider."""
     error: dict[str, object] = {"type": _type(rejection), "message": _message(rejection)}
     if rejection.code:
         error["details"] = {"error_code": rejection.code}
@@ -40,27 +40,27 @@ def format_error(rejection: RequestRejected) -> bytes:
 
 
 def invalid(where: str, what: str) -> RequestRejected:
-    """The request is wrong at `where`."""
+    """Returns the rejection of a request that is wrong at `where`."""
     text = f"{where}: {what}" if where else what
     return RequestRejected(400, _shorten(text), param=_shorten(where) or None)
 
 
 def unsupported(where: str, what: str = "") -> RequestRejected:
-    """The request needs something that this gateway cannot do."""
+    """Returns the rejection of a request that needs something that this gateway cannot do."""
     refusal = invalid(where, f"not supported here{f'; {what}' if what else ''}")
     refusal.is_unsupported = True
     return refusal
 
 
 def unknown(where: str) -> RequestRejected:
-    """The request has an unknown field."""
+    """Returns the rejection of a request with an unknown field."""
     refusal = invalid(where, "Extra inputs are not permitted")
     refusal.is_unknown = refusal.is_unsupported = True
     return refusal
 
 
 def from_decode_error(error: Exception, *, under: str = "") -> RequestRejected:
-    """The error of a decoder, with its path in the request."""
+    """Returns a decoder's error as a rejection, with its path in the request."""
     complaint = _COMPLAINT.fullmatch(str(error))
     assert complaint is not None, "the pattern matches any text"
     what, path = complaint["what"], _dotted(complaint["path"] or "$", under)
@@ -92,7 +92,7 @@ def _message(rejection: RequestRejected) -> str:
 
 
 def _dotted(path: str, under: str) -> str:
-    """`$.messages[0].content` is `messages.0.content`."""
+    """Returns a path such as `$.messages[0].content` as `messages.0.content`."""
     path = path.removeprefix("$").replace("[", ".").replace("]", "").strip(".")
     return _join(under, path) if path else under
 

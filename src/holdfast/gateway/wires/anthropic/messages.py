@@ -1,9 +1,9 @@
-"""Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and its `/v1/models`.
+"""Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and Anthropic's `/v1/models`.
 
-Pure, and the same bytes for the same answer. In a stream, the message starts; its blocks start,
-grow and end one after another; it ends with its stop reason and usage. A stream of a finished
-answer has at most one block of thinking and one of text, in this order; a live one has a new block
-each time the reply changes between the two.
+The functions are pure: the same answer gives the same bytes. In a stream, the message starts, its
+blocks start, grow and end one after another, and the message ends with its stop reason and usage. A
+stream of a finished answer has at most one block of thinking and one of text, in this order. A live
+stream has a new block each time the reply changes between the two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -154,7 +154,7 @@ def stop_fields(choice: AnswerChoice) -> dict[str, object]:
 
 
 def usage(opening: Opening, completion_tokens: int) -> dict[str, object]:
-    """Anthropic counts cached tokens apart from the rest of the input."""
+    """Returns the usage. Anthropic counts cached tokens separately from the rest of the input."""
     return {
         "input_tokens": opening.prompt_tokens - opening.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -219,7 +219,7 @@ class AnthropicMessages:
 
 
 def parse_count_request(body: bytes) -> GenerationRequest:
-    """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
+    """Returns the request of a body of `/v1/messages/count_tokens`. Nothing is sampled for it."""
     parsed = request.parse_count_request(body)
     return GenerationRequest(
         parsed.model,
@@ -236,7 +236,7 @@ def format_count(tokens: int) -> bytes:
 
 
 def format_models(models: Sequence[str], *, created: int = 0) -> bytes:
-    """All models on one page."""
+    """Returns all models on one page."""
     return _encode(
         {
             "data": [_model(name, created) for name in models],

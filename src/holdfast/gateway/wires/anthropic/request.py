@@ -1,17 +1,17 @@
 """The fields of a request to `/v1/messages`: accepted, ignored or rejected.
 
-- Ignored, since no sample depends on it: `metadata`, `service_tier`, `speed`, `diagnostics`, every
-  `cache_control`, `citations` that are off.
-- Rejected by name: fields that would change the answer and cannot be followed (`container`,
-  `mcp_servers`, …), and every unknown field.
+- Fields that cannot change a sample are ignored: `metadata`, `service_tier`, `speed`,
+  `diagnostics`, every `cache_control`, and `citations` that are off.
+- Fields that would change the answer and cannot be followed (`container`, `mcp_servers`, …), and
+  unknown fields, are rejected by name.
 - `null`, an empty list and an empty object are the same as no field.
-- `thinking`: `adaptive` lets the model decide; `enabled` is a budget, where the engine has one;
+- `thinking`: `adaptive` lets the model decide; `enabled` sets a budget, if the engine supports it;
   `disabled` is the effort `none`. `between_tools` is rejected. `display` is ignored: reasoning is
   always sent whole, because a client must send back the sampled text.
-- `context_management`: edits that keep everything, as Claude Code sends them, change nothing; all
-  others are rejected.
-- `output_config`: `effort` is followed where the model has efforts, and `high` is the default, as
-  at Anthropic; `format` is a JSON schema.
+- `context_management`: edits that keep everything, as Claude Code sends them, change nothing. All
+  other edits are rejected.
+- `output_config`: `effort` is followed if the model has efforts, and `high` is the default, as
+  at Anthropic. `format` is a JSON schema.
 """
 
 from typing import Annotated, TypeVar
@@ -107,7 +107,7 @@ Turn = UserTurn | AssistantTurn | SystemTurn
 
 
 class _Unsupported(AlteringFields, frozen=True, kw_only=True):
-    """Named here, so that they are rejected as unsupported and not as unknown."""
+    """Fields that are declared only so that they are rejected as unsupported and not as unknown."""
 
     compaction: object = None
     container: object = None
@@ -179,8 +179,8 @@ _counts = msgspec.json.Decoder(CountRequest)
 
 
 def parse_request(body: bytes) -> AnthropicRequest:
-    """Raises `RequestRejected` for a body that is malformed, has unknown fields, or needs something
-    that cannot be done."""
+    """Returns the request of a body. Raises `RequestRejected` if the body is malformed, has unknown
+    fields, or needs something that cannot be done."""
     request = _decode(_requests, body)
     _check(request)
     for number, stop in enumerate(request.stop_sequences or ()):
@@ -199,7 +199,8 @@ def parse_request(body: bytes) -> AnthropicRequest:
 
 
 def parse_count_request(body: bytes) -> CountRequest:
-    """The same for a request to count tokens."""
+    """Returns the request of a body to count tokens. Raises `RequestRejected` like
+    `parse_request`."""
     count_request = _decode(_counts, body)
     _check(count_request)
     return count_request
@@ -224,7 +225,7 @@ def _check(count_request: CountRequest) -> None:
 
 
 def _keeps_all(management: object) -> bool:
-    """Whether every edit leaves the conversation as it is."""
+    """Returns whether every edit keeps the whole conversation."""
     if not isinstance(management, dict) or set(management) != {"edits"}:
         return False
     edits = management["edits"]
@@ -289,7 +290,8 @@ class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def tool_schemas(request: CountRequest) -> tuple[dict[str, object], ...]:
-    """The tools in the format of chat completions; none if the model may not call any."""
+    """Returns the tools in the format of chat completions. Returns no tools if the model may not
+    call any."""
     schemas = tuple(
         _schema(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())
     )
@@ -300,7 +302,7 @@ def tool_schemas(request: CountRequest) -> tuple[dict[str, object], ...]:
 
 
 def forced_tool(request: CountRequest) -> str:
-    """The value for `Sampling.tool_choice`. Raises `RequestRejected`."""
+    """Returns the value for `Sampling.tool_choice`. Raises `RequestRejected`."""
     choice = request.tool_choice or {}
     kind, name = choice.get("type", "auto"), choice.get("name")
     if kind in ("auto", "none"):
@@ -315,7 +317,7 @@ def forced_tool(request: CountRequest) -> str:
 
 
 def is_parallel(request: CountRequest) -> bool:
-    """Whether a reply may make several calls."""
+    """Returns whether a reply may make several calls."""
     return (request.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
 
 
@@ -349,7 +351,8 @@ def _check_tool(tool: AnthropicTool, where: str) -> None:
 
 
 def _check_bounds(value: object, where: str, depth: int = 0) -> None:
-    """A schema is recorded and rendered: it must not be deep, and its numbers must be storable."""
+    """Raises `RequestRejected` for a schema that is nested too deeply or has numbers that cannot be
+    stored, since schemas are recorded and rendered."""
     if depth > _MAX_DEPTH:
         raise invalid(where, f"nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """OpenAI's chat completions, `/v1/chat/completions`.
 
-A response is one JSON object or a stream of chunks, then `[DONE]`. Both are functions of the answer
-alone: sent again, they have the same bytes. A chunk belongs to one choice; those of several choices
-may follow each other in any order.
+A response is one JSON object, or a stream of chunks that ends with `[DONE]`. Both depend only on
+the answer, so an answer that is sent again has the same bytes. Each chunk belongs to one choice.
+Chunks of several choices can follow each other in any order.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def usage(answer: Answer) -> Json:
-    """The usage, in the format of OpenAI's completions. Where there is reasoning, and the engine
-    does not count its tokens apart, their number is null and not 0."""
+    """Returns the usage, in the format of OpenAI's completions. If there is reasoning and the
+    engine does not count its tokens separately, their number is null and not 0."""
     reasons = any(choice.message.reasoning for choice in answer.choices)
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -77,7 +77,7 @@ class OpenAIWire:
 
 
 class CompletionStream(ABC):
-    """The common part of both streams."""
+    """The common part of the streams of chat and text completions."""
 
     def __init__(self, request: GenerationRequest):
         self._request = request
@@ -85,15 +85,15 @@ class CompletionStream(ABC):
 
     @abstractmethod
     def _head(self, opening: Opening) -> Json:
-        """The first fields of every chunk."""
+        """Returns the first fields of every chunk."""
 
     @abstractmethod
     def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[Json]:
-        """More of a choice. `sent` is the text that was sent of it before."""
+        """Yields the chunks of a delta. `sent` is the text of the choice that was sent before."""
 
     @abstractmethod
     def _rest(self, index: int, choice: AnswerChoice, sent: sse.SentText) -> Iterator[Json]:
-        """The rest of a choice, its end included."""
+        """Yields the chunks of the rest of a choice, including its end."""
 
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         chunks = [chunk for delta in deltas for chunk in self._chunks(delta)]
@@ -118,8 +118,8 @@ class CompletionStream(ABC):
     def _pieces(
         self, choice: AnswerChoice, text: str, sent: sse.SentText
     ) -> tuple[list[_Piece], _Positions]:
-        """The rest of the text, each piece with the positions of its tokens (for logprobs); and the
-        positions of the tokens that come with the choice's end instead."""
+        """Returns the rest of the text in pieces, each with the positions of its tokens (for
+        logprobs), and the positions of the tokens that come with the end of the choice instead."""
         positions: _Positions = range(len(choice.tokens)) if self._request.logprobs else None
         if positions is not None and not sent.has_text:
             by_token = sse.cut_at_tokens(choice.tokens, text)
@@ -185,7 +185,7 @@ _MESSAGES = msgspec.json.Decoder(list[RequestMessage])
 
 
 class OpenAIChat(OpenAIWire):
-    """The wire."""
+    """The wire of `/v1/chat/completions`."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request, conversation = _read(body, known)
@@ -228,7 +228,7 @@ class OpenAIChat(OpenAIWire):
 
 
 def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:
-    """The body, and its messages where `known` decodes them."""
+    """Returns the body, and its messages if `known` decodes them."""
     if known is not None:
         # Only the whole body shows an error, and in which message it is.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
@@ -241,7 +241,7 @@ def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[M
 
 
 def _either(request: _Body[Any], name: str, other: str) -> int | None:
-    """The value of a parameter that has two names."""
+    """Returns the value of a parameter that has two names."""
     sent: set[int] = {getattr(request, name), getattr(request, other)} - {None}
     if len(sent) > 1:
         raise invalid(f"'{name}' and '{other}' differ; send one of them.", param=name)
@@ -258,7 +258,7 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
 
 
 def token_ids(request: GenerationRequest, choice: AnswerChoice) -> dict[str, object]:
-    """The token ids of a choice, as vLLM sends them on request."""
+    """Returns the token ids of a choice, as vLLM sends them on request."""
     fields = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(fields) if request.token_ids else {}
 
@@ -280,7 +280,7 @@ def _choice(index: int, choice: AnswerChoice, *, request: GenerationRequest) -> 
 
 
 def _content(choice: AnswerChoice) -> str | None:
-    """Null only for a message of tool calls without a text."""
+    """Returns the text of a choice. It is None only for a message with tool calls and no text."""
     return None if choice.message.tool_calls and not choice.message.text else choice.message.text
 
 
@@ -297,7 +297,7 @@ def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object
 
 
 def bound_logprob(logprob: float) -> float:
-    """Bounded from below, as OpenAI does it."""
+    """Bounds a logprob from below, as OpenAI does."""
     return max(logprob, _MIN_LOGPROB)
 
 
@@ -313,7 +313,7 @@ def _logprob(token: str, logprob: float) -> dict[str, object]:
 
 
 class ChatStream(CompletionStream):
-    """Of each choice: its role, its reasoning, its text, its calls, its end."""
+    """The events of chat completions. Each choice has its role, reasoning, text, calls and end."""
 
     def _head(self, opening: Opening) -> dict[str, object]:
         return {**_head(opening, "chat.completion.chunk"), "system_fingerprint": None}

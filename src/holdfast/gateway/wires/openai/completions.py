@@ -33,7 +33,7 @@ from holdfast.gateway.wires.openai.parameters import (
 )
 
 _DEFAULT_MAX_TOKENS = 16
-"""As this endpoint has always had it."""
+"""The default that this endpoint has always had."""
 
 _MAX_CHOICES = 128
 
@@ -55,7 +55,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 class OpenAICompletions(OpenAIWire):
-    """The wire."""
+    """The wire of `/v1/completions`."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request = errors.decode(_DECODER, body)
@@ -101,7 +101,7 @@ class OpenAICompletions(OpenAIWire):
 
 
 def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
-    """Texts or tokens, one or several."""
+    """Returns the prompts, each a text or a tuple of tokens."""
     kinds = {str} if isinstance(prompt, str) else set(map(type, prompt))
     if kinds == {int}:
         return (tuple(cast("list[int]", prompt)),)
@@ -116,8 +116,8 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
 
 
 def _finish_reason(choice: AnswerChoice) -> str:
-    """A raw prompt has no tools: its completion ended by itself or was cut, whatever its text looks
-    like."""
+    """Returns how a completion ended: by itself or cut. It never ends with a tool call, whatever
+    its text looks like, because a raw prompt has no tools."""
     cut = ("length", "content_filter")
     return choice.finish_reason if choice.finish_reason in cut else "stop"
 
@@ -143,8 +143,8 @@ def _choice(
 
 
 def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
-    """The logprobs of the tokens at these positions. The likeliest alternatives are unknown, so
-    they are null."""
+    """Returns the logprobs of the tokens at these positions. The likeliest alternatives are null,
+    since they are unknown."""
     if positions is None:
         return None
     offsets = list(accumulate((len(token) for token in choice.tokens), initial=0))
@@ -157,7 +157,7 @@ def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object
 
 
 class TextStream(CompletionStream):
-    """Of each choice: its text, its end."""
+    """The events of text completions. Each choice has its text and its end."""
 
     def _head(self, opening: Opening) -> dict[str, object]:
         return _head(opening)

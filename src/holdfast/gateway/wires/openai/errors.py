@@ -1,7 +1,7 @@
 """Errors in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`.
 
-The published libraries raise them as their own exceptions. Decoding any body ends in a value or in
-`RequestRejected`.
+OpenAI's client libraries raise them as their own exceptions. Decoding a body either returns a value
+or raises `RequestRejected`.
 """
 
 import re
@@ -18,7 +18,7 @@ _MAX_CHARS = 200
 
 
 def format_error(rejection: RequestRejected) -> bytes:
-    """The body of an error."""
+    """Returns the body of an error."""
     error = {
         "message": rejection.message,
         "type": rejection.kind or _kind(rejection.status),
@@ -37,7 +37,7 @@ def _kind(status: int) -> str:
 def invalid(
     message: str, *, param: str | None = None, code: str = "invalid_value"
 ) -> RequestRejected:
-    """The request has a wrong value."""
+    """Returns the rejection of a wrong value."""
     return RequestRejected(
         400, message, param=None if param is None else _shorten(param), code=code
     )
@@ -51,13 +51,15 @@ def unknown(name: str) -> RequestRejected:
 
 
 def unsupported(name: str, why: str) -> RequestRejected:
-    """A parameter that exists but cannot be followed here, whatever its value."""
+    """Returns the rejection of a known parameter that cannot be followed here, whatever its
+    value."""
     text = f"Unsupported parameter: '{name}' is not supported here: {why}"
     return _unsupported(text, name, "unsupported_parameter")
 
 
 def unsupported_value(name: str, value: object, why: str) -> RequestRejected:
-    """A parameter of which some values can be followed, and not this one."""
+    """Returns the rejection of a parameter's value that cannot be followed, although other values
+    can."""
     text = f"Unsupported value: '{name}' does not support {format_value(value)} here: {why}"
     return _unsupported(text, name, "unsupported_value")
 
@@ -69,7 +71,7 @@ def _unsupported(text: str, name: str, code: str) -> RequestRejected:
 
 
 def format_value(value: object) -> str:
-    """A decoded value as JSON, cut where it is long."""
+    """Returns a decoded value as JSON, shortened if it is long."""
     try:
         return _shorten(msgspec.json.encode(value).decode())
     except (RecursionError, OverflowError):  # what was decoded at the limit is beyond it here
@@ -77,7 +79,7 @@ def format_value(value: object) -> str:
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """The body as the decoder's type."""
+    """Returns the body as the decoder's type. Raises `RequestRejected`."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -90,7 +92,8 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
 
 
 def convert(value: object, to: type[T], *, root: str) -> T:
-    """A decoded value as a type; `root` is the parameter that it is the value of."""
+    """Returns a decoded value as a type. `root` is the parameter that has the value. Raises
+    `RequestRejected`."""
     try:
         return msgspec.convert(value, to)
     except msgspec.ValidationError as error:
@@ -104,7 +107,7 @@ _FIELD = re.compile(
 
 
 def from_validation_error(complaint: str, *, root: str = "") -> RequestRejected:
-    """An error of msgspec as a rejection that names the parameter."""
+    """Returns an error of msgspec as a rejection that names the parameter."""
     match = _WHERE.fullmatch(complaint)
     assert match is not None
     text, path = match["text"], root + (match["path"] or "")

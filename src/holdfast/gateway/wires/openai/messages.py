@@ -1,7 +1,8 @@
-"""The messages and tools of chat completions, checked and converted to records.
+"""Checks the messages and tools of chat completions, and converts them to records.
 
-A content becomes one string: parts of text are joined, and a missing content is the empty string.
-So a turn is the same message however a library sends it back. Only a message with images has parts.
+The content of a message becomes one string: parts of text are joined, and missing content is the
+empty string. So a turn is the same message however a library sends it back. Only a message with
+images keeps its parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ _MAX_DEPTH = 100
 
 
 class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields that libraries add to a message and send back; they change no sample."""
+    """Fields that libraries add to a message and send back. They do not change samples."""
 
     cache_control: object = None
     provider_specific_fields: object = None
@@ -54,15 +55,15 @@ class _Audio(Struct, tag="input_audio", tag_field="type"):
 
 
 class _Video(Struct, tag="video_url", tag_field="type"):
-    """Refused."""
+    """Always rejected."""
 
 
 class _File(Struct, tag="file", tag_field="type"):
-    """Refused."""
+    """Always rejected."""
 
 
 class _Refusal(Struct, tag="refusal", tag_field="type"):
-    """Refused."""
+    """Always rejected."""
 
 
 _Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal
@@ -96,7 +97,7 @@ class _Call(_Echoed, forbid_unknown_fields=True):
     function: _Called
     type: Literal["function"] = "function"
     index: int | None = None
-    """Left over in libraries that put a call together from a stream."""
+    """Some libraries that join a call from a stream leave this field in the call."""
 
 
 class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
@@ -168,7 +169,7 @@ def _content(content: _Content | None, at: str) -> str | list[dict[str, object]]
 
 
 def _text(content: _Content | None, at: str) -> str:
-    """The content of a message that holds no images."""
+    """Returns the content of a message that must not contain images."""
     for place, part in enumerate(content) if isinstance(content, list) else ():
         if isinstance(part, _ImagePart):
             why = "only messages of users and tools hold images; send parts of type text."
@@ -208,10 +209,11 @@ class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fie
 
 
 def parse_tools(tools: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
-    """The tools in their own order of members, without `strict` and hints to a cache.
+    """Returns the tools with their members in the order in which they were sent, without `strict`
+    and hints to a cache.
 
-    `strict` is about constrained sampling, which does not exist here: arguments are what the model
-    wrote. Libraries set it on every tool, and a model must not read it.
+    `strict` asks for constrained sampling of arguments, which does not exist here: arguments are
+    the text that the model wrote. Libraries set it on every tool, and a model must not read it.
     """
     if not all(_is_shallow(tool) for tool in tools):
         raise invalid(f"'tools' is nested deeper than {_MAX_DEPTH} levels.", param="tools")
@@ -249,8 +251,8 @@ Tools = Sequence[dict[str, object]]
 
 
 def parse_tool_choice(choice: str | dict[str, object] | None, tools: Tools) -> str | None:
-    """The value for `Sampling.tool_choice`; None if the model must call no tool (its prompt then
-    has none). For chat completions and responses. Raises `RequestRejected`."""
+    """Returns the value for `Sampling.tool_choice`, or None if the model must call no tool (its
+    prompt then has no tools). Used for chat completions and responses. Raises `RequestRejected`."""
     if choice in (None, "auto"):
         return ""
     if choice == "none":

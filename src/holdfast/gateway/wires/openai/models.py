@@ -1,4 +1,4 @@
-"""The responses of `/v1/models`: all models, or one."""
+"""The responses of `/v1/models`, for all models or one model."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,14 @@ from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 
 def format_models(names: Sequence[str], *, created: int) -> bytes:
-    """The body of `GET /v1/models`."""
+    """Returns the body of `GET /v1/models`."""
     listed = [_model(name, created=created) for name in names]
     return msgspec.json.encode({"object": "list", "data": listed})
 
 
 def format_model(name: str, names: Sequence[str], *, created: int) -> bytes:
-    """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for an unknown name."""
+    """Returns the body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for an unknown
+    name."""
     if name not in names:
         text = f"The model '{shorten(name)}' does not exist. There are: {', '.join(names)}."
         raise RequestRejected(404, text, param="model", code="model_not_found")

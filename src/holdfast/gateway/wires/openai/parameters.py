@@ -1,9 +1,10 @@
 """The parameters that OpenAI's chat and text completions share.
 
-A parameter is followed (it has a type here), about bookkeeping and not about the sample (accepted
-with any value), accepted only where it changes nothing (`neutral`), or unknown (rejected by name).
-A JSON schema is followed, with or without `strict`: an engine cannot follow it halfway. The model
-does not see its name and description.
+There are four kinds of parameters. Some are followed, and have a type here. Some are only about
+bookkeeping, and are accepted with any value. Some are accepted only with values that change nothing
+(`neutral`). All others are unknown, and rejected by name. A JSON schema is followed with or without
+`strict`, because an engine cannot follow it halfway. The model does not see its name and
+description.
 """
 
 from functools import cache
@@ -36,7 +37,7 @@ class _Schema(Struct, forbid_unknown_fields=True):
 
 
 class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
-    """As chat completions have it: `response_format`."""
+    """The format of a JSON schema in chat completions: `response_format`."""
 
     json_schema: _Schema
 
@@ -44,7 +45,7 @@ class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unkno
 class FlatSchema(
     _Schema, tag="json_schema", tag_field="type", forbid_unknown_fields=True, kw_only=True
 ):
-    """As responses have it: `text.format`."""
+    """The format of a JSON schema in responses: `text.format`."""
 
 
 ResponseFormat = PlainText | JsonObject | JsonSchemaFormat
@@ -52,7 +53,7 @@ TextFormat = PlainText | JsonObject | FlatSchema
 
 
 def parse_format(form: ResponseFormat | TextFormat | None, *, param: str) -> bool | str:
-    """The value for `GenerationRequest.json`. Raises `RequestRejected`."""
+    """Returns the value for `GenerationRequest.json`. Raises `RequestRejected`."""
     if form is None or isinstance(form, PlainText):
         return False
     if isinstance(form, JsonObject):
@@ -75,7 +76,7 @@ _USUAL = "it would change what is sampled; leave it out."
 
 
 class Neutral(Struct, frozen=True):
-    """The default of a parameter that may be null or one of `values`, which change nothing."""
+    """The default of a parameter that may only be null or one of `values`, which change nothing."""
 
     values: tuple[object, ...]
     why: str
@@ -89,7 +90,7 @@ def neutral(*values: object, why: str = _USUAL) -> Neutral:
 class StreamOptions(Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-    """Padding of the events; there is none here."""
+    """Asks for padding of the events, which are never padded here."""
 
 
 class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +142,7 @@ class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unkno
 
     @property
     def shared_fields(self) -> dict[str, Any]:
-        """The fields of a `GenerationRequest` that both endpoints have."""
+        """Returns the fields of a `GenerationRequest` that both endpoints have."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return {
             "temperature": self.temperature,
@@ -159,8 +160,8 @@ class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unkno
 
 
 def reject_unless_neutral(body: Struct, *, at: str = "") -> None:
-    """Rejects a parameter that has a `Neutral` default and another value, by its name; `at` is the
-    path before the name."""
+    """Raises `RequestRejected` for a parameter with a `Neutral` default and a value that is not
+    neutral. `at` is the path before the parameter's name."""
     for name, neutral in _neutral_fields(type(body)):
         value = getattr(body, name)
         if value in (None, neutral) or any(_same(value, allowed) for allowed in neutral.values):
@@ -177,5 +178,5 @@ def _neutral_fields(body: type[Struct]) -> tuple[tuple[str, Neutral], ...]:
 
 
 def _same(value: object, accepted: object) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Returns whether two values are equal as JSON, where true is not 1."""
     return value == accepted and isinstance(value, bool) == isinstance(accepted, bool)

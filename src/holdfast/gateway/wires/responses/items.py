@@ -1,9 +1,9 @@
-"""The input of `/v1/responses`: items, checked and converted to messages.
+"""Checks the input of `/v1/responses`, item by item, and converts it to messages.
 
-One reply is several items (reasoning, a message, function calls) and one message here. Items of one
-answer become the message of that answer again, in any order among the results of the calls;
-`output` is the other direction. The ids from there show which items belong together; if a client
-drops the ids, their order does.
+One reply is several items (reasoning, a message, function calls), but one message here. Items of
+one answer become the message of that answer again, in any order among the results of the calls;
+`output` is the opposite direction. The ids that `output` makes show which items belong together. If
+a client drops the ids, the order of the items shows it.
 
 Texts and arguments are kept, character for character.
 """
@@ -131,7 +131,7 @@ class _ReasoningItem(_Tagged, tag="reasoning"):
     content: list[_Thought] | None = None
     id: str | None = None
     encrypted_content: object = None
-    """Another provider's: it cannot be read."""
+    """Encrypted by another provider, so it cannot be read."""
     status: object = None
 
 
@@ -142,8 +142,8 @@ _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 def parse_input(
     sent: str | list[dict[str, object]], known: RequestLookup | None = None
 ) -> tuple[list[Message], str]:
-    """The conversation of `input`, and the name of its first item with an image ("" if there is
-    none). Raises `RequestRejected`."""
+    """Returns the conversation of `input`, and the name of its first item with an image, or "" if
+    there is none. Raises `RequestRejected`."""
     if isinstance(sent, str):
         return [user(sent)], ""
     items = convert(
@@ -158,7 +158,7 @@ def parse_input(
 
 
 def _with_type(item: dict[str, object], at: str, known: RequestLookup | None) -> dict[str, object]:
-    """The item with its type, which is optional for messages."""
+    """Returns the item with its type, which is optional for messages."""
     kind = item.get("type")
     if kind is None and item.get("role") is not None:
         return {**item, "type": "message"}
@@ -171,7 +171,7 @@ def _with_type(item: dict[str, object], at: str, known: RequestLookup | None) ->
 
 
 def _resolve(name: str, at: str, known: RequestLookup | None) -> dict[str, object]:
-    """The item that was sent under this id."""
+    """Returns the item that was sent under this id. Raises `RequestRejected` if there is none."""
     past = known.earlier_answer(_first_group(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
     referenced = next((item for item in items if item["id"] == name), None)
@@ -203,7 +203,8 @@ class _Reply:
         """Whether the result of a call came after it."""
 
     def has(self, answer: str, generation: str) -> bool | None:
-        """Whether an item belongs to it, by the ids; None if they do not show it."""
+        """Returns whether the ids show that an item belongs to this reply, or None if they do not
+        show it."""
         if answer and self.answer:
             return answer == self.answer
         if generation and self.generation:
@@ -220,7 +221,7 @@ class _Conversation:
     def __init__(self) -> None:
         self._entries: list[Message | _Reply] = []
         self._reply: _Reply | None = None
-        """The last one, as long as only results of tools follow it."""
+        """The last reply, as long as only results of tools follow it."""
         self.image_param = ""
 
     def messages(self) -> list[Message]:
@@ -281,10 +282,11 @@ class _Conversation:
         follows: Callable[[_Reply], bool] = lambda reply: True,
         fits: Callable[[_Reply], bool] = lambda reply: True,
     ) -> _Reply:
-        """The reply of an item: the last one or a new one.
+        """Returns the reply of an item: the last reply or a new one.
 
-        `follows`: whether the item continues a reply by its order alone; `fits`: whether the reply
-        has room for it."""
+        `follows` decides whether the item continues a reply just by its order. `fits` decides
+        whether the reply has room for the item.
+        """
         reply, answer = self._reply, _first_group(_ours, item_id or "")
         if reply is not None:
             belongs = reply.has(answer, generation)
@@ -310,7 +312,7 @@ def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
 
 
 def _text(content: _Content, at: str) -> str:
-    """The content of a message that holds no images."""
+    """Returns the content of a message that must not contain images."""
     text = _content(content, at)
     if isinstance(text, str):
         return text

@@ -1,13 +1,13 @@
-"""An answer as a `/v1/responses` object or as a stream of events, numbered from 0.
+"""Formats an answer as a `/v1/responses` object, or as a stream of events that are numbered from 0.
 
-A function of the request and the answer alone, so that sending an answer again gives the same
-bytes. The ids of items hold the answer's id and the item's place, by which `items` puts those of
-one answer together again. Settings that a `GenerationRequest` does not keep have their defaults; a
-first system message is sent as the instructions.
+The result depends only on the request and the answer, so an answer that is sent again has the same
+bytes. The ids of items contain the answer's id and the item's place, so that `items` can join the
+items of one answer again. Settings that a `GenerationRequest` does not keep have their defaults. If
+the first message is a system message, it is sent as the instructions.
 
-In a stream, items start, grow and end one after another; the last event holds the response that all
-of them add up to. A stream of a finished answer has the items of the response without a stream; a
-live one has a new item each time the reply changes between reasoning and text.
+In a stream, items start, grow and end one after another, and the last event contains the whole
+response. A stream of a finished answer has the same items as the response without a stream. A live
+stream has a new item each time the reply changes between reasoning and text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ _CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
-    """The response when nothing more comes."""
+    """Returns the response of an answer that is complete or was cut."""
     is_cut = was_cut(answer)
     return {
         **opened,
@@ -47,12 +47,12 @@ def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
 
 
 def was_cut(answer: Answer) -> bool:
-    """Whether its last item is incomplete."""
+    """Returns whether the last item of the answer is incomplete."""
     return answer.choices[0].finish_reason in _CUTS
 
 
 def started_response(request: GenerationRequest, answer: Answer | Opening) -> Json:
-    """The response before its first item."""
+    """Returns the response before its first item."""
     return {
         "id": f"resp_{answer.id}",
         "object": "response",
@@ -98,7 +98,8 @@ def _format(request: GenerationRequest) -> Json:
 
 
 def items_of(answer: Answer) -> list[Json]:
-    """Reasoning, then words, then calls. A reply without calls always has words, if only ""."""
+    """Returns the items of an answer: reasoning, then text, then calls. A reply without calls
+    always has a text, even if it is ""."""
     choice, items = answer.choices[0], list[Json]()
     message = choice.message
     if message.reasoning:
@@ -156,7 +157,7 @@ def call_item(answer: Answer | Opening, index: int, call: ToolCall) -> Json:
 
 
 def logprobs_of(choice: AnswerChoice) -> list[Json]:
-    """The logprobs of the text's tokens; of all tokens if they do not spell the text."""
+    """Returns the logprobs of the text's tokens, or of all tokens if they do not spell the text."""
     text, sampled = choice.message.text, "".join(choice.tokens)
     start = sampled.rfind(text)
     end = start + len(text) if start >= 0 else len(sampled)
@@ -193,8 +194,8 @@ def _instructions(request: GenerationRequest) -> str | None:
 
 
 def _usage(answer: Answer) -> Json:
-    """Where the engine does not count tokens of reasoning apart, their number is 0: the client's
-    model wants one."""
+    """Returns the usage. If the engine does not count reasoning tokens separately, their number is
+    0, because OpenAI's client requires a number."""
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {
@@ -208,7 +209,7 @@ def _usage(answer: Answer) -> Json:
 
 
 Event = tuple[str, Json]
-"""Its type, and its fields without type and number."""
+"""The type of an event, and its fields without type and number."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -258,7 +259,7 @@ class ResponseStream:
         self._sent = sse.SentText()
         self._numbers = 0
         self._items: list[Json] = []
-        """The finished ones."""
+        """The finished items."""
         self._open: _Open | None = None
 
     def more(self, response: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
@@ -304,7 +305,8 @@ class ResponseStream:
     def _text_events(
         self, response: Opening, choice: AnswerChoice, text: str, logprobs: list[Json]
     ) -> Iterator[Event]:
-        """The rest of the text, with logprobs if nothing of it was sent before."""
+        """Yields the events of the rest of the text. They have logprobs if no text was sent
+        before."""
         if not _has_text(choice.message):
             return
         tokens = [] if self._sent.has_text else [str(logprob["token"]) for logprob in logprobs]
@@ -366,13 +368,14 @@ class ResponseStream:
 
 
 def _has_text(message: Message) -> bool:
-    """A reply without calls always has a text, if only ""."""
+    """Returns whether a reply has a text. A reply without calls always has one, even if it is
+    ""."""
     return bool(message.text) or not message.tool_calls
 
 
 def _pieces(text: str, tokens: list[str]) -> list[tuple[str, range]]:
-    """The pieces of a text with the positions of their tokens; the first piece has all of them if
-    the text cannot be cut between tokens."""
+    """Returns the pieces of a text with the positions of their tokens. If the text cannot be cut
+    between tokens, the first piece has all positions."""
     cuts = sse.cut_at_tokens(tokens, text)
     if cuts is not None:
         return cuts

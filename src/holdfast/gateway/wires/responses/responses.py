@@ -1,9 +1,10 @@
 """OpenAI's responses, `/v1/responses`.
 
-A response is one JSON object, or a stream of named events that ends with the same object; there is
-no `[DONE]`. Both depend on the request and the answer alone: sent again, they have the same bytes.
-Their ids are those of the record: a reference to a response, or to an item of one, means the
-recorded one. Parameters are treated as those of chat completions (see `openai.parameters`).
+A response is one JSON object, or a stream of named events that ends with the same object. There is
+no `[DONE]`. Both depend only on the request and the answer, so an answer that is sent again has the
+same bytes. Their ids are the ids of the record, so a reference to a response, or to one of its
+items, means the recorded one. Parameters are treated like those of chat completions (see
+`openai.parameters`).
 """
 
 from typing import Annotated, Literal
@@ -49,7 +50,7 @@ from holdfast.records.message import Message, system
 
 
 class OpenAIResponses(OpenAIWire):
-    """The wire."""
+    """The wire of `/v1/responses`."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         return parse_request(body, known)
@@ -154,7 +155,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 def parse_request(body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
-    """The request. `known` resolves references. Raises `RequestRejected`."""
+    """Returns the request of a body. `known` resolves references. Raises `RequestRejected`."""
     request = errors.decode(_DECODER, body)
     reject_unless_neutral(request)
     if request.text is not None:
@@ -198,7 +199,8 @@ def _messages(request: _Body, known: RequestLookup | None) -> tuple[tuple[Messag
 
 
 def _earlier_messages(request: _Body, known: RequestLookup | None) -> tuple[Message, ...]:
-    """The conversation up to an earlier response, without that response's instructions."""
+    """Returns the conversation up to an earlier response, without the instructions of that
+    response."""
     if request.previous_response_id is None:
         return ()
     answer = request.previous_response_id.removeprefix("resp_")
@@ -233,7 +235,8 @@ def _tools(request: _Body) -> tuple[dict[str, object], ...]:
 
 
 def _as_chat(tool: _Function) -> dict[str, object]:
-    """Always in the same order of members, the most usual one for models."""
+    """Returns a tool in the format of chat completions. Its members always have the order that
+    models know best."""
     members = {
         "name": tool.name,
         "description": tool.description,
