@@ -179,7 +179,7 @@ _MODULES = {
     "training.settings": "TrainingSettings",
 }
 _ROOMS = ("convert", "scorers", "slime", "trl", "verl")
-"""What users name by `holdfast.…`, beyond the names."""
+"""Modules that users reach as `holdfast.…`, besides the public names."""
 _load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 
 
