@@ -328,7 +328,7 @@ class Journal(Protocol):
     async def runs(self) -> list[RunRow]: ...
     async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
         """Returns the run's tasks in their order. With `ordinals`, returns the tasks with these
-        ordinals, in the order of `ordinals`."""
+        ordinals, in the order of `ordinals`. Raises `UsageError` for an ordinal without a task."""
         ...
 
     async def trajectories(
