@@ -112,7 +112,7 @@ class Generated(_Record, frozen=True, tag=2):
     trainable: bool = True
     """False if the engine returns no tokens, so that only the message is known."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """How the engine computes logprobs, independent of the sampling."""
+    """What the engine's logprobs include, independent of the sampling."""
     usage: Usage | None = None
     """The usage of all tries that sent something, including tries before a seam; None if no engine
     reports it."""
