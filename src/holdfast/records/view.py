@@ -35,7 +35,7 @@ class TrajectoryView:
 
     @property
     def reason(self) -> str:
-        """Returns the reason of the trajectory's end; "" if there is none."""
+        """Returns why the trajectory was truncated or failed; "" otherwise."""
         return self.history.finished.reason if self.history.finished else ""
 
     @property

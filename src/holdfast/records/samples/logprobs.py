@@ -50,12 +50,12 @@ _FROM_THE_WORST = tuple(LogprobsMode)
 
 
 def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
-    """What the logprobs of an engine are when it samples like this.
+    """Returns the mode of an engine's logprobs under this sampling.
 
-    At temperature 1, neither cut nor bent, all modes are one. Measured of an engine are temperature
-    and a cut: of one without cuts in its logprobs, bends are taken to be missing, too. Greedy
-    replies have logprobs of temperature 1 with every engine: those of their own distribution would
-    all be 0.
+    At temperature 1 without cuts and bends, all modes are equal. An engine is measured with
+    temperature and a cut. If its logprobs include no cuts, they are assumed to include no bends
+    either. Greedy replies have logprobs of temperature 1 with every engine, because logprobs of the
+    greedy distribution would all be 0.
     """
     if not sampling.temperature:
         return LogprobsMode.RAW
