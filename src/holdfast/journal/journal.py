@@ -406,8 +406,8 @@ class Journal(Protocol):
         ...
 
     async def reopen(self, run: Run, *, reason: str) -> int:
-        """Opens settled FAILED trajectories again with new budgets. Returns the number of
-        trajectories."""
+        """Opens settled FAILED trajectories again with new budgets. Skips groups that a consumer
+        has. Returns the number of opened trajectories."""
         ...
 
     async def rescore(self, run: Run, trajectories: Collection[int]) -> int:

@@ -1,8 +1,8 @@
-"""The tables that every journal has. Types that databases name differently stand in braces.
+"""The tables that every journal has. Braces mark types whose names differ between databases.
 
-`id`: a number that is never used again, also after its row is deleted: whoever slept through the
-deletion must not hold somebody else's trajectory under its own number and epoch. `name`: text that
-is compared byte by byte.
+`id` is a number that is never used again, even after its row is deleted. Otherwise a worker that
+slept through the deletion could hold another trajectory with its old number and epoch. `name` is
+text that is compared byte by byte.
 """
 
 from pathlib import Path
