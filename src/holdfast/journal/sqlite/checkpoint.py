@@ -148,6 +148,6 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """The length of the log in bytes, and whether all of it that was there is copied."""
+    """Copies the log. Returns its length in bytes, and whether all of it is copied."""
     busy, frames, copied = connection.execute(_PASSIVE).fetchone()
     return frames * PAGE_SIZE, not busy and copied == frames

@@ -237,10 +237,10 @@ def _remedy(path: Path, left: str) -> str:
 
 
 def _cut(path: Path, state: _State, log: LogScan | None) -> Loss | None:
-    """Whether the file ends too early, with pages missing that the log does not have, either.
+    """Returns a loss if the file ends too early and the log does not have the missing pages.
 
-    Where nobody has read the log, only an end inside a page is a reason to do so: while it is not
-    copied into the file, the file is always shorter.
+    If the log has not been read, it is read only if the file ends inside a page. Before the log is
+    copied into the file, the file is always shorter than its page count says.
     """
     whole = state.pages * state.page_size
     size = beside(path, "").stat().st_size
