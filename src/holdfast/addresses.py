@@ -1,4 +1,4 @@
-"""Addresses and tokens of servers, as every server and client of ours checks them."""
+"""Checks addresses and tokens of servers, for every server and client of ours."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used."""
+"""Imports public names of a package at their first use."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,22 +1,22 @@
 """The data plane: durable, fenced, append-only.
 
-Knows how records are kept, leased and delivered. Never knows what they mean.
+The package knows how records are kept, leased and delivered. It never knows what they mean.
 
 - `journal`: The interface, and what every journal promises.
-- `find_run`: A run by the name that a user typed.
-- `changes`: Waiting for what this process changes.
-- `rules`: What every journal refuses, in the same words.
-- `rows`: What has to be true of the rows of tasks and trajectories.
-- `references`: Which blobs a record speaks of.
-- `process`, `lease_clock`: Which process is gone, and when a lease is over.
-- `ledger`: What the ledger of a run's groups means.
-- `entries`: Records on their way into a database.
+- `find_run`: Finds a run by the name that a user typed.
+- `changes`: Waits for changes of this process.
+- `rules`: Checks and errors that every journal shares.
+- `rows`: What must be true of the rows of tasks and trajectories.
+- `references`: Finds the blobs to which a record refers.
+- `process`, `lease_clock`: Find out whether a process is gone, and when a lease is over.
+- `ledger`: The rules of the ledger of a run's groups.
+- `entries`: Encodes records for a database.
 - `sql`: The logic, written once over a store.
 - `sqlite`: The store in one SQLite file, or in memory.
 - `files`: The files beside a database.
 - `postgres`: The store on a PostgreSQL server.
-- `damage`: Checking and repairing a journal.
-- `copying`: Runs that are carried from one journal to another.
+- `damage`: Checks and repairs a journal.
+- `copying`: Copies runs from one journal to another.
 """
 
 import os

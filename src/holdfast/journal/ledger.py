@@ -16,7 +16,7 @@ class DeliveryState(IntEnum):
     """The state of a group that a consumer has looked at. The journal stores these numbers."""
 
     READY = 0
-    """Not taken yet, or given back."""
+    """The group is not taken yet, or it was given back."""
     TAKEN = 1
     """The group is taken for its `step`. It is trained when a checkpoint holds that step."""
     DISMISSED = 2

@@ -98,8 +98,8 @@ class JournalCorrupt(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """More than single records is damaged: pages of a file, or whole commits. A single record could
-    be cut."""
+    """The damage is larger than single records, which could be cut: pages of a file, or whole
+    commits."""
 
     exit_code = Exit.CORRUPT
 
@@ -287,7 +287,7 @@ class Rewound(HoldfastError):
 
 
 class ToolSaysNo(HoldfastError):
-    """A tool refuses a call. The model reads the message and goes on."""
+    """An error that a tool raises to refuse a call. The model reads the message and goes on."""
 
     cause = Cause.POLICY
 

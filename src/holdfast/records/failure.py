@@ -68,7 +68,7 @@ limit is treated as an accident, so the trajectory is not an outcome.
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
-    """One failure, as it is recorded and shown."""
+    """One failure in the form that is recorded and shown."""
 
     cause: Cause
     retryable: bool

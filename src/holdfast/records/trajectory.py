@@ -11,7 +11,7 @@ class Status(IntEnum):
     PENDING = 0
     """The trajectory is planned and not begun, or it waits to continue."""
     RUNNING = 1
-    """A worker has begun it."""
+    """A worker has begun the trajectory."""
     COMPLETED = 2
     """The rollout returned."""
     TRUNCATED = 3

@@ -96,7 +96,8 @@ def refuse_newer(version: int, known: int, name: Path | str) -> None:
 
 
 def require_version(version: int, known: int, name: Path | str) -> None:
-    """For reading: what writes begins a journal, and brings an older one forward."""
+    """Raises an error unless the journal has the version that this Holdfast reads. Opening for
+    writing begins a journal or migrates an older one instead."""
     if version == 0:
         raise JournalError(f"journal {name} is empty: nothing has been recorded in it yet; {BEGIN}")
     if version < known:

@@ -95,7 +95,7 @@ class NamedFields(StructMeta):
 
 
 class _Arguments(Struct, frozen=True):
-    """The arguments of a call."""
+    """The declared arguments of a function, and the check of a call."""
 
     function: Callable[..., Any]
     signature: inspect.Signature

@@ -34,7 +34,7 @@ class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Summary(Struct, frozen=True, array_like=True, gc=False):
-    """One trajectory in numbers."""
+    """A summary of one trajectory in numbers."""
 
     records: int = 0
     """The number of records that the summary covers."""
