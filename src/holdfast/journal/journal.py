@@ -1,7 +1,7 @@
 """The journal's interface, and what every implementation promises.
 
 - **Durable before visible (I1).** When `append` returns, the records survive a kill, an OS crash
-  and power loss. An in-memory journal keeps nothing.
+  and power loss. Records in an in-memory journal survive none of these.
 - **Fenced (I7).** Claiming a trajectory raises its epoch. An append with an older epoch raises
   `LeaseLost` and writes nothing. Correctness never depends on a clock.
 - **At most once.** A record exists once per (trajectory, seq). If the outcome of a write is
@@ -31,7 +31,7 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 
 MEMORY = "memory:"
-"""The address of a journal in memory."""
+"""The address of a journal in memory, which is lost with the process."""
 
 
 class WorkerIdentity(Struct, frozen=True):
@@ -181,7 +181,7 @@ class Batch(Struct, frozen=True):
 
 
 class Deletion(Struct, frozen=True):
-    """The number of rows that were deleted with a run."""
+    """The numbers of what was deleted with a run."""
 
     trajectories: int = 0
     records: int = 0
@@ -264,8 +264,8 @@ class Journal(Protocol):
 
         If the scorer changes, settled outcomes are opened again, so that the new scorer scores them
         and no run mixes rewards of two scorers. If the content of a task changes, the outcomes of
-        that task are opened again. Groups that a consumer has (`held_groups`) cannot be scored
-        again: while there are such groups, both changes raise `UsageError`.
+        that task are opened again. Groups that a consumer has (`held_groups`) keep their rewards. A
+        change that would score such a group again raises `UsageError`.
         """
         ...
 

@@ -146,8 +146,9 @@ def tasks_scored_anew(
     """Returns the tasks whose outcomes are scored again when a run is amended.
 
     With another scorer, these are all recorded tasks. With the same scorer, these are the tasks
-    whose content changed. Raises `UsageError` if a consumer has a group of such a task, because
-    that group would mix two rewards.
+    whose content changed. Without a scorer, there are none. Raises `UsageError` if a consumer has a
+    group that would mix two rewards: any group if the scorer changed, otherwise a group of a
+    changed task.
     """
     if recorded.has_other_scorer(spec):
         if held:
