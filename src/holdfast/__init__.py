@@ -6,42 +6,42 @@ holdfast` costs milliseconds.
 - `records`: The nouns that everything else is made of.
 - `journal`: The data plane: durable, fenced, append-only.
 - `policy`: Token-in token-out clients for inference engines.
-- `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
+- `embedded`: The embedded engine: serves any Hugging Face causal LM folder on this machine.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
-- `vllm_server`: A vLLM that is started here: `holdfast serve --engine vllm`.
+- `vllm_server`: Starts a vLLM server here: `holdfast serve --engine vllm`.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
-- `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
-- `tasks`: Tasks from anywhere: files, tables, data sets by name, functions, values of Python.
-- `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
+- `environments`: Adapters from existing environments to `holdfast.Environment`.
+- `tasks`: Tasks from files, tables, data sets by name, functions, and Python values.
+- `engine`: Runs many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
   progress.
-- `scorers`: Ready scorers: values that compare a trajectory with its task's ground truth.
+- `scorers`: Ready scorers, which compare a trajectory with its task's ground truth.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
-- `weights`: Weights on their way from the trainer into engines: all or nothing, per replica.
+- `weights`: Sends weights from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
 - `pipeline`: Rollouts and training at the same time, each at its own pace.
-- `convert`: The same data for other trainers: verl, slime, TRL, NeMo-RL, Tinker, and the way in.
+- `convert`: Converts the data for other trainers (verl, slime, TRL, NeMo-RL, Tinker), and imports
+  it.
 - `cluster`: Workers on many machines, placed by Ray.
-- `delivery`: Recorded groups to a training loop that is not ours, each exactly once.
+- `delivery`: Delivers recorded groups to other training loops, each exactly once.
 - `trl`: TRL's trainers on durable rollouts.
 - `slime`: slime on durable rollouts.
 - `verl`: verl's agent loop on durable rollouts.
-- `nemo`: NeMo-RL: environments of ours in its rollouts, recorded groups for its buffer.
+- `nemo`: NeMo-RL: our environments in its rollouts, and recorded groups for its buffer.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
 - `cli`: The command line.
-- `testing`: Tools for testing what is built on Holdfast, and Holdfast itself.
-- `addresses`: Addresses and tokens of servers, as every server and client of ours checks them.
-- `private_files`: Folders and files of this user alone, also where everybody may write.
-- `server_tokens`: Tokens of servers that listen for this machine alone.
-- `request_guard`: What every HTTP server of ours asks of a request before anything else.
-- `log_files`: Files into which the processes of a run log, each into its own.
-- `version`: The version that is installed.
-- `extras`: Packages beyond the core. One that is not installed is one line, which says what to
-  install.
-- `lazy_names`: Public names of a package that are imported when they are first used.
+- `testing`: Tools for testing Holdfast and code that is built on it.
+- `addresses`: Checks addresses and tokens of servers, for every server and client of ours.
+- `private_files`: Folders and files that only this user can change, even in shared places.
+- `server_tokens`: Tokens of servers that listen only on this machine.
+- `request_guard`: Refuses requests that a web page may have sent, for every HTTP server of ours.
+- `log_files`: Log files of a run's processes, one file per process.
+- `version`: The installed version.
+- `extras`: Reports optional packages that are not installed, with a line that says what to install.
+- `lazy_names`: Imports public names of a package at their first use.
 - `prometheus`: Metrics in Prometheus' text format.
-- `clock`: Time as something that can be replaced.
-- `crashpoint`: Places where a test may end the process.
+- `clock`: A clock that tests can replace.
+- `crashpoint`: Points at which a test can end the process.
 """
 
 from typing import TYPE_CHECKING
@@ -179,7 +179,7 @@ _MODULES = {
     "training.settings": "TrainingSettings",
 }
 _ROOMS = ("convert", "scorers", "slime", "trl", "verl")
-"""What users name by `holdfast.…`, beyond the names."""
+"""Modules that users reach as `holdfast.…`, besides the public names."""
 _load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 
 

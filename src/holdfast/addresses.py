@@ -1,4 +1,4 @@
-"""Addresses and tokens of servers, as every server and client of ours checks them."""
+"""Checks addresses and tokens of servers, for every server and client of ours."""
 
 import ipaddress
 import os
@@ -23,8 +23,8 @@ def is_http_address(url: str) -> bool:
 
 
 def secret_in(variable: str, *, option: str) -> str | None:
-    """The secret in the environment variable that an option names; None if the option is not
-    set."""
+    """Returns the secret in the environment variable that an option names; None if the option is
+    not set. Raises `UsageError` if the variable is not set."""
     if not variable:
         return None
     if not (secret := os.environ.get(variable)):

@@ -1,6 +1,6 @@
-"""Time as something that can be replaced.
+"""A clock that tests can replace.
 
-Code that waits or measures takes a `Clock`; tests pass one that they move by hand
+Code that waits or measures takes a `Clock`. Tests pass a clock that they move by hand
 (`holdfast.testing.ManualClock`).
 """
 
@@ -11,11 +11,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the epoch: for records that people read."""
+        """Returns the seconds since the epoch, for records that people read."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds that only grow: for deadlines and durations."""
+        """Returns seconds that only grow, for deadlines and durations."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

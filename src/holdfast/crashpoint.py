@@ -1,7 +1,7 @@
-"""Places where a test may end the process.
+"""Points at which a test can end the process.
 
-Production code calls `reach(name)` at moments whose order matters for durability. Nothing is armed
-outside tests, and then a call costs one comparison. `holdfast.testing.crash_points` arms them.
+Production code calls `reach(name)` at moments whose order matters for durability. Outside tests, no
+trap is armed, and a call costs one comparison. `holdfast.testing.crash_points` arms the trap.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,6 @@ def reach(point: str, times: int = 1) -> None:
 
 
 def arm(trap: Callable[[str], None] | None) -> None:
-    """Installs `trap` for the whole process; `None` disarms."""
+    """Installs `trap` for the whole process. None removes the trap."""
     global _trap
     _trap = trap

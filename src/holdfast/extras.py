@@ -1,7 +1,7 @@
-"""Packages beyond the core. One that is not installed is one line, which says what to install.
+"""Reports optional packages that are not installed, in one line that says what to install.
 
-Code that uses such a package names what it is used for, and the extra that brings it. No other
-place reports a package that is missing.
+Code that uses such a package names the feature and the extra that installs the package. No other
+place reports a missing package.
 """
 
 import importlib.util
@@ -12,13 +12,14 @@ from holdfast.records.errors import UsageError
 
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
 _HEAVY = {"local": _LOCAL, "train": (*_LOCAL, "peft")}
-"""Extras that bring torch: it takes seconds to import, and gigabytes where it is not pinned."""
+"""Extras that install torch, which takes seconds to import, and gigabytes where its version is not
+pinned."""
 
 
 @contextmanager
 def needed_by(what: str, *, extra: str = "") -> Iterator[None]:
-    """An import inside that fails raises `UsageError`. Without `extra`, no extra of ours brings the
-    package, and the user installs it by its name."""
+    """Raises `UsageError` if an import in the block fails. Without `extra`, no extra of ours
+    installs the package, and the message names the package itself."""
     try:
         yield
     except ImportError as error:
@@ -30,7 +31,8 @@ def needed_by(what: str, *, extra: str = "") -> Iterator[None]:
 
 
 def require(what: str, *, extra: str) -> None:
-    """Raises the same error for `local` and `train`, and imports nothing."""
+    """Raises `UsageError` if a package of the extra `local` or `train` is missing, without
+    importing the packages."""
     if absent := [name for name in _HEAVY[extra] if importlib.util.find_spec(name) is None]:
         raise _missing(f"{what} needs {', '.join(absent)}", extra)
 

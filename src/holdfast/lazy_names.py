@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used."""
+"""Imports public names of a package at their first use."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from importlib import import_module
 def lazy_names(
     package: str, modules: Mapping[str, str], *, rooms: Sequence[str] = ()
 ) -> tuple[Callable[[str], object], list[str]]:
-    """The package's `__getattr__` and `__all__`; `modules` has the names that each gives. `rooms`
-    are packages in it that are there without an import of their own."""
+    """Returns the package's `__getattr__` and `__all__`. `modules` maps each module to the names
+    that it defines. `rooms` are subpackages that can be used without importing them first."""
     where = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> object:

@@ -1,7 +1,7 @@
-"""Files into which the processes of a run write what they print and log, each into its own.
+"""Log files of a run's processes, one file per process.
 
-They lie in a folder of the machine that the process runs on: `HOLDFAST_LOGS`, or the user's folder
-for such things. Nothing in them is needed to go on: they are for people, and may be removed.
+The files lie in a folder of the machine that the process runs on: `HOLDFAST_LOGS`, or the user's
+state folder. People read them; a run does not need them to go on, so they may be removed.
 """
 
 import contextlib
@@ -26,16 +26,17 @@ _numbers = itertools.count(1)
 
 
 def logs_of(run: str, journal: str, *, environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of a run's logs on this machine; it may not exist.
+    """Returns the folder of a run's logs on this machine. The folder may not exist.
 
-    Two journals may have runs of one name: the folder's name holds a digest of the journal's, too.
+    Two journals may have runs with the same name, so the folder's name contains a digest of the
+    journal's name.
     """
     digest = hashlib.sha256(journal_name(journal).encode()).hexdigest()[:8]
     return _root(environment) / file_name(f"{run}-{digest}")
 
 
 def new_log(folder: Path, role: str) -> Path:
-    """A file of its own for a process that is about to start."""
+    """Creates a log file for a process that is about to start, and returns its path."""
     private_folder(folder)
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     host = file_name(socket.gethostname())
@@ -45,7 +46,7 @@ def new_log(folder: Path, role: str) -> Path:
 
 
 def open_log(path: Path, *, anew: bool = False) -> IO[bytes]:
-    """Opens a log to append to it. The log, and a missing folder, are created for their owner only.
+    """Opens a log to append to it. Creates the log, and a missing folder, for their owner only.
     `anew` empties the log first."""
     os.makedirs(path.parent, 0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | (os.O_TRUNC if anew else 0)
@@ -53,14 +54,14 @@ def open_log(path: Path, *, anew: bool = False) -> IO[bytes]:
 
 
 def note_elsewhere(folder: Path, *, host: str, path: str, role: str) -> None:
-    """Remembers a log of another machine, so that `holdfast logs` can name it."""
+    """Notes a log of another machine, so that `holdfast logs` can name it."""
     private_folder(folder)
     with open_log(folder / INDEX) as file:
         file.write(json.dumps({"host": host, "path": path, "role": role}).encode() + b"\n")
 
 
 def read_index(folder: Path) -> list[dict[str, str]]:
-    """The logs of other machines; a line that a kill has cut is left out."""
+    """Returns the logs of other machines. Leaves out a line that a kill has cut."""
     try:
         lines = (folder / INDEX).read_text().splitlines()
     except FileNotFoundError:
@@ -73,7 +74,7 @@ def read_index(folder: Path) -> list[dict[str, str]]:
 
 
 def tail(path: Path, lines: int, *, most: int = 1_000_000) -> str:
-    """The last lines of a file, and of those at most the last `most` bytes."""
+    """Returns the last `lines` lines of a file, from at most its last `most` bytes."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most))
@@ -89,5 +90,6 @@ def _root(environment: Mapping[str, str]) -> Path:
 
 
 def journal_name(journal: str) -> str:
-    """One name for one journal: the same from every folder, and with every password."""
+    """Returns the one name of a journal, which is the same from every folder and with every
+    password."""
     return public_address(journal) if "://" in journal else os.path.abspath(journal)

@@ -1,8 +1,7 @@
-"""Folders and files of this user alone, also in places where everybody may write, such as /tmp.
+"""Folders and files that only this user can change, even in shared places such as /tmp.
 
-The rule: a folder that is made here has mode 0700, and one that is there already belongs to the
-user, is no link of somebody else's, and is writable to nobody else. A file in it has mode 0600, and
-is never opened through a link.
+A new folder gets mode 0700. An existing folder must belong to the user, must not be another user's
+link, and must not be writable for others. A file gets mode 0600 and is never opened through a link.
 """
 
 import contextlib
@@ -17,8 +16,8 @@ _ELSEWHERE = "name another folder (for temporary files, set TMPDIR to it)"
 
 
 def private_folder(path: Path | str) -> Path:
-    """The real path of the folder, which is made if it is missing, with those above it. Raises
-    `UsageError` for one that another user can change, and `OSError`."""
+    """Returns the real path of the folder. Creates the folder and its parents if they are missing.
+    Raises `UsageError` if another user can change the folder, and `OSError`."""
     # Without the slash at its end, by which a link would be followed.
     folder = os.path.abspath(path)
     try:
@@ -37,8 +36,8 @@ def private_folder(path: Path | str) -> Path:
 
 
 def open_private(path: Path | str, flags: int = os.O_RDWR) -> int:
-    """A descriptor of the file, which is made if it is missing. Raises `OSError`, also for a
-    link."""
+    """Opens the file and returns its descriptor. Creates the file if it is missing. Raises
+    `OSError`, for example if the path is a link."""
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
 
@@ -54,8 +53,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def stored_secret(path: Path, fresh: bytes) -> bytes:
-    """The content of the file; `fresh` becomes it if the file is missing. Processes that do so at
-    once get the same. Raises `UsageError` for a file that others can read, and `OSError`."""
+    """Returns the content of the file. If the file is missing, writes `fresh` to it first.
+    Processes that do this at the same time get the same content. Raises `UsageError` if others can
+    read the file, and `OSError`."""
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     if not os.path.lexists(path):
         try:
@@ -68,7 +68,8 @@ def stored_secret(path: Path, fresh: bytes) -> bytes:
 
 
 def read_private(path: Path) -> bytes:
-    """Raises `UsageError` for a file that others can read, and `OSError`."""
+    """Returns the content of the file. Raises `UsageError` if others can read the file, and
+    `OSError`."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise UsageError(f"others can read the secret {path}: remove it, and another is made")

@@ -1,6 +1,6 @@
 """Metrics in Prometheus' text format, as the gateway and the embedded engine show them.
 
-Knows no registry: whoever counts makes families of its numbers when they are asked for.
+There is no registry. The code that counts creates families from its numbers for each request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[str, str, float]
-"""The suffix of the metric's name, labels, value."""
+"""The suffix of the metric's name, the labels and the value."""
 
 
 class Family(Struct, frozen=True):
@@ -32,7 +32,8 @@ def label(name: str, value: str) -> str:
 def histogram(
     labels: str, limits: Iterable[float], *, counts: Sequence[int], total: float
 ) -> list[Sample]:
-    """`counts` are those of each bucket alone, including the last one without a limit."""
+    """Returns the samples of a histogram. `counts` has the number of values in each bucket, not
+    cumulated. The last count is for the bucket without a limit."""
     samples: list[Sample] = []
     below = 0
     for limit, count in zip((*limits, "+Inf"), counts, strict=True):
@@ -43,7 +44,7 @@ def histogram(
 
 def render(groups: Iterable[tuple[str, Iterable[Family]]], *, prefix: str) -> str:
     """Renders the families of one or more sources, each with its labels ("" for none). Sources are
-    not added up, because a restarted one counts from 0."""
+    not added up, because a restarted source counts from 0."""
     merged: dict[tuple[str, str], list[str]] = {}
     for source, families in groups:
         for family in families:

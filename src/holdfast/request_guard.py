@@ -1,14 +1,15 @@
-"""What every HTTP server of ours asks of a request before anything else: that no web page sent it.
+"""Refuses requests that a web page may have sent, for every HTTP server of ours.
 
-Every page in a browser of this machine reaches its loopback servers. So a request is refused
+Every page in a browser of this machine can reach the machine's loopback servers. A request is
+therefore refused in these cases:
 
-- whose `Origin` is another than the server's, or that the browser calls cross-site;
-- whose `Host` is no name of this machine, where the server has no token of its user's: a page whose
-  own name leads here (DNS rebinding) has the origin of the server;
-- whose body is not JSON: a page may send any other type without asking first;
-- that has more than one of the headers that decide who sent it, and to whom.
+- Its `Origin` is not the server's, or the browser calls the request cross-site.
+- Its `Host` is not a name of this machine, and the server has no token from its user. Otherwise a
+  page whose own name leads here (DNS rebinding) would have the server's origin.
+- Its body is not JSON. A page may send any other type without asking first.
+- It has more than one of a header that decides who sent the request or to whom.
 
-Which port `Host` names does not matter, since tunnels and containers change it.
+The port in `Host` is not checked, because tunnels and containers change it.
 """
 
 from collections.abc import Collection
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 JSON = "application/json"
 _SINGLE = ("Host", "Origin", "Authorization", "X-Api-Key", "Content-Type")
 _OWN_SITES = ("same-origin", "none")
-"""`none`: the user typed the address."""
+"""`none` means that the user typed the address."""
 
 
 class RequestRefused(Exception):
@@ -33,8 +34,8 @@ class RequestRefused(Exception):
 
 
 def check_request(request: "web.BaseRequest", *, names: Collection[str] | None) -> None:
-    """Raises `RequestRefused`. `names`: by which the server is asked for, beside the loopback ones;
-    None where every name will do."""
+    """Raises `RequestRefused` for a request that a web page may have sent. `names` are the server's
+    names besides the loopback names; None accepts every name."""
     for header in _SINGLE:
         if len(request.headers.getall(header, ())) > 1:
             raise RequestRefused(400, f"the request has more than one header {header}")

@@ -1,9 +1,9 @@
-"""Tokens of servers that listen for this machine alone, in files that only their user can read.
+"""Tokens of servers that listen only on this machine, in files that only their user can read.
 
-A server at loopback that was given no token takes that of its port. It is made once, and kept: the
-next server at the port has the same. The commands of the same user read it there, so nobody has to
-pass it on; other programs read the file. A server locks the file while it runs. Commands send the
-token only while the file is locked: otherwise another program listens at the port now.
+A server at loopback without a given token takes the token of its port. The token is made once and
+kept, so that the next server at the port has the same token. Commands of the same user, and other
+programs, read the token from the file. A server locks the file while it runs. Commands send the
+token only while the file is locked, because otherwise another program may listen at the port.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ def token_file(port: int) -> Path:
 
 
 class LoopbackToken(contextlib.AbstractContextManager["LoopbackToken"]):
-    """The token of a server that listens at this port of this machine. Commands send it until
-    `close`."""
+    """The token of a server that listens at this port of this machine. Commands send the token
+    until `close`."""
 
     def __init__(self, port: int):
         path = token_file(port)
@@ -51,8 +51,8 @@ class LoopbackToken(contextlib.AbstractContextManager["LoopbackToken"]):
 
 
 def known_token(url: str) -> str | None:
-    """The token of the server at this address, if this user runs one there now. An address with
-    credentials of its own needs none."""
+    """Returns the token of the server at this address, if this user runs a server there now.
+    Returns None for an address with its own credentials."""
     parts = urlsplit(url)
     if "@" in parts.netloc or not is_loopback(parts.hostname or ""):
         return None
@@ -67,8 +67,8 @@ def known_token(url: str) -> str | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a server runs. Commands ask one after the other, because each locks the file for a
-    moment."""
+    """Returns whether a server holds the lock of the file. Each check locks the file for a moment,
+    so commands check one after the other."""
     with _opened(path.parent) as folder, _opened(path) as file:
         fcntl.flock(folder, fcntl.LOCK_EX)
         try:

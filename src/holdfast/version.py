@@ -1,9 +1,9 @@
-"""The version that is installed. It is made from a tag when the package is built."""
+"""The installed version. Building the package takes the version from a tag."""
 
 from importlib import metadata
 
 DISTRIBUTION = "holdfast-rollouts"
-"""The name of the package on PyPI, where `holdfast` is another project's."""
+"""The name of the package on PyPI. The name `holdfast` belongs to another project there."""
 UNKNOWN = "0.0.0+source"
 """The version of a source tree that is not installed."""
 

@@ -1,22 +1,22 @@
 """The data plane: durable, fenced, append-only.
 
-Knows how records are kept, leased and delivered. Never knows what they mean.
+The package knows how records are kept, leased and delivered. It never knows what they mean.
 
 - `journal`: The interface, and what every journal promises.
-- `find_run`: A run by the name that a user typed.
-- `changes`: Waiting for what this process changes.
-- `rules`: What every journal refuses, in the same words.
-- `rows`: What has to be true of the rows of tasks and trajectories.
-- `references`: Which blobs a record speaks of.
-- `process`, `lease_clock`: Which process is gone, and when a lease is over.
-- `ledger`: What the ledger of a run's groups means.
-- `entries`: Records on their way into a database.
+- `find_run`: Finds a run by the name that a user typed.
+- `changes`: Waits for changes of this process.
+- `rules`: Checks and errors that every journal shares.
+- `rows`: What must be true of the rows of tasks and trajectories.
+- `references`: Finds the blobs to which a record refers.
+- `process`, `lease_clock`: Find out whether a process is gone, and when a lease is over.
+- `ledger`: The rules of the ledger of a run's groups.
+- `entries`: Encodes records for a database.
 - `sql`: The logic, written once over a store.
 - `sqlite`: The store in one SQLite file, or in memory.
 - `files`: The files beside a database.
 - `postgres`: The store on a PostgreSQL server.
-- `damage`: Checking and repairing a journal.
-- `copying`: Runs that are carried from one journal to another.
+- `damage`: Checks and repairs a journal.
+- `copying`: Copies runs from one journal to another.
 """
 
 import os
@@ -33,28 +33,29 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-"""A URL with one slash, since a `Path` makes one of two."""
+"""Matches a URL with one slash, because a `Path` turns two slashes into one."""
 _DSN = re.compile(r"\s*(?:host|hostaddr|port|user|password|dbname)\s*=.*\b(?:host|user|dbname)\s*=")
-"""As libpq takes it, too."""
+"""Matches a connection string of libpq, such as `host=… dbname=…`."""
 POSTGRES = ("postgresql", "postgres")
 PASSWORDS = "HOLDFAST_JOURNAL_PASSWORDS"
-"""The variable in which a process of ours gets what another one took."""
+"""The environment variable that passes passwords to our child processes."""
 
 
 def is_server(where: object) -> bool:
-    """Whether the address is the URL of a server: then there is no file to look for."""
+    """Returns whether the address is the URL of a server, so that there is no file to look for."""
     return isinstance(where, str) and where.startswith(tuple(f"{name}://" for name in POSTGRES))
 
 
 def shown_address(where: str | Path) -> str:
-    """The address as anyone may see it: a URL without its password."""
+    """Returns the address without its password, for everyone to see."""
     if not is_server(where):
         return str(where)
     return public_address(str(where))
 
 
 def take_password(where: str) -> str:
-    """An address for command lines and messages; a password in it stays with this process."""
+    """Returns the address for command lines and messages. This process keeps the password of the
+    address."""
     if not is_server(where):
         return where
     from holdfast.journal.postgres.address import keep_password
@@ -63,7 +64,8 @@ def take_password(where: str) -> str:
 
 
 def share_passwords() -> None:
-    """From now on, our child processes get the passwords that this process took."""
+    """Passes the passwords that this process took to child processes that are started from now
+    on."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if taken_passwords:
@@ -71,7 +73,8 @@ def share_passwords() -> None:
 
 
 def adopt_passwords() -> None:
-    """Takes them out of this process's environment again: agents and tools inherit that."""
+    """Takes the shared passwords out of this process's environment, so that agents and tools do not
+    inherit them."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if passwords := os.environ.pop(PASSWORDS, None):
@@ -79,10 +82,10 @@ def adopt_passwords() -> None:
 
 
 def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
-    """A journal by its address: a file path (SQLite), the URL of a PostgreSQL server, or `memory:`
-    for one that keeps nothing.
+    """Opens a journal by its address: a file path (SQLite), the URL of a PostgreSQL server, or
+    `memory:` for a journal in memory.
 
-    A server is first talked to when the journal is first used.
+    The first use of the journal connects to the server.
     """
     check_address(where)
     if str(where) == MEMORY:
@@ -104,14 +107,15 @@ def _open_server(where: str, *, read_only: bool) -> Journal:
 
 
 def require_driver(where: str) -> None:
-    """Before anything is imported that talks to the server of a journal."""
+    """Raises `UsageError` if the PostgreSQL driver is not installed. Call it before importing code
+    that talks to the server."""
     with needed_by(f"journal {shown_address(where)}", extra="postgres"):
         import psycopg  # noqa: F401 - Whether it is there.
 
 
 @asynccontextmanager
 async def opened_journal(where: str | Path, *, read_only: bool = False) -> AsyncIterator[Journal]:
-    """`open_journal`, closed at the end of the block."""
+    """Opens a journal like `open_journal`, and closes it at the end of the block."""
     journal = open_journal(where, read_only=read_only)
     try:
         yield journal
@@ -120,13 +124,14 @@ async def opened_journal(where: str | Path, *, read_only: bool = False) -> Async
 
 
 def check_journal(given: object) -> None:
-    """Refuses what is neither an open journal nor the address of one."""
+    """Raises `UsageError` unless the argument is an open journal or the address of a journal."""
     if not hasattr(given, "find_run"):
         check_address(given)
 
 
 def check_address(where: object) -> None:
-    """Refuses what is no address of a journal: another server's would be taken for a file."""
+    """Raises `UsageError` unless the argument is the address of a journal. Without this check, the
+    URL of another kind of server would be taken for a file."""
     if not isinstance(where, str | Path) or not str(where):
         raise UsageError(f"a journal is the path of a file, or {MEMORY}, not {where!r:.100}")
     if is_server(where):

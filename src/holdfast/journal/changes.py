@@ -1,6 +1,7 @@
-"""Changes within this process: who waits for work or for a batch wakes up at once.
+"""Changes within this process, which wake everyone who waits for work or for a batch.
 
-Changes of other processes are not noticed here, so every wait has a timeout and looks again.
+Changes of other processes are not noticed here. Every wait therefore has a timeout, after which the
+caller looks again.
 """
 
 import asyncio
@@ -8,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 POLL_SECONDS = 1.0
-"""How long another process's change may go unnoticed."""
+"""How many seconds a change of another process may go unnoticed."""
 Result = TypeVar("Result")
 
 
 class Changes:
-    """Counts changes. Read `count`, look, and then wait for another count: none is missed."""
+    """A counter of changes. Read `count`, look at the journal, then wait until `count` differs. In
+    this order no change is missed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +28,7 @@ class Changes:
             waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
     async def wait(self, seen: int, *, timeout: float) -> bool:
-        """Returns when `count` is not `seen`, or, with False, after the timeout."""
+        """Returns True as soon as `count` differs from `seen`, and False after the timeout."""
         if self.count != seen:
             return True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,7 +54,8 @@ async def look_until(
     wait: float,
     poll: float,
 ) -> Result:
-    """Looks until it is enough, or for `wait` seconds, and returns what it saw last."""
+    """Calls `look` until its result is enough or `wait` seconds are over. Returns the last
+    result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:

@@ -1,6 +1,6 @@
-"""Entries of a log on their way into a database: encoded, and with the places that they take.
+"""Encodes the entries of a log for a database, and gives them their places.
 
-Of a batch, each append is written whole or not at all, and only where its log ends.
+Each append of a batch is written whole or not at all, and only at the end of its log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,21 +17,22 @@ from holdfast.records.trajectory import Status
 Row = tuple[int, int, int, int, bytes]
 """Trajectory, seq, epoch, checksum, body."""
 Refuse = Callable[[int, JournalError], None]
-"""Is told the number of an append that is not written, and why."""
+"""Called with the number of an append that is not written, and with the reason."""
 
 
 class AppendEntry(Struct):
-    """What one lease appends, and what becomes of its trajectory with it."""
+    """The records that one lease appends, and the trajectory's new state."""
 
     lease: Lease
     first: int
-    """The place that its first row takes. It is only written there: a log has no gaps."""
+    """The place of the first row. The entry is written only at this place, because a log has no
+    gaps."""
     rows: list[Row]
     size: int
     status: Status | None
     settled: bool | None
     summary: bytes | None = None
-    """The summary of a trajectory that the entry settles."""
+    """The summary, if the entry settles the trajectory."""
 
 
 class BadRecord(JournalCorrupt):
@@ -47,9 +48,9 @@ class BadRecord(JournalCorrupt):
 def entry_of(
     lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
 ) -> AppendEntry:
-    """Encodes everything, and only then takes places: a record that cannot be encoded takes none.
+    """Encodes all records before it takes places, so that a failed encoding takes no place.
 
-    From here on the order is fixed.
+    The order of the records is fixed from here on.
     """
     # In one piece and with few objects: the event loop does nothing as often as this.
     if lease.broken is not None:
@@ -70,7 +71,8 @@ def entry_of(
 
 
 def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:
-    """Written together or not at all; none keeps a place unless all are encoded."""
+    """Encodes entries that are written together or not at all. If one of them cannot be encoded,
+    all places are given back."""
     made: list[AppendEntry] = []
     try:
         for lease, records, status in entries:
@@ -83,7 +85,8 @@ def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:
 
 
 def refusal(lease: Lease, epoch: int | None) -> JournalError:
-    """Why an entry is not written. `epoch` is the trajectory's; None if the trajectory is gone."""
+    """Returns why an entry is not written. `epoch` is the trajectory's epoch; None if the
+    trajectory is gone."""
     if epoch != lease.epoch:
         return lost(lease, epoch)
     # An earlier append of this lease failed while this one was already queued. Written, it would
@@ -105,20 +108,21 @@ def lost(lease: Lease, epoch: int | None) -> LeaseLost:
 
 
 class Head(Struct, array_like=True, gc=False):
-    """Where a trajectory's log stands while a batch is written."""
+    """The end of a trajectory's log while a batch is written."""
 
     trajectory: int
     epoch: int
     length: int
     position: int = 0
-    """Of its last record, where records have one; 0 before the first."""
+    """The position of the last record, in journals whose records have positions; 0 before the first
+    record."""
 
 
 def place(
     appends: Sequence[Sequence[AppendEntry]], heads: Mapping[int, Head], refuse: Refuse
 ) -> tuple[list[Row], dict[int, Status | None]]:
-    """Moves the heads on past all that is not refused. Returns its rows, and each trajectory that
-    it touches, with its new status if it has one."""
+    """Moves the heads past the appends that are accepted, and calls `refuse` for the others.
+    Returns the rows to write and the touched trajectories, each with its new status or None."""
     rows: list[Row] = []
     touched: dict[int, Status | None] = {}
     for number, entries in enumerate(appends):
@@ -134,7 +138,8 @@ def place(
 
 
 def _take_places(entries: Sequence[AppendEntry], heads: Mapping[int, Head]) -> JournalError | None:
-    """Moves the heads on past `entries`, or says why they are refused and moves none."""
+    """Moves the heads past `entries`. If an entry is refused, moves no head and returns the
+    error."""
     if len(entries) == 1:
         entry = entries[0]
         head = heads.get(entry.lease.id)

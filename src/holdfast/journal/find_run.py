@@ -1,4 +1,4 @@
-"""Finding a run by the name that a user typed."""
+"""Finds a run by the name that a user typed."""
 
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.bounds import check_characters
@@ -10,7 +10,7 @@ MAX_NAMED = 10
 
 
 async def run_named(journal: Journal, name: str) -> Run:
-    """The run with that name. Raises `UsageError` without one."""
+    """Returns the run with that name. Raises `UsageError` if there is no such run."""
     if not isinstance(name, str):
         raise UsageError(f"a run is named by its name, a text, not {name!r:.100}")
     check_characters("run", name)

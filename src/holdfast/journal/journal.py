@@ -1,15 +1,15 @@
-"""The journal's interface: what every implementation promises.
+"""The journal's interface, and what every implementation promises.
 
 - **Durable before visible (I1).** When `append` returns, the records survive a kill, an OS crash
-  and power loss (in-memory journals: they survive nothing, and say so by their name).
-- **Fenced (I7).** Claiming a trajectory bumps its epoch; an append under an older one raises
+  and power loss. Records in an in-memory journal survive none of these.
+- **Fenced (I7).** Claiming a trajectory raises its epoch. An append with an older epoch raises
   `LeaseLost` and writes nothing. Correctness never depends on a clock.
-- **At most once.** A record exists once per (trajectory, seq). An outcome that is unknown is
-  looked up before anything is decided.
+- **At most once.** A record exists once per (trajectory, seq). If the outcome of a write is
+  unknown, the journal looks it up before it decides anything.
 - **Cancellation** of the coroutine that awaits an append does not cancel the append.
 - **One end for each group (I6).** For each consumer, an admitted group is trained in one step,
-  dismissed with a reason, or still open. A consumer holds a lease with an epoch; after losing it,
-  it changes nothing.
+  dismissed with a reason, or still open. A consumer holds a lease with an epoch. A consumer that
+  has lost its lease cannot change anything.
 """
 
 import asyncio
@@ -31,25 +31,26 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 
 MEMORY = "memory:"
-"""The address of a journal that keeps nothing."""
+"""The address of a journal in memory, which is lost with the process."""
 
 
 class WorkerIdentity(Struct, frozen=True):
-    """Who a worker is, precise enough to find out whether it still lives."""
+    """The identity of a worker, precise enough to find out whether the process still lives."""
 
     host: str
     pid: int
     born: str
-    """When the process started, in the machine's own terms: a pid alone may be used again."""
+    """The start time of the process, in the machine's own terms. The system may reuse a pid, so the
+    pid is not enough."""
     namespace: str = ""
-    """Where its pid is valid: the boot and the PID namespace; "" if unknown."""
+    """The boot and the PID namespace in which the pid is valid; "" if unknown."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 class Worker(Struct, frozen=True):
-    """A joined worker; its leases live as long as its heartbeat."""
+    """A worker that has joined a run. Its leases live as long as its heartbeat."""
 
     id: int
     identity: WorkerIdentity
@@ -58,10 +59,11 @@ class Worker(Struct, frozen=True):
 
 
 class Lease(Struct):
-    """The right to append to one trajectory, until someone else claims it.
+    """The right to append to one trajectory, until another worker claims the trajectory.
 
-    `next_seq` is advanced by the journal as appends are queued, so that concurrent branches of
-    one trajectory keep one order. A lease with a `broken` append takes no further ones.
+    The journal advances `next_seq` when it queues an append, so that concurrent branches of one
+    trajectory keep one order. After an append has failed (`broken`), the lease takes no more
+    appends.
     """
 
     key: TrajectoryKey
@@ -74,16 +76,17 @@ class Lease(Struct):
     next_seq: int
     broken: BaseException | None = None
     summary: Summary | None = None
-    """The trajectory's summary, which the append that settles it stores. Whoever settles it sets
-    this first, with the records of that append counted in."""
+    """The trajectory's summary. The append that settles the trajectory stores it. The caller sets
+    the summary before that append and counts the append's records in."""
 
 
 Entries = Sequence[tuple[Lease, Sequence[Record], Status | None]]
-"""Records for several trajectories, each with its new status, if that changes."""
+"""Records for several trajectories. Each entry has the trajectory's new status, or None to keep the
+status."""
 
 
 class Claim(Struct):
-    """A whole group: every trajectory of one task that is not settled, and the settled ones."""
+    """A whole group: the open and the settled trajectories of one task."""
 
     task: Task
     ordinal: int
@@ -103,7 +106,8 @@ class TrajectoryRow(Struct, frozen=True, gc=False):
     records: int
     owner: str
     resting: bool = False
-    """Its task is no longer among the run's: kept, but not worked on, reported or exported."""
+    """Whether the run no longer has the trajectory's task. A resting trajectory is kept, but it is
+    not worked on, reported or exported."""
 
 
 class RunRow(Struct, frozen=True):
@@ -117,11 +121,11 @@ class RunRow(Struct, frozen=True):
     settled: int
     live_workers: tuple[str, ...]
     sealed: bool = True
-    """False: a stream, to which tasks may be added."""
+    """False for a stream, which still accepts tasks."""
 
 
 class Cut(Struct, frozen=True):
-    """A torn or corrupt record, and what was given up with it."""
+    """A torn or corrupt record, and what the journal gave up with it."""
 
     trajectory: str
     id: int
@@ -130,28 +134,28 @@ class Cut(Struct, frozen=True):
     lost: int
     reason: str
     status: Status
-    """The trajectory's status, by what is left of its log."""
+    """The trajectory's status according to the rest of its log."""
 
 
 class RunProgress(Struct, frozen=True):
-    """How far a run is. It costs the same however many trajectories the run has."""
+    """The progress of a run. Reading it costs the same for every number of trajectories."""
 
     planned: int
-    """Trajectories of the run's current tasks."""
+    """The number of trajectories of the run's current tasks."""
     settled: int
     failed: int
-    """Settled ones with the status FAILED."""
+    """The number of settled trajectories with the status FAILED."""
     sealed: bool
-    """No more tasks are admitted."""
+    """Whether the run admits no more tasks."""
 
     @property
     def is_over(self) -> bool:
-        """True when nothing of the run is open, and nothing more will be."""
+        """Whether the run is sealed and all its trajectories are settled."""
         return self.sealed and self.settled >= self.planned
 
 
 class Consumer(Struct, frozen=True):
-    """The right to take a run's groups under a name, until another process takes it over."""
+    """The right to take a run's groups under a name, until another process takes the name over."""
 
     run: Run
     name: str
@@ -159,7 +163,7 @@ class Consumer(Struct, frozen=True):
     identity: WorkerIdentity
     lease_seconds: float
     committed: int | None
-    """The last step that a checkpoint held when this lease began."""
+    """The last committed step when this lease began; None before the first commit."""
 
 
 class Batch(Struct, frozen=True):
@@ -170,26 +174,26 @@ class Batch(Struct, frozen=True):
     """None for groups that were taken before their step was known."""
     groups: tuple[tuple[TrajectoryRow, ...], ...]
     ended: bool = False
-    """After this batch there is nothing left: the run is sealed, everything is settled, and every
-    group was taken or dismissed."""
+    """Whether no batch can follow: the run is sealed, every trajectory is settled, and every group
+    was taken or dismissed."""
     missing: int = 0
-    """How many more settled groups the batch needs to be whole."""
+    """The number of settled groups that the batch still lacks."""
 
 
 class Deletion(Struct, frozen=True):
-    """What was deleted with a run."""
+    """The numbers of what was deleted with a run."""
 
     trajectories: int = 0
     records: int = 0
     blobs: int = 0
-    """The deleted blobs: those that no other run uses."""
+    """The number of deleted blobs. Blobs that another run uses are kept."""
 
 
 class GroupEnd(StrEnum):
-    """What became of a group. Each has exactly one, for each consumer."""
+    """The end of a group. For each consumer, a group has exactly one end."""
 
     TRAINED = "trained"
-    """In a step that a checkpoint holds."""
+    """The group was trained in a step that a checkpoint holds."""
     DISMISSED = "dismissed"
     OPEN = "open"
 
@@ -201,18 +205,19 @@ class LedgerEntry(Struct, frozen=True):
     ordinal: int
     end: GroupEnd
     step: int | None
-    """The step that it is trained or dismissed in; None before that is known."""
+    """The step in which the group is trained or dismissed; None before the step is known."""
     reason: str
-    """Why it was dismissed, or how far it is: "rolling out", "ready", "taken"."""
+    """The reason of the dismissal, or the progress of an open group: "rolling out", "ready" or
+    "taken"."""
 
 
 def digest_of(body: bytes) -> bytes:
-    """The name of a blob with this content."""
+    """Returns the name of the blob with this content: its SHA-256 digest."""
     return hashlib.sha256(body).digest()
 
 
 class ClosedByBlock:
-    """`async with` for journals: closed at the end of the block."""
+    """A base class that closes the journal at the end of an `async with` block."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -225,36 +230,42 @@ class ClosedByBlock:
 
 
 class Journal(Protocol):
-    """Everything durable. All methods are safe to call concurrently from one event loop."""
+    """The store of everything durable. All methods are safe to call concurrently from one event
+    loop."""
 
     changes: Changes
-    """Says when this process admits, seals, settles or gives back something."""
+    """Notifies waiters when this process admits, seals, settles or gives back work."""
 
     # --- runs
     async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
-        """Plans every sample of every task. With `sealed=False`, more tasks may be admitted."""
+        """Creates a run and plans every sample of every task. With `sealed=False`, the run accepts
+        more tasks later."""
         ...
 
     async def find_run(self, name: str) -> Run | None: ...
     async def find_series(self, name: str) -> list[Run]:
-        """The runs of a series, the oldest first."""
+        """Returns the runs of a series, the oldest first."""
         ...
 
     async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
-        """Those of `others` of which nobody consumes anything, in whichever run: from now on, the
-        run may have trajectories of theirs. Of runs that share trajectories, only one can ever be
-        consumed: no trajectory is delivered twice."""
+        """Allows the run to use trajectories of other runs, and returns the runs that it may use.
+
+        The result leaves out each run with trajectories that a consumer already uses, in whichever
+        run. If runs share trajectories, only one of the runs can ever be consumed, so that no
+        trajectory is delivered twice.
+        """
         ...
 
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
     ) -> Run:
-        """Goes on with another spec, in one step: new tasks are planned, missing ones rest.
+        """Replaces the run's spec and tasks in one step. The journal plans new tasks, and missing
+        tasks rest.
 
-        With another scorer, settled outcomes are open again, to be scored by it: no run holds the
-        rewards of two scorers. The same for the outcomes of a task that has another content now.
-        Groups that a consumer has (`held_groups`) stay as they are, so that both are a `UsageError`
-        while there are any.
+        If the scorer changes, settled outcomes are opened again, so that the new scorer scores them
+        and no run mixes rewards of two scorers. If the content of a task changes, the outcomes of
+        that task are opened again. Groups that a consumer has (`held_groups`) keep their rewards. A
+        change that would score such a group again raises `UsageError`.
         """
         ...
 
@@ -266,81 +277,86 @@ class Journal(Protocol):
         command: RecordedCommand | None = None,
         training: str | None = None,
     ) -> Run:
-        """Replaces a run's tags, recorded command, or training settings, also while others work on
-        it; `amend_run` keeps them. None leaves them as they are."""
+        """Replaces a run's tags, recorded command or training settings, even while others work on
+        the run. None keeps the old value. `amend_run` keeps all three."""
         ...
 
     async def rename_run(self, run: Run, name: str) -> Run:
-        """`UsageError` for a name that is taken; while somebody holds the run, `RunHeld` or
-        `ConsumerHeld`."""
+        """Renames the run. Raises `UsageError` if the name is taken, and `RunHeld` or
+        `ConsumerHeld` while a worker or a consumer holds the run."""
         ...
 
     async def delete_run(self, run: Run) -> Deletion:
-        """Deletes everything of the run, all or nothing. For a run that is gone, nothing happens.
+        """Deletes everything of the run, all or nothing. Does nothing if the run no longer exists.
 
-        Blobs go with it unless another run refers to them. While a live worker or consumer holds
-        the run, `RunHeld` or `ConsumerHeld`. `RunHeld` also where blobs would go while another run
-        is worked on: it may be about to refer to them. Numbers of runs and trajectories are never
-        used again, so that whoever slept through the deletion is fenced.
+        Blobs are deleted too, unless another run refers to them. Raises `RunHeld` or `ConsumerHeld`
+        while a live worker or consumer holds the run. Raises `RunHeld` if blobs would be deleted
+        while another run is worked on, because that run may be about to refer to them. The numbers
+        of runs and trajectories are never used again, so that a process that slept through the
+        deletion is fenced.
         """
         ...
 
     async def compact(self) -> int:
-        """Gives the space of deleted data back to the disk, and returns how many bytes.
+        """Gives the space of deleted data back to the disk, and returns the number of bytes.
 
-        It may be repeated, and changes nothing else. `RunHeld` while anybody works, since they
-        would have to wait.
+        The call may be repeated and changes no data. Raises `RunHeld` while any run is worked on,
+        because the workers would have to wait.
         """
         ...
 
     async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
-        """Adds tasks to a run that is not sealed, while workers work on it; how many were new.
+        """Adds tasks to a run that is not sealed, even while workers work on it. Returns the number
+        of new tasks.
 
-        A task that the run has already is no error, so that this can be repeated after a kill; the
-        same id with other content is a `UsageError`, and so is a new task for a sealed run. All
-        of them are added, or none.
+        Tasks that the run already has are skipped, so that the call can be repeated after a kill.
+        Raises `UsageError` if a known id has other content, or if the run is sealed and a task is
+        new. Adds all tasks or none.
         """
         ...
 
     async def seal(self, run: Run) -> None:
-        """Ends the admission of tasks. A sealed run may be sealed again."""
+        """Ends the admission of tasks. Sealing a sealed run does nothing."""
         ...
 
     async def unseal(self, run: Run) -> None:
-        """Opens a sealed run to more tasks: a training continues after its last step. Consumers
-        that have seen the end of the run are not notified."""
+        """Opens a sealed run to more tasks, for a training that continues after its last step.
+        Consumers that have seen the end of the run are not notified."""
         ...
 
     async def progress(self, run: Run) -> RunProgress: ...
     async def runs(self) -> list[RunRow]: ...
     async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-        """The run's tasks in their order, or those with these ordinals, as they are listed."""
+        """Returns the run's tasks in their order. With `ordinals`, returns the tasks with these
+        ordinals, in the order of `ordinals`. Raises `UsageError` for an ordinal without a task."""
         ...
 
     async def trajectories(
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> list[TrajectoryRow]:
-        """The trajectories in the order of tasks and samples; with ordinals, only those of these
-        tasks, and no others are read."""
+        """Returns the trajectories in the order of tasks and samples. With `ordinals`, reads and
+        returns only the trajectories of these tasks."""
         ...
 
     # --- workers and leases
     async def join(
         self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
     ) -> Worker:
-        """Registers a worker; unless `share`, another live worker on the run raises `RunHeld`."""
+        """Registers a worker. Without `share`, raises `RunHeld` if another live worker is on the
+        run."""
         ...
 
     async def heartbeat(self, worker: Worker) -> None:
-        """Extends all leases of the worker; `LeaseLost` when it was declared dead meanwhile."""
+        """Extends all leases of the worker. Raises `LeaseLost` if the worker was declared dead in
+        the meantime."""
         ...
 
     async def leave(self, worker: Worker) -> None:
-        """Gives every lease back at once."""
+        """Gives all leases of the worker back at once."""
         ...
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
-        """The next unsettled groups that no live worker holds, in task order."""
+        """Claims the next unsettled groups that no live worker holds, in the order of tasks."""
         ...
 
     # --- the log
@@ -357,39 +373,47 @@ class Journal(Protocol):
         ...
 
     async def history(self, trajectory: int) -> list[Record]:
-        """All records; the first bad one raises `JournalCorrupt` with its position."""
+        """Returns all records of a trajectory. At the first bad record, raises `JournalCorrupt`
+        with the position of the record."""
         ...
 
     def summaries(
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
-        """Every trajectory with its summary, in the order of `trajectories`, a few in memory at a
-        time. A log is read only if it has no stored summary, as for open trajectories. If it cannot
-        be read, the error takes the summary's place."""
+        """Yields every trajectory with its summary, in the order of `trajectories`, with a few in
+        memory at a time. A log is read only if the trajectory has no stored summary, for example
+        because it is open. If the log cannot be read, the error takes the place of the summary."""
         ...
 
     async def rewards(self, run: Run) -> list[tuple[str, float]]:
-        """Task and reward of each settled trajectory that has one, in their order; without those
-        that rest, and those that cannot be read."""
+        """Returns the task and the reward of each settled trajectory that has a reward, in the
+        order of trajectories. Leaves out resting trajectories and trajectories that cannot be
+        read."""
         ...
 
     def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
-        """Every trajectory with its records, in (task, sample) order, a few in memory at a time.
+        """Yields every trajectory with its records, in the order of tasks and samples, with a few
+        in memory at a time.
 
-        A bad record raises `JournalCorrupt` with the trajectory's name, when its turn comes."""
+        When the turn of a trajectory with a bad record comes, raises `JournalCorrupt` with the
+        trajectory's name.
+        """
         ...
 
     async def cut(self, lease: Lease) -> Cut | None:
-        """Cuts the log to its last good record if it has a bad one, and says what was lost."""
+        """Cuts the log after its last good record, and returns what was lost; None if the log has
+        no bad record."""
         ...
 
     async def reopen(self, run: Run, *, reason: str) -> int:
-        """Opens settled FAILED trajectories again with new budgets; how many there were."""
+        """Opens settled FAILED trajectories again with new budgets. Skips groups that a consumer
+        has. Returns the number of opened trajectories."""
         ...
 
     async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
-        """Opens those of these trajectories that are settled outcomes, to be scored again; their
-        records stay. Returns how many, without groups that a consumer has."""
+        """Opens settled outcomes among these trajectories again, so that they are scored again.
+        Their records stay. Skips groups that a consumer has. Returns the number of opened
+        trajectories."""
         ...
 
     # --- blobs
@@ -409,45 +433,48 @@ class Journal(Protocol):
         digest: str,
         consumer: Consumer | None = None,
     ) -> int:
-        """Makes a version durable before any engine gets it; its ordinal.
+        """Makes a version durable before any engine gets it, and returns the ordinal of the
+        version.
 
-        The same name and digest again give the same ordinal. The same name with another digest is
-        a `UsageError`: a name never stands for other bytes. With a `consumer`, `LeaseLost` if it
-        has lost its lease.
+        The same name and digest again give the same ordinal. The same name with another digest
+        raises `UsageError`, so that a name always stands for the same bytes. If a `consumer` is
+        given and has lost its lease, raises `LeaseLost`.
         """
         ...
 
     async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
-        """The versions in their order; with a name, only that one, and no others are read."""
+        """Returns the versions in their order. With `name`, reads and returns only the version of
+        that name."""
         ...
 
     # --- weights of replicas
     async def note_weights(
         self, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
     ) -> bool:
-        """Writes the next record of a replica, or its last one anew; False, and nothing is written,
-        where somebody else has noted another one meanwhile. With a `consumer`, `LeaseLost` if it
-        has lost its lease."""
+        """Writes the next record of a replica, or replaces the replica's last record. Returns False
+        without writing if another process has noted a record in the meantime. If a `consumer` is
+        given and has lost its lease, raises `LeaseLost`."""
         ...
 
     async def replica_weights(self, run: Run) -> list[ReplicaWeights]:
-        """The last ones of each replica, in the order of their numbers."""
+        """Returns the last records of each replica, in the order of their numbers."""
         ...
 
     # --- delivery
     async def subscribe(
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
-        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`. `UsageError`
-        where a run that shares trajectories with this one has a consumer."""
+        """Takes the consumer's lease. Raises `ConsumerHeld` while a live process holds the lease,
+        and `UsageError` if a run that shares trajectories with this run has a consumer."""
         ...
 
     async def renew(self, consumer: Consumer) -> None:
-        """Extends the lease, as every operation with it does; `LeaseLost` when it is another's."""
+        """Extends the lease, as every operation of the consumer does. Raises `LeaseLost` if another
+        process holds the lease now."""
         ...
 
     async def unsubscribe(self, consumer: Consumer) -> None:
-        """Gives the lease back at once. What was taken stays taken."""
+        """Gives the lease back at once. Groups that were taken stay taken."""
         ...
 
     async def next_batch(
@@ -460,68 +487,74 @@ class Journal(Protocol):
         before: int | None = None,
     ) -> Batch:
         """Reserves `groups` settled groups for `step`, in the order in which they were settled.
-        With `before`, only groups of tasks below that ordinal, in the order of tasks; of a stream
-        that has ended, any.
+        With `before`, reserves only groups of tasks below that ordinal, in the order of tasks.
+        After the end of the stream, `before` excludes no group.
 
-        The whole batch or nothing; only of a stream that ends, what is left. Asked again, the same
-        batch; groups that were dismissed from it are replaced. Waits up to `wait` seconds for a
-        batch or the end of the stream; an empty batch that has not `ended` came too early.
+        Returns the whole batch or an empty batch. At the end of a stream, returns the groups that
+        are left. If the caller asks again for a step, the caller gets the same batch, and other
+        groups replace the dismissed groups. Waits up to `wait` seconds for a batch or for the end
+        of the stream. An empty batch with `ended` False means that too few groups are settled yet.
         """
         ...
 
     async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
-        """The same for a consumer that says later, in `commit`, which step its groups are in.
+        """Reserves groups like `next_batch`, but without a step. The consumer names the step later,
+        in `commit`.
 
-        Each call takes others; `rewind` gives back what no commit has named.
+        Each call takes other groups. `rewind` gives back the groups that no commit has named.
         """
         ...
 
     async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
-        """Groups (by task) that were taken will not be trained. Repeating it changes nothing."""
+        """Dismisses taken groups, named by their tasks: they will not be trained. Repeating the
+        call changes nothing."""
         ...
 
     async def commit(
         self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
     ) -> None:
-        """A checkpoint that holds everything up to `step` is safe.
+        """Notes that a checkpoint with everything up to `step` is safe.
 
-        `groups` (by task) are those of `take` that were trained in `step`.
+        `groups` names the groups of `take`, by their tasks, that were trained in `step`.
         """
         ...
 
     async def rewind(
         self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
     ) -> int:
-        """After a restore to the checkpoint of `step`, which is the truth: gives back what came
-        later, and counts what it holds as trained; how many groups are given back.
+        """Resets the consumer to the checkpoint of `step`, after a restore. Returns the number of
+        groups that are given back.
 
-        Also what was taken or dismissed since the last commit and belongs to no step; but not
-        `trained`: groups (by task) of `take` that the checkpoint holds, each with its step, whether
-        a commit has named them or not.
+        Groups of later steps are given back, and groups that the checkpoint holds count as trained.
+        Groups without a step that were taken or dismissed since the last commit are given back too.
+        `trained` names groups of `take`, by their tasks, that the checkpoint holds, each with its
+        step. These groups are kept, even if no commit has named them.
         """
         ...
 
     async def consumers(self, run: Run) -> list[str]: ...
     async def held_groups(self, run: Run) -> dict[str, list[str]]:
-        """The groups (by task, in their order) that each consumer has taken or dismissed: they keep
-        their members and rewards. Consumers without any are left out."""
+        """Returns the groups that each consumer has taken or dismissed, named by their tasks and in
+        their order. Such groups keep their members and rewards. Consumers without groups are left
+        out."""
         ...
 
     async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
-        """The state of each admitted group from ordinal `since` on, in the order of tasks. Its cost
-        grows with the length of this list."""
+        """Returns the state of each admitted group from ordinal `since` on, in the order of tasks.
+        The cost grows with the length of the returned list."""
         ...
 
     async def close(self) -> None: ...
     async def __aenter__(self) -> Self:
-        """`async with`: closed at the end of the block."""
+        """Returns the journal; an `async with` block closes it at its end."""
         ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
 
 async def keep_renewing(journal: Journal, consumer: Consumer) -> None:
-    """Keeps the consumer's lease until it is cancelled; `LeaseLost` when that is too late."""
+    """Renews the consumer's lease until the task is cancelled. Raises `LeaseLost` if another
+    process has taken the lease."""
     while True:
         await asyncio.sleep(consumer.lease_seconds / 3)
         await journal.renew(consumer)

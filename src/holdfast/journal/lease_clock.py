@@ -1,9 +1,8 @@
-"""The clock of leases: the time since boot, which nobody can set.
+"""The clock of leases: the time since boot, which users cannot set.
 
-All processes of one machine share it, whatever container they are in, so that setting the wall
-clock ends no lease. Only a worker of another boot is judged by the wall clock: the two have no
-other in common. Clocks decide when a worker may be taken for dead; they never decide whether a
-write is right.
+All processes and containers of one machine share this clock, so setting the wall clock ends no
+lease. The wall clock judges only workers of another boot, because the two boots share no other
+clock. Clocks decide when a worker counts as dead. They never decide whether a write is correct.
 """
 
 import logging
@@ -16,42 +15,46 @@ from msgspec import Struct, structs
 from holdfast.journal.process import boot_id, time_namespace
 
 JUMP_SECONDS = 5.0
-"""How far the wall clock may drift from the other one between two looks. Normal corrections are far
-smaller."""
+"""How far the wall clock may drift from the boot clock between two looks. Normal corrections are
+much smaller."""
 _log = logging.getLogger("holdfast.journal")
 
 IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until > :ticks
     ELSE (w.lease_until > :wall
             AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds))
         OR (w.lease_until > 0 AND :wall BETWEEN :since AND :since + w.lease_seconds) END)"""
-"""Of a worker or a consumer `w`, at an `Instant`. A lease that would last longer than leases do was
-written before the wall clock was set back: nobody waits until that time comes again. And who could
-not renew its lease, because the journal was away, has the time of one lease to come back."""
+"""SQL that is true while the lease of a worker or consumer `w` lasts at an `Instant`.
+
+If a lease would last longer than leases do, it was written before the wall clock was set back, and
+it counts as ended. If the journal was away, a holder that could not renew its lease has the time of
+one lease to come back.
+"""
 
 
 SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until - :ticks
     ELSE w.lease_until - :wall END)"""
-"""How long the lease of such a worker lasts."""
+"""SQL for the seconds until the lease of `w` ends."""
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
-    """A worker's name, and until when nobody can take its work over."""
+    """Returns a worker's name with the end of its lease, after which others can take its work
+    over."""
     return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 
 class Instant(Struct, frozen=True):
-    """One moment, as a lease's two clocks show it."""
+    """One moment on both clocks of a lease."""
 
     clock: str
-    """The name of the clock: only ticks of the same one can be compared. "" if none."""
+    """The name of the boot clock; "" without one. Only ticks of the same clock can be compared."""
     ticks: float
     wall: float
     since: float = 0.0
-    """Since when the journal has been there, by the wall clock."""
+    """The time on the wall clock since which the journal has been reachable."""
 
     @property
     def parameters(self) -> dict[str, object]:
-        """By name, for SQL."""
+        """Returns the fields by their names, as parameters for SQL."""
         return structs.asdict(self)
 
 
@@ -60,7 +63,8 @@ class LeaseClock(Protocol):
 
 
 class BootClock:
-    """The machine's time since boot. Without such a clock, leases use the wall clock only."""
+    """The machine's time since boot. On a machine without this clock, leases use only the wall
+    clock."""
 
     def __init__(self) -> None:
         boot = boot_id() if hasattr(time, "CLOCK_BOOTTIME") else ""
@@ -72,7 +76,8 @@ class BootClock:
 
 
 class JumpWatch:
-    """Logs that the wall clock was set, since what else goes by it may be wrong then."""
+    """Logs a warning when the wall clock was set, because other uses of the wall clock may go
+    wrong."""
 
     def __init__(self) -> None:
         self._before: Instant | None = None

@@ -7,28 +7,28 @@ from holdfast.journal.journal import Consumer, GroupEnd
 from holdfast.journal.rules import not_taken, step_passed
 
 KnownGroup = tuple[int, int | None, int | None, str]
-"""A group that a consumer names: its task's number, its state, its step and the reason of its
+"""A group that a consumer names: the number of its task, its state, its step and the reason of its
 dismissal. The state is None if the consumer has no such group."""
 UNKNOWN: KnownGroup = (-1, None, None, "")
 
 
 class DeliveryState(IntEnum):
-    """Of a group that a consumer has looked at. The numbers are the journal's."""
+    """The state of a group that a consumer has looked at. The journal stores these numbers."""
 
     READY = 0
-    """Not taken yet, or given back."""
+    """The group is not taken yet, or it was given back."""
     TAKEN = 1
-    """For its `step`; trained, when a checkpoint holds that step."""
+    """The group is taken for its `step`. It is trained when a checkpoint holds that step."""
     DISMISSED = 2
-    """By the consumer."""
+    """The consumer dismissed the group."""
     SHORT = 3
-    """By the run's group policy: it has too few valid members."""
+    """The run's group policy dismissed the group, because too few members are valid."""
 
 
 def end_of(
     state: int | None, step: int | None, reason: str | None, *, committed: int | None, settled: bool
 ) -> tuple[GroupEnd, int | None, str]:
-    """How a group ended: the end, its step, and the reason or how far it is."""
+    """Returns the end of a group, its step, and the reason of the dismissal or the progress."""
     if state == DeliveryState.TAKEN:
         if step is not None and committed is not None and step <= committed:
             return GroupEnd.TRAINED, step, ""
@@ -39,15 +39,18 @@ def end_of(
 
 
 def later_than(step: int | None, committed: int | None) -> bool:
-    """Whether a step comes after what the last checkpoint holds, or has no number yet."""
+    """Returns whether a step has no number yet or comes after the last committed step."""
     return step is None or committed is None or step > committed
 
 
 def fresh_tasks(
     consumer: Consumer, step: int, known: Mapping[str, KnownGroup], *, committed: int | None
 ) -> list[int]:
-    """The tasks of those named groups that a commit puts into `step`, without those that are in it
-    already. Raises where one was not taken or is in another step, or where the step has passed."""
+    """Returns the tasks of the named groups that a commit newly puts into `step`. Groups that are
+    already in `step` are left out.
+
+    Raises `UsageError` if a group was not taken or is in another step, or if `step` has passed.
+    """
     fresh: list[int] = []
     wrong: list[str] = []
     for name, (task, state, before, _) in known.items():

@@ -1,9 +1,9 @@
-"""Which process is this, and is that one gone?
+"""Identifies processes, and finds out whether a process is gone.
 
-After a `kill -9` the same command must go on at once, not when a lease runs out. Where the old
-process would be seen if it lived, the kernel knows. A pid means something within one boot and one
-PID namespace only: in any other, such as a second container's, nobody is looked up, and the lease
-decides.
+After a `kill -9`, the same command must go on at once, without waiting for the old lease to end. If
+the old process ran where this process would see it, the kernel knows whether it lives. A pid is
+valid only within one boot and one PID namespace. For a worker elsewhere, such as in another
+container, only the lease decides.
 """
 
 import os
@@ -24,7 +24,8 @@ def this_process() -> WorkerIdentity:
 
 
 def is_gone(worker: WorkerIdentity) -> bool:
-    """True only when it is certain: its pid is one of ours to look up, and is no longer it."""
+    """Returns True only if the process is certainly gone: its pid is valid here, and that pid has
+    no process, a zombie or a process with another start time."""
     if not _is_ours(worker):
         return False
     try:
@@ -38,12 +39,13 @@ def is_gone(worker: WorkerIdentity) -> bool:
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since boot; "" if it has none."""
+    """Returns the kernel's id of the current boot; "" if there is no id."""
     return _read("/proc/sys/kernel/random/boot_id").strip()
 
 
 def time_namespace() -> str:
-    """Within it, clocks that count from boot agree, and so do the start times of processes."""
+    """Returns the time namespace. Within one namespace, clocks since boot and start times of
+    processes agree."""
     return _link("/proc/self/ns/time")
 
 
@@ -55,10 +57,10 @@ def _is_ours(worker: WorkerIdentity) -> bool:
 
 @cache
 def _namespace() -> str:
-    """Where our pids mean something: the boot, the PID namespace, the clock of start times.
+    """Returns where our pids are valid: the boot, the PID namespace and the time namespace.
 
-    A process stays where it was started, and only a child of it may be elsewhere. It is read once:
-    a thousand workers are looked up in a row.
+    A process never changes its own namespace; only a child may be elsewhere. The value is cached,
+    because a thousand workers may be looked up in a row.
     """
     if not sys.platform.startswith("linux"):
         return sys.platform  # One table of processes for the whole machine.
@@ -72,12 +74,14 @@ os.register_at_fork(after_in_child=_namespace.cache_clear)
 
 
 def _proc_is_ours() -> bool:
-    """/proc may be that of another PID namespace: there, our numbers are other processes."""
+    """Returns whether /proc shows our own PID namespace. Otherwise our pids would name other
+    processes there."""
     return _link("/proc/self") == str(os.getpid())
 
 
 def _born(name: str) -> str:
-    """The start of process `name` in ticks since boot, with the boot's own id, if /proc says it."""
+    """Returns the start of process `name` as the boot id and ticks since boot; "" if /proc does not
+    say it."""
     stat, boot = _read(f"/proc/{name}/stat"), boot_id()
     if not stat or not boot:
         return _UNKNOWN

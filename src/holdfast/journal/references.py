@@ -1,8 +1,8 @@
-"""References: which blobs a record, or another blob, speaks of.
+"""Finds the blobs that a record or another blob refers to.
 
-Nothing is decoded for this, since a journal does not know what its records mean. A digest is found
-by its shape: 32 bytes, as msgpack writes them, in the body itself or in what it unpacks to. What
-only looks like a digest is compared with those that exist, and is none of them.
+The search decodes no record, because a journal does not know what its records mean. It finds a
+digest by its shape: 32 bytes as msgpack writes them, in the body or in the body's unpacked content.
+Bytes that only look like a digest match no existing blob.
 """
 
 import re
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 MAX_UNPACKED = 1 << 30
 _DIGEST = re.compile(rb"(?s)\xc4\x20(?=(.{32}))")
 _PACKED = b"\x78"
-"""How what zlib packed begins."""
+"""The first byte of data that zlib packed."""
 
 
 def references(body: bytes) -> set[bytes]:
-    """Everything in it that has the shape of a digest."""
+    """Returns everything in the body that has the shape of a digest."""
     matches = set(_DIGEST.findall(body))
     if body.startswith(_PACKED):
         matches |= set(_DIGEST.findall(_unpacked(body)))
@@ -24,7 +24,7 @@ def references(body: bytes) -> set[bytes]:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """The bytes to unpack; b"" if there are none."""
+    """Returns the unpacked body; b"" if the body cannot be unpacked."""
     try:
         return zlib.decompressobj().decompress(body, MAX_UNPACKED)
     except zlib.error:
@@ -34,8 +34,8 @@ def _unpacked(body: bytes) -> bytes:
 def reachable(
     bodies: Iterable[bytes], blob: Callable[[bytes], bytes | None], *, among: set[bytes]
 ) -> set[bytes]:
-    """The blobs of `among` that `bodies` refer to, directly or through other blobs. `blob` reads
-    one by its digest; None if it is missing."""
+    """Returns the blobs of `among` that `bodies` refer to, directly or through other blobs. `blob`
+    reads a blob by its digest, and returns None if the blob is missing."""
     names: set[bytes] = set()
     for body in bodies:
         names |= references(body) & among

@@ -1,10 +1,10 @@
-"""Rows of tasks and trajectories, in whichever database: what has to be true of them.
+"""What must be true of the rows of tasks and trajectories in every database.
 
-A task's row has a checksum of its text and of its place among the run's tasks: its trajectories
-know the task by that place, so a task at another one is as wrong as a flipped bit.
+A task's row has a checksum of its text and of its place among the run's tasks. Trajectories find
+their task by this place, so a task at a wrong place is as bad as a flipped bit.
 
-A trajectory's status and its summary follow from its log. Its row keeps them, so that a listing
-reads no log; where the two differ, the log is right.
+A trajectory's status and summary follow from its log. The row repeats them, so that a listing reads
+no log. If the row and the log differ, the log is right.
 """
 
 import struct
@@ -32,7 +32,7 @@ _STATUSES = frozenset(int(status) for status in Status)
 
 
 def task_body(task: Task, ordinal: int) -> tuple[bytes, int]:
-    """Its text, and the checksum of that at this place."""
+    """Returns the encoded task, and the checksum of the text and the place."""
     body = msgspec.msgpack.encode(task)
     return body, task_checksum(body, ordinal)
 
@@ -42,7 +42,7 @@ def task_checksum(body: bytes, ordinal: int) -> int:
 
 
 class MisnamedTask(JournalCorrupt):
-    """A task is whole, but its row has another name for it."""
+    """The error for an intact task whose row has another name."""
 
     def __init__(self, name: object, task: Task):
         super().__init__(f"task {shown(name)!r} is named {task.id!r} in its own text")
@@ -50,7 +50,7 @@ class MisnamedTask(JournalCorrupt):
 
 
 def task_of(ordinal: object, name: object, body: object, crc: object) -> Task:
-    """The task in a row. A damaged one raises `JournalCorrupt`."""
+    """Decodes the task of a row. Raises `JournalCorrupt` if the row is damaged."""
     if not isinstance(body, bytes) or not _is_good(ordinal, body, crc):
         raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
     try:
@@ -67,8 +67,11 @@ def _is_good(ordinal: object, body: bytes, crc: object) -> bool:
 
 
 def places_of_moved(rows: Iterable[tuple[int, bytes, int]]) -> dict[int, int]:
-    """Of a run's tasks (ordinal, text, checksum) that are not at their places, those places: each
-    of them is another's that is not at its own. {} where that is not all."""
+    """Returns the right place of each misplaced task, if the tasks only swapped places among
+    themselves.
+
+    `rows` are the run's tasks: ordinal, text and checksum. Returns {} if other damage is possible.
+    """
     moved = [row for row in rows if not _is_good(*row)]
     places = {
         ordinal: place
@@ -80,7 +83,7 @@ def places_of_moved(rows: Iterable[tuple[int, bytes, int]]) -> dict[int, int]:
 
 
 def shown(name: object) -> str:
-    """A name for messages, whatever damage has done to it."""
+    """Returns a name as printable text, even if the name is damaged."""
     return str(name).encode(errors="surrogateescape").decode(errors="replace")
 
 
@@ -88,7 +91,7 @@ def shown(name: object) -> str:
 
 
 def contradictions(history: History, status: int, *, settled: bool) -> Iterator[str]:
-    """How the row differs from its log."""
+    """Yields each way in which the row differs from its log."""
     if status not in _STATUSES:
         yield f"has status {status}, which does not exist"
     elif history.finished is not None and status != history.status:
@@ -102,13 +105,13 @@ def contradictions(history: History, status: int, *, settled: bool) -> Iterator[
 
 
 def summary_body(summary: Summary, trajectory: int) -> bytes:
-    """As it is kept: behind its checksum."""
+    """Encodes a summary with its checksum in front."""
     body = msgspec.msgpack.encode(summary)
     return _crc.pack(zlib.crc32(body, trajectory & _CRC)) + body
 
 
 def kept_summary(body: object, trajectory: int) -> Summary | None:
-    """The stored summary; None without one, or if it is damaged."""
+    """Returns the stored summary; None if there is no summary or if it is damaged."""
     if not isinstance(body, bytes):
         return None
     content = body[_crc.size :]
@@ -121,7 +124,8 @@ def kept_summary(body: object, trajectory: int) -> Summary | None:
 
 
 def summary_of_row(row: TrajectoryRow, body: object) -> Summary | None:
-    """The stored summary of a trajectory; None if it does not cover the whole log."""
+    """Returns the stored summary of a settled trajectory; None if the summary does not cover the
+    whole log."""
     summary = kept_summary(body, row.id) if row.settled else None
     if summary is None or (summary.records, summary.status) != (row.records, row.status):
         return None
@@ -129,7 +133,7 @@ def summary_of_row(row: TrajectoryRow, body: object) -> Summary | None:
 
 
 def has_other_summary(history: History, body: object, trajectory: int) -> bool:
-    """Whether what is kept is not what follows from the log."""
+    """Returns whether the stored summary differs from the summary of the log."""
     if body is None:
         return False
     summary = kept_summary(body, trajectory)
@@ -139,9 +143,10 @@ def has_other_summary(history: History, body: object, trajectory: int) -> bool:
 
 
 def history_of_row(row: TrajectoryRow, records: list[Record]) -> History:
-    """The history of a log; `JournalCorrupt` where the row of a settled one says something else.
+    """Returns the history of a log. Raises `JournalCorrupt` if the trajectory is settled and its
+    row contradicts the log.
 
-    A log that was written to since the row was read is not held against it.
+    If the log has grown since the row was read, the row is not checked.
     """
     history = History(records, settled=row.settled)
     if row.settled and len(records) == row.records:

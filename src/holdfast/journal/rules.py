@@ -1,4 +1,4 @@
-"""What every journal refuses in the same words."""
+"""Checks and errors that every journal shares."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ MAX_TAG = 60
 
 
 def check_size(run: Run, *, planned: int, more: int) -> None:
-    """Raises when `more` tasks would make the run larger than a run may be."""
+    """Raises `UsageError` if `more` tasks would make the run too large."""
     total = planned + more * run.spec.samples
     if total > MAX_TRAJECTORIES:
         raise UsageError(
@@ -25,7 +25,7 @@ def check_size(run: Run, *, planned: int, more: int) -> None:
 
 
 def distinct(run: Run, tasks: Sequence[Task]) -> list[Task]:
-    """Each task once. `UsageError` if one id has two contents."""
+    """Returns each task once. Raises `UsageError` if one id has two contents."""
     by_id: dict[str, Task] = {}
     for task in tasks:
         if by_id.setdefault(task.id, task) != task:
@@ -54,7 +54,8 @@ def check_version(name: object, step: object, digest: object) -> None:
 
 
 def known_version(run: Run, name: str, digest: str, *, known: tuple[int, str]) -> int:
-    """The ordinal of a version that is published already, if the bytes are the same."""
+    """Returns the ordinal of a published version. Raises `UsageError` if the digest is another
+    one."""
     ordinal, recorded = known
     if recorded != digest:
         raise UsageError(
@@ -77,8 +78,8 @@ def check_batch(groups: object, step: object = 0) -> None:
 
 
 def check_step(step: object) -> None:
-    """Checks the step of a commit or a rewind: anything but a whole number could be written, but
-    not read again."""
+    """Checks the step of a commit or a rewind. A step that is not a whole number could be written
+    but not read again."""
     check_whole("step", step, least=0)
 
 
@@ -102,7 +103,7 @@ def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> Consum
 
 
 def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
-    """Of a run that is to be renamed or deleted."""
+    """Returns the error for renaming or deleting a run that a consumer holds."""
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
         "more; stop it, or wait for it, and try again; nothing was changed"
@@ -126,7 +127,8 @@ def lease_lost(consumer: Consumer) -> LeaseLost:
 
 
 def two_scorers(held: Mapping[str, Sequence[str]]) -> str:
-    """Why another scorer is refused while consumers have groups, and how it can be given."""
+    """Returns why another scorer is refused while consumers have groups, and how to give the groups
+    back."""
     return (
         f"{held_text(held)} with the rewards of the recorded scorer, and would get those of two: "
         f"give these groups back first, {give_back(next(iter(held)))}"
@@ -141,9 +143,13 @@ def tasks_scored_anew(
     *,
     held: Mapping[str, Sequence[str]],
 ) -> set[str]:
-    """The tasks whose outcomes are scored again when a run is amended: all of them by another
-    scorer, and by the same one those that it compares with something else now. `UsageError` where a
-    consumer has such a group: it would have the rewards of both."""
+    """Returns the tasks whose outcomes are scored again when a run is amended.
+
+    With another scorer, these are all recorded tasks. With the same scorer, these are the tasks
+    whose content changed. Without a scorer, there are none. Raises `UsageError` if a consumer has a
+    group that would mix two rewards: any group if the scorer changed, otherwise a group of a
+    changed task.
+    """
     if recorded.has_other_scorer(spec):
         if held:
             raise UsageError(f"run {recorded.name!r}: {two_scorers(held)}, or begin another run")
@@ -165,7 +171,7 @@ def _differs(recorded: Task, now: Task) -> bool:
 
 
 def held_text(held: Mapping[str, Sequence[str]]) -> str:
-    """Which consumers have how many groups; "" if none has any."""
+    """Returns a text that says which consumers have how many groups; "" if there are no groups."""
     numbers = {name: len(tasks) for name, tasks in held.items() if tasks}
     return " and ".join(
         f"consumer {name!r} has {number:,} group{'' if number == 1 else 's'}"
@@ -174,7 +180,7 @@ def held_text(held: Mapping[str, Sequence[str]]) -> str:
 
 
 def give_back(consumer: str) -> str:
-    """How a consumer's groups are given back, in Python."""
+    """Returns the Python code that gives a consumer's groups back."""
     return f"Delivery(…, consumer={consumer!r}, checkpoint=0)"
 
 
@@ -208,7 +214,7 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
 
 
 def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
-    """The description of an amended run, with its notes."""
+    """Returns the new spec of an amended run, with the notes of the recorded spec."""
     return structs.replace(
         spec,
         tags=recorded.tags,
@@ -227,7 +233,7 @@ def name_taken(name: str) -> UsageError:
 
 
 def check_tags(tags: Sequence[object]) -> tuple[str, ...]:
-    """Each once, in their order."""
+    """Checks the tags, and returns each tag once, in their order."""
     texts: list[str] = []
     for tag in tags:
         if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG or not tag.isprintable():

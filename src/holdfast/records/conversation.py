@@ -1,4 +1,4 @@
-"""The conversation of a trajectory, or of one of its branches, from its records."""
+"""Builds the conversation of a trajectory, or of one of its branches, from the records."""
 
 from typing import NamedTuple
 
@@ -11,18 +11,19 @@ from holdfast.records.task import Task
 
 
 class ReferencedMessage(NamedTuple):
-    """A message, and its reference: see `history.resolve`; "" where it is recorded right there."""
+    """A message and its reference (see `history.resolve`); "" if the message is recorded in
+    place."""
 
     message: Message
     reference: str
 
 
 def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
-    """The messages of a branch, from its beginning to its last reply and what tools and
-    environments answered to that.
+    """Returns the messages of a branch, from its beginning to its last reply, with the answers of
+    tools and environments to that reply.
 
-    Without `last`, it is the main conversation; where nothing was said in that, the branch or
-    sub-rollout of the last generation.
+    Without `last`, returns the main conversation. If the main conversation has no reply, returns
+    the branch or sub-rollout of the last generation.
     """
     return [entry.message for entry in referenced(history, task, last)]
 
@@ -30,7 +31,7 @@ def conversation(history: History, task: Task, last: Generated | None = None) ->
 def referenced(
     history: History, task: Task, last: Generated | None = None
 ) -> list[ReferencedMessage]:
-    """The same, each message with its reference."""
+    """Returns the messages of `conversation`, each with its reference."""
     end = main_end(history)
     last = end if last is None else last
     if last is None:
@@ -47,7 +48,7 @@ def referenced(
 
 
 def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
-    """What the rollout added after its last reply."""
+    """Returns the messages that the rollout added after its last reply."""
     added = () if history.finished is None else history.finished.added
     return [
         ReferencedMessage(resolve(history, task, each), each)
@@ -58,7 +59,7 @@ def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
 
 
 def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:
-    """The answers to the last reply; no generation follows them."""
+    """Returns the answers to the last reply, which no generation follows."""
     call_ids = {call.id for call in last.message.tool_calls}
     texts = []
     for step in history.in_order:
@@ -74,7 +75,8 @@ def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMe
 
 
 def _answers_to(history: History, step: EnvironmentStepped, last: Generated) -> bool:
-    """Whether the step was taken where `last` was generated, and before anything else was."""
+    """Returns whether the step is in the scope of `last` and no other generation lies between
+    them."""
     scope = _scope(last.path)
     if step.is_opening or _scope(step.path) != scope:
         return False
@@ -90,8 +92,8 @@ def _scope(path: str) -> str:
 
 
 def shown_tools(history: History, task: Task) -> list[dict[str, object]]:
-    """The schemas of all tools that the model was shown in the main conversation, each once: also
-    those that its last turns were not shown any more."""
+    """Returns the schemas of all tools that the model was shown in the main conversation, each
+    once. They include tools that the last turns no longer showed."""
     last = main_end(history)
     if last is None:
         return list(task.tools)
@@ -103,13 +105,13 @@ def shown_tools(history: History, task: Task) -> list[dict[str, object]]:
 
 
 def main_turns(history: History) -> list[Generated]:
-    """The generations whose replies `conversation` shows, first to last."""
+    """Returns the generations whose replies `conversation` shows, in order."""
     last = main_end(history)
     return [] if last is None else _since_break(_chain(history, last))
 
 
 def _chain(history: History, last: Generated) -> list[Generated]:
-    """The generations of a branch, from its beginning."""
+    """Returns the generations of a branch, from its beginning."""
     chain: list[Generated] = []
     step: Generated | None = last
     while step is not None:
@@ -120,13 +122,14 @@ def _chain(history: History, last: Generated) -> list[Generated]:
 
 
 def _since_break(chain: list[Generated]) -> list[Generated]:
-    """The point at which the conversation was last rendered from scratch: all messages are recorded
-    there."""
+    """Returns the generations since the conversation was last rendered from scratch. The first of
+    them records all messages."""
     starts = [at for at, step in enumerate(chain) if step.prefix_break]
     return chain[starts[-1] :] if starts else chain
 
 
 def main_end(history: History) -> Generated | None:
-    """The last generation of the main conversation; without one, the last generation of any."""
+    """Returns the last generation of the main conversation. If there is none, returns the last
+    generation of all; None without generations."""
     main = [step for step in history.generations if "." not in step.path]
     return next(reversed(main or history.generations), None)

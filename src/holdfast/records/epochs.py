@@ -1,8 +1,8 @@
-"""Epochs: a data set as an endless row of tasks, with no state to lose.
+"""Turns a data set into an endless sequence of tasks, without stored state.
 
-The order of the rows is a pure function of (seed, epoch). Which task is the n-th of a training
-run therefore needs no saved position: it can be computed after any restart. A row that is drawn
-again in a later epoch is a task of its own (`sum-1@2`), so its requests have seeds of their own.
+The order of the rows is a pure function of (seed, epoch). The n-th task of a training run therefore
+needs no saved position: any restart can compute it. If a later epoch draws a row again, the row
+becomes another task (`sum-1@2`) with other seeds.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ _EPOCH = re.compile(r"(.*)@[1-9][0-9]*", re.DOTALL)
 
 
 def row_order(rows: int, *, seed: int, epoch: int) -> list[int]:
-    """A permutation of `range(rows)`: the same in every process, version and machine."""
+    """Returns a permutation of `range(rows)`, which is the same in every process, version and
+    machine."""
     return sorted(range(rows), key=lambda row: (_rank(seed, epoch, row), row))
 
 
@@ -28,7 +29,8 @@ def _rank(seed: int, epoch: int, row: int) -> bytes:
 
 
 def task_in_epoch(task: Task, epoch: int) -> Task:
-    """The task as it is named in that epoch, counted from 1. In the first it keeps its id."""
+    """Returns the task with its name in that epoch. Epochs count from 1, and the first epoch keeps
+    the id. Raises `UsageError` if the name becomes too long."""
     if epoch == 1:
         return task
     name = f"{task.id}@{epoch}"
@@ -38,10 +40,11 @@ def task_in_epoch(task: Task, epoch: int) -> Task:
 
 
 class EpochStream:
-    """The tasks of a data set, epoch after epoch. Frozen: it keeps no position."""
+    """The tasks of a data set, epoch after epoch. The stream keeps no position."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True):
-        """Raises `UsageError` for an empty data set, and for ids that clash in a later epoch."""
+        """Raises `UsageError` for an empty data set, and for ids that clash with names of a later
+        epoch."""
         if not tasks:
             raise UsageError("a data set without rows has no epochs; give at least one task")
         names = {task.id for task in tasks}
@@ -56,7 +59,8 @@ class EpochStream:
         self._order: tuple[int, list[int]] = (0, [])
 
     def draw(self, start: int, count: int) -> list[Task]:
-        """Tasks number `start` to `start + count` (exclusive), counted from 0."""
+        """Returns the tasks with the numbers `start` to `start + count` (exclusive), counted from
+        0."""
         check_whole("start", start, least=0)
         check_whole("count", count, least=0)
         return [self._task(number) for number in range(start, start + count)]

@@ -1,9 +1,9 @@
-"""The one error model.
+"""The error model of Holdfast.
 
-Every error that Holdfast raises descends from `HoldfastError` and says of itself which boundary it
-belongs to (`cause`), whether trying again can help (`retryable`), and with which exit code it ends
-a command (`exit_code`). Nothing else in the code base decides these. `failure.classify` reads the
-first two, once, where a failure is caught.
+Every error that Holdfast raises descends from `HoldfastError`. Its class says which side is
+responsible (`cause`), whether another try can help (`retryable`), and with which exit code the
+error ends a command (`exit_code`). No other code decides these three. Where a failure is caught,
+`failure.classify` reads `cause` and `retryable` once.
 """
 
 from enum import StrEnum
@@ -13,26 +13,28 @@ from holdfast.records.exit_codes import Exit
 
 
 class Cause(StrEnum):
-    """Who is responsible for a failure. It decides what happens to the gradient."""
+    """The side that is responsible for a failure. The cause decides what happens to the
+    gradient."""
 
     POLICY = "policy"
-    """The model did it. It is an outcome: kept, scored, trained."""
+    """The model caused the failure. The failure is an outcome: it is kept, scored and trained
+    on."""
     ENVIRONMENT = "environment"
-    """A tool or environment broke (it did not merely say no)."""
+    """A tool or an environment broke. A mere refusal is not such a failure."""
     INFRASTRUCTURE = "infrastructure"
-    """Engines, networks, disks. Never a reward."""
+    """Engines, networks or disks failed. Such a failure never has a reward."""
     CODE = "code"
     """A bug in a rollout or a scorer."""
 
 
 class HoldfastError(Exception):
-    """The root of every error of ours."""
+    """The base class of all errors of Holdfast."""
 
     cause: ClassVar[Cause] = Cause.CODE
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[Exit] = Exit.STOPPED
     arose_here: ClassVar[bool] = True
-    """Whether the lines of Holdfast that it passed through explain anything."""
+    """Whether the frames of Holdfast in the traceback explain the error."""
 
 
 class UsageError(HoldfastError):
@@ -46,10 +48,10 @@ IMAGES = "images"
 
 
 class Unsupported(UsageError):
-    """The policy cannot sample as it was asked to. Raised before anything is recorded.
+    """The policy cannot sample as requested. The error is raised before anything is recorded.
 
-    `what` is the field of `Sampling` (or `prompt`, or `IMAGES`) that asks for it; `why`, the
-    message to an agent that asked for it: it holds no path and no address.
+    `what` is the field of `Sampling` that the policy cannot honor, or `prompt`, or `IMAGES`. `why`
+    is the message for an agent that made the request, without paths and addresses.
     """
 
     def __init__(self, what: str, message: str, *, why: str = ""):
@@ -62,29 +64,29 @@ class Unsupported(UsageError):
 
 
 class JournalError(HoldfastError):
-    """The journal cannot do what it was asked. Nothing that was acknowledged is lost."""
+    """The journal cannot do what the caller asked. Acknowledged records are not lost."""
 
     cause = Cause.INFRASTRUCTURE
     exit_code = Exit.USAGE
 
 
 class NotAJournal(JournalError):
-    """The file is something else. It was not touched."""
+    """The file is not a journal. Holdfast did not change it."""
 
 
 class JournalNewer(JournalError):
-    """A newer Holdfast wrote this journal. It was not touched."""
+    """A newer Holdfast wrote this journal. This version did not change it."""
 
 
 class JournalUnreachable(JournalError):
-    """The journal's server did not answer while a command waited. The same command continues
-    later."""
+    """The journal's server did not answer while a command waited. The user can continue later with
+    the same command."""
 
     exit_code = Exit.STOPPED
 
 
 class JournalFull(JournalError):
-    """The disk is full: the run stops before it does work that it cannot keep."""
+    """The disk is full. The run stops before it does work that it cannot keep."""
 
     exit_code = Exit.STOPPED
 
@@ -96,14 +98,16 @@ class JournalCorrupt(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """More is damaged than a record, which could be cut: pages of a file, or whole commits."""
+    """The damage is larger than single records, which could be cut: pages of a file, or whole
+    commits."""
 
     exit_code = Exit.CORRUPT
 
 
 class LostCommits(JournalDamaged):
     """The journal lacks commits that it had acknowledged. All commands stop until someone restores
-    the files or accepts the loss: the lost records may be of calls that must not happen twice."""
+    the files or accepts the loss, because the lost records may belong to calls that must not happen
+    twice."""
 
 
 class RunHeld(JournalError):
@@ -117,13 +121,14 @@ class ConsumerHeld(RunHeld):
 
 
 class LeaseLost(JournalError):
-    """Another process has taken the lease over; what this one writes is refused (I7)."""
+    """Another process has taken the lease over. The journal refuses the writes of this process
+    (I7)."""
 
     exit_code = Exit.STOPPED
 
 
 class DeliveryTimeout(JournalError):
-    """No batch came while a consumer waited. Nothing was taken; the consumer may continue."""
+    """No batch came while a consumer waited. The consumer has taken nothing and may continue."""
 
     retryable = True
 
@@ -140,7 +145,8 @@ class PolicyError(HoldfastError):
 
 
 class EngineUnavailable(PolicyError):
-    """Connection lost, 5xx, 429, a timeout: the engine may be back later."""
+    """The engine may be back later: the connection was lost, a request timed out, or the answer was
+    5xx or 429."""
 
     def __init__(
         self,
@@ -153,22 +159,23 @@ class EngineUnavailable(PolicyError):
         super().__init__(message)
         self.retry_after = retry_after
         self.reached = reached
-        """Whether the engine itself answered; if not, its endpoint may be down."""
+        """Whether the engine itself answered. Otherwise its endpoint may be down."""
         self.is_busy = is_busy
-        """Whether it only wants to be asked less often (429)."""
+        """Whether the engine only asks for fewer requests (429)."""
 
 
 class BadAnswer(PolicyError):
-    """The engine answered, but not with what was asked: missing ids, NaN logprobs, wrong model."""
+    """The engine's answer is unusable: missing ids, NaN logprobs or the wrong model."""
 
 
 class WeightsDoubted(BadAnswer):
-    """Nobody knows that the weights which sampled these tokens were the right ones. They are
-    dropped, and sampled again."""
+    """It is unknown whether the right weights sampled these tokens. The tokens are dropped and
+    sampled again."""
 
 
 class PolicyRefused(PolicyError):
-    """401, 403 or 404: the same request will never work. It stops the run, not a trajectory."""
+    """The engine answered 401, 403 or 404, so the same request will never work. The error stops the
+    run, not only a trajectory."""
 
     retryable = False
     exit_code = Exit.USAGE
@@ -181,31 +188,32 @@ class EndpointDown(PolicyError):
 
 
 class RowEndpointDown(PolicyError):
-    """An endpoint that only some rows name stayed unreachable: it costs those rows, not the run."""
+    """An endpoint that only some rows name stayed unreachable. Only these rows fail; the run goes
+    on."""
 
     retryable = False
 
 
 class BadRequest(HoldfastError):
-    """The engine says that the request itself is wrong: the rollout asked for it."""
+    """The engine rejects the request that the rollout made as wrong."""
 
     cause = Cause.CODE
 
     def __init__(self, message: str, *, answer: str = ""):
         super().__init__(message)
         self.reason = answer or message
-        """The same without the engine's address."""
+        """The message without the engine's address."""
 
 
 class RecordTooLarge(HoldfastError):
-    """One record of a trajectory is larger than a journal takes. It fails its own trajectory."""
+    """One record of a trajectory is larger than a journal accepts. Only this trajectory fails."""
 
     arose_here = False
 
 
 class NotTrainable(HoldfastError):
-    """The data is good for evaluation, but gives no sample: it has no token ids, or logprobs of
-    another distribution than the sampled one."""
+    """The data is good for evaluation but gives no training sample. It has no token ids, or its
+    logprobs belong to another distribution than the sampled one."""
 
     exit_code = Exit.USAGE
 
@@ -214,7 +222,7 @@ class NotTrainable(HoldfastError):
 
 
 class Truncated(HoldfastError):
-    """The trajectory reached a limit. An outcome, not an accident: kept and scored."""
+    """The trajectory reached a limit. The trajectory is an outcome: it is kept and scored."""
 
     cause = Cause.POLICY
 
@@ -222,7 +230,7 @@ class Truncated(HoldfastError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.returned = returned
-        """What the rollout would return: a reward, or (turns used, reward)."""
+        """The value that the rollout would return: a reward, or (turns used, reward)."""
 
 
 class ContextOverflow(Truncated):
@@ -233,30 +241,32 @@ class ContextOverflow(Truncated):
 
 
 class EnvironmentBroken(HoldfastError):
-    """A tool or environment failed to work (it did not merely say no)."""
+    """A tool or an environment failed to work. A mere refusal is not such a failure."""
 
     cause = Cause.ENVIRONMENT
     retryable = True
 
 
 class ThreadsHang(HoldfastError):
-    """So many calls of user code hang in their threads that no more are made. It stops the run:
-    who has not been called yet did nothing wrong, and another process has threads again."""
+    """Too many calls of user code hang in their threads, so no more calls are made. The error stops
+    the run, because the other trajectories did nothing wrong and another process has threads
+    again."""
 
     cause = Cause.ENVIRONMENT
     arose_here = False
 
 
 class ToolBug(HoldfastError):
-    """A tool raised what only a mistake in its code raises."""
+    """A tool raised an error that only a mistake in its code raises."""
 
     retryable = True
     arose_here = False
 
 
 class InterruptedCall(HoldfastError):
-    """The process died in the middle of a call that is not made twice. An accident has shaped the
-    trajectory: it is made anew where its group has a refill left, else it has failed."""
+    """The process died in the middle of a call that must not be made twice. Because this accident
+    has shaped the trajectory, the trajectory is rolled out anew if its group has a refill left.
+    Otherwise it has failed."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False
@@ -269,21 +279,21 @@ class InterruptedCall(HoldfastError):
 
 
 class Rewound(HoldfastError):
-    """The environment of an earlier attempt is gone, or came back different: the steps that depend
-    on it are history now, and the rollout begins again before them."""
+    """The environment of an earlier attempt is gone or came back different. The steps that depend
+    on the environment become history, and the rollout begins again before them."""
 
     cause = Cause.ENVIRONMENT
     retryable = True
 
 
 class ToolSaysNo(HoldfastError):
-    """Raised by a tool to refuse a call: the model is shown the message and goes on."""
+    """An error that a tool raises to refuse a call. The model reads the message and goes on."""
 
     cause = Cause.POLICY
 
 
 class Diverged(HoldfastError):
-    """On replay, the rollout asked for something other than what is recorded (I9)."""
+    """On replay, the rollout asked for something other than the recorded step (I9)."""
 
 
 class AttemptTimeout(HoldfastError):
@@ -302,7 +312,7 @@ class ScorerTimeout(HoldfastError):
 
 
 class ScorerDied(HoldfastError):
-    """The processes of a scorer died again and again over the same trajectory."""
+    """The processes of a scorer died repeatedly over the same trajectory."""
 
     cause = Cause.ENVIRONMENT
     retryable = True
@@ -310,7 +320,7 @@ class ScorerDied(HoldfastError):
 
 
 class ScorerUnloadable(HoldfastError):
-    """A scorer's process cannot load the scorer, or loads another one. The run stops; no trajectory
+    """A scorer's process cannot load the scorer, or loads another one. The run stops, no trajectory
     fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
@@ -318,8 +328,8 @@ class ScorerUnloadable(HoldfastError):
 
 
 class ScoringStopped(HoldfastError):
-    """A scorer asked to stop everything, as `pytest.skip()` does, with the error that it `raised`.
-    The run stops; no trajectory fails, and scoring can happen later."""
+    """A scorer asked to stop everything, for example with `pytest.skip()`. `raised` is the scorer's
+    error. The run stops, no trajectory fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False
@@ -330,6 +340,7 @@ class ScoringStopped(HoldfastError):
 
 
 class RunStopped(HoldfastError):
-    """The run was asked to stop; the trajectory goes on in a later one as if nothing happened."""
+    """The run was asked to stop. A later run continues the trajectory as if nothing had
+    happened."""
 
     cause = Cause.INFRASTRUCTURE

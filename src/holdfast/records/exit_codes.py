@@ -1,11 +1,11 @@
-"""Exit codes. Scripts depend on them: they never change their meaning."""
+"""Exit codes of commands. Their meaning never changes, because scripts depend on it."""
 
 from enum import IntEnum
 from typing import Self
 
 
 class Exit(IntEnum):
-    """How a command ended; `meaning` is what `--help` says about it."""
+    """The exit code of a command. `meaning` is its text in `--help`."""
 
     meaning: str
 

@@ -1,6 +1,6 @@
-"""Failure: what went wrong, classified once, where it is caught.
+"""Classifies failures, once, where they are caught.
 
-The table from cause to gradient lives here and nowhere else (see `TREATMENT`).
+Only this module has the table from cause to gradient (see `TREATMENT`).
 """
 
 import os
@@ -29,7 +29,7 @@ MAX_TRACEBACK = 16_000
 MAX_READ = 1_000_000
 MAX_LINE = 300
 MAX_MEMBERS = 8
-"""Errors of one group whose tracebacks are kept."""
+"""The number of errors of one group whose tracebacks are kept."""
 _AND_THEN = "\nAt the same time:\n\n"
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -39,12 +39,12 @@ _MORE_ERRORS = re.compile(r" \(and (another error|\d+ other errors) at the same 
 
 
 class Treatment(Struct, frozen=True):
-    """What happens to a trajectory that failed for a cause."""
+    """The treatment of a trajectory that failed for a cause."""
 
     attempts: int | None
-    """How often a new attempt may try again; None: as often as the run allows."""
+    """The number of new attempts; None for as many as the run allows."""
     refill: bool
-    """Whether a spent trajectory is rolled out anew."""
+    """Whether a trajectory without attempts left is rolled out anew."""
     outcome: str
     in_loss: str
     in_baseline: bool
@@ -60,15 +60,15 @@ TREATMENT: dict[Cause, Treatment] = {
 
 
 _WORST_FIRST = (Cause.CODE, Cause.ENVIRONMENT, Cause.INFRASTRUCTURE, Cause.POLICY)
-"""The order in which an exception group takes the cause of its worst member.
+"""The order of causes that decides which member of an exception group is the worst.
 
-A bug beside an accident is a bug, because no retry repairs it. An accident beside a limit is an
-accident, and no outcome.
+A bug beside an accident is treated as a bug, because no retry repairs it. An accident beside a
+limit is treated as an accident, so the trajectory is not an outcome.
 """
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
-    """One failure, as it is recorded and shown."""
+    """One failure in the form that is recorded and shown."""
 
     cause: Cause
     retryable: bool
@@ -76,23 +76,25 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str
     step: str = ""
-    """The path of the step that was running, "" when none was."""
+    """The path of the step that was running; "" without one."""
     attempt: int = 0
     phase: str = "rollout"
 
     @property
     def line(self) -> str:
-        """Its type and the first line of its message; of a long one, the two ends."""
+        """Returns the type of the failure and the first line of its message. A long line is
+        shortened to its two ends."""
         return self._headline(self._first_line)
 
     @property
     def text(self) -> str:
-        """Its type and its whole message."""
+        """Returns the type of the failure and its whole message."""
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
     def root(self) -> str:
-        """Failures with the same root are one line of a report, alone or not."""
+        """Returns the key by which reports group failures. It contains no numbers and does not
+        count other errors."""
         return self._headline(_NUMBER.sub("#", _MORE_ERRORS.sub("", self._first_line)))
 
     @property
@@ -104,7 +106,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
 
 def shortened(line: str, limit: int = MAX_LINE) -> str:
-    """The line, or its two ends: what fits into a headline, unless `limit` says otherwise."""
+    """Returns the line, or its two ends if it is longer than `limit`."""
     if len(line) <= limit:
         return line
     end = limit // 4
@@ -112,8 +114,8 @@ def shortened(line: str, limit: int = MAX_LINE) -> str:
 
 
 def classify(error: BaseException) -> tuple[Cause, bool]:
-    """Cause and retryability, from types, and from the status of an HTTP response; of a group,
-    those of its worst member."""
+    """Returns the cause and whether a retry can help. They follow from the error's type and the
+    status of an HTTP response. For an exception group, its worst member decides."""
     return guarded(lambda: _classify(root_of(error)), lambda worse: (Cause.CODE, True))
 
 
@@ -129,8 +131,8 @@ def _classify(error: BaseException) -> tuple[Cause, bool]:
 def failure_of(
     error: BaseException, *, step: str = "", attempt: int = 0, phase: str = "rollout"
 ) -> Failure:
-    """The record of `error`: of its root, not of the group or cancellation that carried it here.
-    The other members of the group are counted, and their tracebacks follow."""
+    """Returns the record of the worst error in `error`, without the groups or cancellations around
+    it. The message counts the other members of the group, and their tracebacks follow."""
     root, *others = (harmless(member, error) for member in _worst_first(error))
     cause, retryable = classify(root)
     # Redacted before it is shortened: half a secret is still one.
@@ -150,14 +152,14 @@ def failure_of(
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The worst error inside exception groups, of equals the first; neither a cancellation nor
-    something harmless beside it hides it (I4). What cannot be looked at is replaced by something
-    that can."""
+    """Returns the worst error inside exception groups, and the first of equally bad errors.
+    Cancellations and harmless errors beside it do not hide it (I4). An unreadable error is replaced
+    by a readable one."""
     return _worst_first(error)[0]
 
 
 def as_exception(error: BaseException) -> Exception:
-    """The root of `error`, as something that can be raised and recorded without harm."""
+    """Returns the root of `error` as an exception that can be raised and recorded without harm."""
     return harmless(root_of(error), error)
 
 
@@ -171,7 +173,8 @@ def _rank(error: BaseException) -> int:
 
 
 def _traceback_text(error: BaseException, carried: TracebackType | None) -> str:
-    """`carried`: the frames of the group that it came in, for an error that was never raised."""
+    """Returns the traceback as text. For an error that was never raised, `carried` has the frames
+    of its group."""
     return guarded(lambda: _without_our_frames(error, carried), lambda _: plain_text_of(error))
 
 
@@ -186,7 +189,8 @@ def _without_our_frames(error: BaseException, carried: TracebackType | None) -> 
 
 
 def _with_count(message: str, more: int) -> str:
-    """Counted on the first line, which is what headlines show (`_MORE_ERRORS` finds it there)."""
+    """Adds the number of other errors to the first line of the message, because headlines show only
+    this line. `_MORE_ERRORS` removes the number again."""
     if more < 1:
         return message
     first, end, rest = message.partition("\n")
@@ -195,7 +199,8 @@ def _with_count(message: str, more: int) -> str:
 
 
 def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
-    """How Holdfast came to call the user's code explains nothing; what it did after that may."""
+    """Removes the frames before the first user code, because they do not explain the error. Later
+    frames of Holdfast stay."""
     frames = list(formatted.stack or ())
     first = next((at for at, frame in enumerate(frames) if is_user_code(frame.filename)), 0)
     if first:
@@ -206,8 +211,9 @@ def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
 
 
 def for_caller(error: HoldfastError) -> HoldfastError:
-    """The error as the public API raises it: without our frames, and without what caused it, since
-    its message says that. Where user code had a part in it, all of its traceback stays."""
+    """Returns the error as the public API raises it: without its cause and without our frames,
+    because the message says enough. If user code took part in the error, the whole traceback
+    stays."""
     if _chain_has_user_code(error):
         return error
     error.__cause__ = None  # And no context is shown.
@@ -224,19 +230,19 @@ def _chain_has_user_code(error: BaseException | None) -> bool:
 
 
 def is_user_code(file: str) -> bool:
-    """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
+    """Returns whether the file is user code rather than part of Holdfast, Python or a library."""
     return not file.startswith((_PACKAGE, _PYTHON, "<frozen ")) and not _is_in_library(file)
 
 
 def _is_in_library(file: str) -> bool:
-    """Holdfast itself may be installed among them, and is none."""
+    """Returns whether the file belongs to an installed library other than Holdfast."""
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     return is_installed and not file.startswith(_PACKAGE)
 
 
 def fold_traceback(text: str) -> str:
-    """A recorded traceback for people: frames of Holdfast, and of asyncio between them, become one
-    line, even if no others are left."""
+    """Returns a recorded traceback for people. Frames of Holdfast, and of asyncio between them,
+    become one line, even if no other frames are left."""
     parts = _FRAME.split(text)
     frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
     is_ours = [_is_ours(head) for head, _ in frames]
@@ -260,7 +266,7 @@ def fold_traceback(text: str) -> str:
 
 _FRAME = re.compile(r'^(  File "[^\n]*\n)', re.MULTILINE)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]holdfast[/\\]")
-"""On the machine that recorded it."""
+"""Matches Holdfast's files on the machine that recorded the traceback."""
 _ASYNCIO = re.compile(r'File "[^"]*[/\\](asyncio|concurrent|contextlib|threading)[^"]*", line ')
 
 
@@ -270,7 +276,8 @@ def _is_ours(head: str) -> bool:
 
 
 def _source_of(rest: str) -> tuple[str, str]:
-    """The lines of a frame, which are indented more than it is, and what follows them."""
+    """Splits text after a frame's head into the frame's own lines, which are indented further, and
+    the rest."""
     lines = rest.splitlines(keepends=True)
     end = next((at for at, line in enumerate(lines) if not line.startswith("    ")), len(lines))
     return "".join(lines[:end]), "".join(lines[end:])
@@ -287,8 +294,8 @@ def _has_user_code(formatted: tracebacks.TracebackException) -> bool:
 
 
 def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
-    """A caller's mistake is in the caller's lines, an agent's in its own words, an engine's in what
-    it answered."""
+    """Removes the frames of Holdfast. The caller's lines, or the error's message, explain such an
+    error."""
     files = {frame.filename for frame in formatted.stack}
     kept = {file for file in files if is_user_code(file) or _is_in_library(file)}
     user_frames = [frame for frame in formatted.stack if frame.filename in kept]
@@ -300,7 +307,7 @@ def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Keeps the head and the tail: a traceback's root is at its end."""
+    """Shortens the text to its head and its tail, because the root of a traceback is at its end."""
     # Lone surrogates cannot be encoded, and an error message must never break the journal.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
@@ -330,7 +337,7 @@ _CLIENTS = frozenset(
         ("websockets", "WebSocketException"),
     }
 )
-"""For each library, by its top package: the base class of its request errors."""
+"""Base classes of request errors, each with the top package of its library."""
 _FILES = (
     FileExistsError,
     FileNotFoundError,
@@ -338,20 +345,22 @@ _FILES = (
     NotADirectoryError,
     PermissionError,
 )
-"""`OSError`s that nearly always are a wrong path in the code, the same at every try."""
+"""`OSError`s that nearly always mean a wrong path in the code, so that another try does not
+help."""
 _MISTAKES = frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"})
-"""What clients raise before they send anything: the code asked for something impossible."""
+"""Errors that clients raise before they send anything, because the code asked for something
+impossible."""
 _WRONG_REQUESTS = frozenset({400, 405, 406, 411, 413, 414, 415, 422})
-"""The statuses of HTTP that blame the request itself. 401, 403 and 404 may be of the set-up."""
+"""HTTP statuses that blame the request itself. The statuses 401, 403 and 404 are not here, because
+the setup may cause them."""
 
 
 def broke_outside(error: BaseException) -> bool:
-    """Whether an error that is none of Holdfast's is one of infrastructure: something outside
-    broke, not this code.
+    """Returns whether an error from outside Holdfast is a failure of infrastructure rather than of
+    the code, such as a lost connection, a timeout or the answer 503.
 
-    A connection that was lost, a time that ran out, a server that answered 503. Libraries are known
-    by the names of their error classes, since none of them has to be installed; their subclasses,
-    and those of other libraries that derive from them, count as well.
+    Libraries need not be installed, so their error classes are known by name. Subclasses count too,
+    even in other libraries.
     """
     if isinstance(error, _FILES):
         return False
@@ -378,7 +387,7 @@ def _package(kind: type) -> str:
 
 
 def _status(error: BaseException) -> object:
-    """The status that a server answered with, where clients keep it; None where none did."""
+    """Returns the HTTP status of the server's answer, if the error has one; None otherwise."""
     response = getattr(error, "response", None)
     for holder, name in (
         (error, "status_code"),

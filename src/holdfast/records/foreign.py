@@ -1,8 +1,8 @@
-"""Foreign exceptions: what user code raised, read without trust.
+"""Reads exceptions of user code without trust.
 
-Looking at such an error runs code of its own: `__str__`, `__getattr__`, a property for `__class__`.
-That may raise, too, and must cost no more than one trajectory. Whoever reads the class, message,
-notes, causes, members or frames of an error that may be foreign does it through this module.
+Reading such an error can run foreign code: `__str__`, `__getattr__`, or a property for `__class__`.
+This code may raise too, and it must not harm more than one trajectory. Use this module to read the
+class, message, notes, causes, members or frames of any error that may be foreign.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ _members = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
 class Unprintable(RuntimeError):
-    """User code raised an error that cannot be looked at."""
+    """An error of user code that cannot be read."""
 
 
 class ExitCalled(RuntimeError):
-    """User code raised an exception that is meant for the process or the event loop."""
+    """An exception of user code that is meant for the process or the event loop."""
 
 
 class _Nobody(Exception):
-    """Is never raised."""
+    """A class that is never raised."""
 
 
 def name_of(error: BaseException) -> str:
-    """The name of its class."""
+    """Returns the name of the error's class."""
     return str(_name(type(error)))
 
 
 def message_of(error: BaseException) -> str:
-    """Its message, or why that cannot be read."""
+    """Returns the error's message, or a text that says why the message cannot be read."""
     # Joined: a string of a class of its own becomes a plain one.
     return guarded(
         lambda: "".join((str(error),)),
@@ -46,7 +46,7 @@ def message_of(error: BaseException) -> str:
 
 
 def headline_of(error: BaseException) -> str:
-    """`ConnectionError: refused`"""
+    """Returns the class and the message, such as `ConnectionError: refused`."""
     message = message_of(error)
     return f"{name_of(error)}: {message}" if message else name_of(error)
 
@@ -57,12 +57,12 @@ def traceback_of(error: BaseException) -> TracebackType | None:
 
 
 def frames_of(error: BaseException) -> list[tracebacks.FrameSummary]:
-    """The frames where it was raised, outermost first."""
+    """Returns the frames of the error's traceback, outermost first."""
     return list(tracebacks.extract_tb(traceback_of(error)))
 
 
 def text_of(error: BaseException) -> str:
-    """Its whole traceback, with its causes."""
+    """Returns the error's whole traceback with its causes."""
     return guarded(
         lambda: "".join(tracebacks.format_exception(readable(error))),
         lambda worse: plain_text_of(error),
@@ -70,14 +70,14 @@ def text_of(error: BaseException) -> str:
 
 
 def plain_text_of(error: BaseException) -> str:
-    """The traceback of an error that cannot be shown as others are: its frames and its message."""
+    """Returns the frames and the message of an error that cannot be formatted in the normal way."""
     frames = "".join(tracebacks.format_list(frames_of(error)))
     return f"Traceback (most recent call last):\n{frames}{headline_of(error)}\n"
 
 
 def members_of(error: BaseException) -> list[BaseException]:
-    """The errors in a group, and in the groups inside it, without cancellations where there is
-    anything else; of an error that is no group, itself. All of them are readable."""
+    """Returns the errors in a group and in its inner groups, each readable. Cancellations are left
+    out if there are other errors. For an error that is not a group, returns the error itself."""
     leaves = [readable(leaf) for leaf in _leaves(error)]
     real = [leaf for leaf in leaves if not isinstance(leaf, asyncio.CancelledError)]
     return real or leaves
@@ -92,8 +92,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def readable(error: BaseException) -> BaseException:
-    """`error`; or, where looking at it raises, what can be looked at instead. So are the errors
-    that it follows from."""
+    """Returns the error, or a stand-in if reading the error raises. The causes and contexts of the
+    error are treated in the same way."""
     text = _looked_at(error)
     left, seen = [text], {id(text)}
     while left:
@@ -129,8 +129,8 @@ def _stand_in(error: BaseException, worse: BaseException) -> Unprintable:
 
 
 def harmless(error: BaseException, carrier: BaseException) -> Exception:
-    """A readable error, as one that can be raised without ending a loop or a process; `carrier`:
-    the group that it came in, or itself."""
+    """Converts a readable error to an exception that does not end a loop or a process. `carrier` is
+    the group that contained the error, or the error itself."""
     if isinstance(error, Exception):
         return error
     name, text = name_of(error), repr(error)
@@ -142,7 +142,8 @@ def harmless(error: BaseException, carrier: BaseException) -> Exception:
 
 
 def guarded(read: "Callable[[], Found]", otherwise: "Callable[[BaseException], Found]") -> Found:
-    """What `read` returns; if it raises, what `otherwise` makes of that."""
+    """Returns the result of `read`. If `read` raises, returns the result of `otherwise` for the
+    raised error."""
     try:
         return read()
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -1,4 +1,5 @@
-"""Group: the n trajectories of one task, and what becomes of it when members fail."""
+"""A group is the set of trajectories of one task. This module says what becomes of a group when
+members fail."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,7 +12,7 @@ from holdfast.records.trajectory import Status
 
 
 class Shortfall(StrEnum):
-    """What to do with a group that is still short after its refills."""
+    """The treatment of a group that is still short after its refills."""
 
     PARTIAL = "partial"
     """Keep the valid members, if there are at least `at_least`."""
@@ -20,15 +21,16 @@ class Shortfall(StrEnum):
 
 
 class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """What to do with the trajectories of a task when some of them fail for good. It is recorded
-    with the run; a resume with another policy is refused unless changes are accepted."""
+    """The treatment of a task's trajectories when some of them fail for good. The policy is
+    recorded with the run. A resume with another policy is refused unless the user accepts
+    changes."""
 
     refill: int = 1
-    """How often a member is rolled out anew when its attempts are spent."""
+    """How often a member is rolled out anew after its attempts are spent."""
     shortfall: Shortfall = Shortfall.PARTIAL
     at_least: int = 1
     keep_interrupted: bool = False
-    """Whether a trajectory is a valid member although its model was told that a tool call was
+    """Whether a trajectory stays a valid member after its model was told that a tool call was
     interrupted. By default, such a trajectory is a failure of infrastructure."""
 
     def __post_init__(self) -> None:
@@ -37,25 +39,25 @@ class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
         check_whole("group at_least", self.at_least, least=1)
 
     def refills(self, life: int) -> bool:
-        """Whether a member in its `life` (0 is the first) may be rolled out anew."""
+        """Returns whether a member in its `life` (0 is the first) may be rolled out anew."""
         return life < self.refill
 
     def keeps(self, valid: int, *, of: int) -> bool:
-        """Whether a settled group with `valid` usable members is delivered."""
+        """Returns whether a settled group with `valid` usable members is delivered."""
         if self.shortfall is Shortfall.DROP:
             return valid == of
         return valid >= min(self.at_least, of)
 
 
 class Dismissal(StrEnum):
-    """Why a consumer does not train on a group. A consumer may give reasons of its own."""
+    """The reason why a consumer does not train on a group. A consumer may use other reasons."""
 
     UNINFORMATIVE = "uninformative"
     """All rewards are equal: every advantage would be zero."""
     TOO_OLD = "too old"
-    """Sampled by weights that are too many versions behind."""
+    """The weights that sampled the group are too many versions behind."""
     TOO_FEW_VALID = "too few valid members"
-    """The run's group policy does not keep it."""
+    """The run's group policy does not keep the group."""
 
 
 def valid_members(statuses: Sequence[Status]) -> int:

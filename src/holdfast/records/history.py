@@ -1,8 +1,8 @@
-"""History: a trajectory's records folded into where it stands.
+"""Folds a trajectory's records into the trajectory's present state.
 
-The fold is the only reader of the log: replay, `show`, export and scoring all look at its result.
-It is pure; the same records give the same history, in however many attempts and by however
-many workers they were written.
+The fold is the only reader of the log. Replay, `show`, export and scoring use its result. The fold
+is pure: the same records give the same history, for any number of attempts and workers that wrote
+them.
 """
 
 from array import array
@@ -48,19 +48,20 @@ from holdfast.records.usage import NOTHING, Usage, UsageByModel, judge_usage
 
 
 class EpisodeLog:
-    """The actions in one environment since its opening, and its snapshots."""
+    """The actions in one environment since its opening, and the environment's snapshots."""
 
     __slots__ = ("actions", "cuts", "last_step", "snapshots")
 
     def __init__(self) -> None:
         self.cuts = 0
-        """How often actions were taken out of the list."""
+        """The number of times that actions were removed from the list."""
         self.actions: list[str] = []
         """The paths of steps and tool calls, in the order in which they took effect."""
         self.snapshots: list[tuple[int, bytes]] = []
-        """(after how many actions, the digest of the blob), oldest first."""
+        """Pairs of a number of actions and the digest of the blob after these actions, oldest
+        first."""
         self.last_step = ""
-        """The step that was recorded last, in any episode, when the newest of them was taken."""
+        """The last recorded step, in any episode, at the time of the newest snapshot."""
 
     def cut(self, path: str) -> None:
         first = next((n for n, action in enumerate(self.actions) if is_cut_by(action, path)), None)
@@ -73,67 +74,68 @@ class EpisodeLog:
 
 
 CAME_BACK_DIFFERENT = "the environment came back different"
-"""The reason of a fork where replayed actions gave other observations than the recorded ones."""
+"""The reason of a fork after replayed actions gave other observations than the recorded ones."""
 WEIGHTS_LOST = "the weights that it began with are lost"
-"""The reason of a fork where a training came to other weights when it trained steps again."""
+"""The reason of a fork after a training got other weights when it repeated steps."""
 
 
 class History:
     """The present state of one trajectory, and what led to it."""
 
     def __init__(self, records: Iterable[Record] = (), *, settled: bool = True):
-        """`settled`: whether the journal lists the trajectory as settled, for readers of rewards.
+        """`settled` says whether the journal lists the trajectory as settled, which matters to
+        readers of rewards.
 
-        An open trajectory has no score and no reward yet, because it may be scored again, by
-        another scorer.
+        An open trajectory has no score and no reward yet, because another scorer may still score
+        it.
         """
         self._settled = settled
         self.steps: dict[str, Step] = {}
         self.results: dict[str, ToolResult] = {}
         self.shown_tools: dict[str, str] = {}
-        """The schemas (JSON) that each generation was shown; absent if they are the task's.
-        Generations of one conversation share one text."""
+        """The tool schemas (JSON) that each generation was shown, by path. A generation that was
+        shown the task's schemas has no entry. Generations of one conversation share one text."""
         self.drafts: dict[str, Drafted] = {}
-        """Generations that are not finished: all of their durable tokens in one."""
+        """Unfinished generations by path, each with all of its durable tokens in one record."""
         self.calls: dict[tuple[bytes, int], Called] = {}
-        """Of a black-box agent, by key and occurrence."""
+        """The calls of a black-box agent, by key and occurrence."""
         self.calls_ever = 0
-        """Includes those in history, and tool calls."""
+        """The number of all calls, including tool calls and calls in history."""
         self.refusals: dict[tuple[int, bytes], CallRefused] = {}
-        """Calls of a black-box agent that were not answered, of all its attempts."""
+        """The unanswered calls of a black-box agent, over all attempts."""
         self.worlds: dict[str, EpisodeLog] = {}
         """The actions in each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
-        """How many attempts ended without a recorded failure while a tool call ran or an
-        environment was called; for an environment on its way back, by the path of its opening. A
-        later success resets the count."""
+        """The number of attempts that ended without a recorded failure while a tool call or a call
+        of an environment ran, by path. For an environment that was being brought back, the key is
+        the path of its opening. A later success resets the count."""
         self.furthest = 0
-        """How many steps there ever were at once, in this life."""
+        """The largest number of steps at one time in this life."""
         self.unfinished: set[str] = set()
         """Tool calls that began and have no recorded end: neither a result nor a failed attempt. In
-        a journal, this means that the process died in them."""
+        a journal, the process died during these calls."""
         self._begun: set[str] = set()
         self._entered: set[str] = set()
         self._failed = False
         self.attempts: list[AttemptStarted] = []
         self.inherited: frozenset[str] = frozenset()
-        """The steps that were there when the last attempt began."""
+        """The steps that existed when the last attempt began."""
         self.failures: list[Failure] = []
         self.scoring_failures: list[Failure] = []
         self.forks: list[Forked] = []
         self.life = 0
         self.spent = 0
-        """Attempts that failed since the last refill or reopening."""
+        """The number of failed attempts since the last refill or reopening."""
         self.rewinds = 0
-        """How often an environment came back other than it was, since something was sampled."""
+        """The number of times that an environment came back different since the last generation."""
         self.finished: Finished | None = None
         self.scored: Scored | None = None
         self.used: UsageByModel = {}
-        """All that was ever sampled, by model: what is history and no part of the data, and what a
-        judge used, too."""
+        """The usage of everything that was ever sampled, by model. It includes history, generations
+        outside the data, and judges."""
         self.reused = ""
-        """The run that sampled it, where that was another one."""
+        """The run that recorded the trajectory's beginning, if it was another run; "" otherwise."""
         self.records = 0
         for record in records:
             self.take(record)
@@ -141,7 +143,7 @@ class History:
             self.scored = None
 
     def take(self, record: Record) -> None:
-        """Folds one more record in."""
+        """Adds one record to the history."""
         self.records += 1
         if isinstance(record, AttemptStarted):
             self._start(record)
@@ -152,7 +154,7 @@ class History:
             self._turn(record)
 
     def after(self, records: Iterable[Record]) -> "History":
-        """A history with these records added; this one does not change."""
+        """Returns a copy of the history with these records added. This history does not change."""
         later = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
@@ -214,11 +216,11 @@ class History:
 
     @property
     def deaths(self) -> int:
-        """How often the process died, or was stopped, in one and the same call that is not done."""
+        """Returns the largest number of interruptions of one and the same unfinished call."""
         return max(self.interruptions.values(), default=0)
 
     def _forgive(self) -> None:
-        """New budgets: what was counted against the trajectory counts no more."""
+        """Resets the budgets, so that earlier failures and interruptions no longer count."""
         self.spent = self.rewinds = 0
         self.interruptions.clear()
 
@@ -291,16 +293,17 @@ class History:
                     self._cut_interrupted()
 
     def end_calls(self) -> None:
-        """The attempt has ended, and the process has not: so have the calls that it made."""
+        """Marks the current attempt's calls as ended. Call it when an attempt ends and its process
+        lives on."""
         self.unfinished -= self._begun
 
     def _cut_interrupted(self) -> None:
-        """The user wishes that calls which were interrupted are made again."""
+        """Makes interrupted calls history, so that they are made again as the user asked."""
         for path in [path for path, result in self.results.items() if result.interrupted]:
             self.cut(path)
 
     def _leave_out(self, paths: Collection[str]) -> None:
-        """Generations, and the calls that they answered, that are no part of the rollout."""
+        """Removes generations, and the calls that they answered, from the rollout."""
         for path in paths:
             self.steps.pop(path, None)
         for key, called in list(self.calls.items() if paths else ()):
@@ -308,7 +311,7 @@ class History:
                 del self.calls[key]
 
     def cut(self, path: str) -> None:
-        """Makes the steps at and after `path` history; a fork record does the same."""
+        """Makes the steps at and after `path` history, as a fork record does."""
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)
@@ -335,14 +338,14 @@ class History:
 
     @property
     def reward(self) -> float | None:
-        """The scorer's word, else the rollout's own; None for anything that is no outcome (I5), or
-        not settled."""
+        """Returns the scorer's reward, or without a score the rollout's own reward. Returns None if
+        the trajectory is not settled or is not an outcome (I5)."""
         if not self._settled or not self.status.is_outcome or self.finished is None:
             return None
         return self.scored.reward if self.scored else self.finished.reward
 
     def sampled_by(self, versions: Collection[str]) -> bool:
-        """Whether a token that is state was sampled with one of these versions of the weights."""
+        """Returns whether one of these weight versions sampled a token of the present state."""
         parts: list[Generated | Drafted] = [*self.generations, *self.drafts.values()]
         return any(span.version in versions for part in parts for span in part.versions)
 
@@ -352,11 +355,12 @@ class History:
 
     @property
     def in_order(self) -> list[Step]:
-        """By place, not by commit: the same in a disturbed run and an undisturbed one."""
+        """Returns the steps ordered by path rather than by commit, so that the order is the same in
+        a disturbed and an undisturbed run."""
         return [self.steps[path] for path in sorted(self.steps, key=path_order)]
 
     def reward_at(self, step: Step) -> float:
-        """The reward that an environment gave for the step; 0.0 for other steps."""
+        """Returns the reward that an environment gave for the step; 0.0 without a reward."""
         if isinstance(step, EnvironmentStepped):
             return step.reward
         result = self.results.get(step.path) if isinstance(step, ToolIntent) else None
@@ -368,31 +372,32 @@ class History:
 
     @property
     def uncounted_turns(self) -> int:
-        """Turns of an engine that sends no tokens, and does not say how many there were."""
+        """Returns the number of turns whose engine reports neither tokens nor their number."""
         return sum(not (step.ids or step.usage or step.trainable) for step in self.generations)
 
     @property
     def interrupted_calls(self) -> list[str]:
-        """The names of tools with interrupted calls, where the model got the result
-        "interrupted"."""
+        """Returns the names of the tools whose calls gave the model the result "interrupted"."""
         paths = (self.steps[path] for path, result in self.results.items() if result.interrupted)
         return [step.name for step in paths if isinstance(step, ToolIntent)]
 
     @property
     def unanswered_calls(self) -> list[CallRefused]:
-        """The refused calls of an agent's last attempt that it did not repair."""
+        """Returns the refused calls of the last attempt that the agent did not repeat with
+        success."""
         last = len(self.attempts)
         refusals = (call for call in self.refusals.values() if call.attempt == last)
         return [call for call in refusals if not call.answer]
 
     @property
     def seams(self) -> int:
-        """How often a reply continued after an interruption instead of being sampled again."""
+        """Returns how often a reply continued after an interruption instead of being sampled
+        again."""
         return sum(len(step.seams) for step in self.generations)
 
     @property
     def environment_steps(self) -> list[EnvironmentStepped]:
-        """The actions in environments by `step`, without openings."""
+        """Returns the actions that `step` took in environments, without openings."""
         return [
             step
             for step in self.in_order
@@ -401,7 +406,7 @@ class History:
 
     @property
     def step_rewards(self) -> list[float]:
-        """What each step in an environment earned, be it an action or a tool call."""
+        """Returns the reward of each action and of each tool call with a reward, in order."""
         earned: list[float] = []
         for step in self.in_order:
             if isinstance(step, EnvironmentStepped) and not step.is_opening:
@@ -416,7 +421,8 @@ class History:
 
 
 def longer(draft: Drafted | None, more: Drafted) -> Drafted:
-    """A draft with what was sampled after it. Another prompt's draft is no beginning of this."""
+    """Returns a draft extended by the tokens of `more`. If the prompts differ, or `more` starts at
+    0, returns `more`."""
     if draft is None or draft.fingerprint != more.fingerprint or not more.start:
         return more
     kept = 4 * more.start
@@ -436,7 +442,7 @@ def longer(draft: Drafted | None, more: Drafted) -> Drafted:
 
 
 def joined(step: Generated, draft: Drafted | None) -> Generated:
-    """A generation with all of its tokens, from all records that hold them."""
+    """Returns a generation with all of its tokens, from all records that contain them."""
     if not step.drafted or draft is None:
         return step
     kept = 4 * step.drafted
@@ -456,7 +462,7 @@ class Turn(Struct, frozen=True):
 
 
 def stream_of(history: History, path: str) -> "array[int]":
-    """Prompt and completion ids of the generation at `path`."""
+    """Returns the prompt and completion ids of the generation at `path`."""
     chain: list[Generated] = []
     while path:
         step = history.steps[path]
@@ -472,7 +478,7 @@ def stream_of(history: History, path: str) -> "array[int]":
 
 
 def turns(history: History, task: Task) -> list[Turn]:
-    """Generations in the order in which they were recorded, with their messages resolved."""
+    """Returns the generations in order of their paths, each with the messages that it added."""
     return [Turn(step, added_messages(history, task, step)) for step in history.generations]
 
 
@@ -483,8 +489,8 @@ def added_messages(history: History, task: Task, step: Generated) -> tuple[Messa
 
 
 def resolve(history: History, task: Task, reference: str) -> Message:
-    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4`, `env:6`, or `added:3:1`,
-    the second of those that generation 3 added."""
+    """Returns a message that is recorded elsewhere. References are `task:2`, `tool:5`, `reply:4`,
+    `env:6`, or `added:3:1`, the second message that generation 3 added."""
     kind, _, where = reference.partition(":")
     if kind == "added":
         path, _, index = where.partition(":")

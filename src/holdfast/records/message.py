@@ -1,8 +1,8 @@
-"""Messages, in the shape that chat APIs speak.
+"""Messages, in the shape of chat APIs.
 
-A message is immutable: two conversations that share a beginning share its objects, and "was this
-part of the history rewritten?" is a comparison of identities. Wherever one is taken, a dict in
-OpenAI's shape is taken, too (`as_message`).
+Messages are immutable. Conversations with the same beginning share the message objects, so that an
+identity comparison shows whether the history was rewritten. A function that takes a message also
+takes a dict in OpenAI's shape (`as_message`).
 """
 
 import re
@@ -17,13 +17,13 @@ from holdfast.records.errors import UsageError
 
 _TAGS = "(?:think|thinking|budget:thinking)"
 _THOUGHT = re.compile(f"(<{_TAGS}>)(.*?)(</{_TAGS}>)", re.DOTALL)
-"""As LiteLLM recognizes it, at the beginning of a content."""
+"""Matches reasoning at the beginning of a content, with the tags that LiteLLM recognizes."""
 IMAGE = "image_url"
-"""The type of a content's part that is an image."""
+"""The type of an image part in a content."""
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The speaker of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -33,17 +33,17 @@ class Role(StrEnum):
 
 
 class FunctionCall(Struct, frozen=True, gc=False):
-    """The name and the arguments of a call."""
+    """The function name and the arguments of a tool call."""
 
     name: str
     arguments: str
-    """JSON as the model wrote it; it may be invalid, which is the model's doing."""
+    """The JSON that the model wrote. It may be invalid."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """One tool call of a reply: `id`, `name`, and `arguments`, the JSON text that the model wrote.
 
-    It is what the model asked for, before anything is checked.
+    The call is recorded as the model made it, before any check.
     """
 
     id: str
@@ -60,14 +60,15 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One message of a conversation: who speaks (a `Role`, or its text), and what is said.
+    """One message of a conversation: a speaker (a `Role` or its text) and a content.
 
-    Immutable; `system`, `user` and `assistant` of this module make one from a text.
+    Messages are immutable. `system`, `user` and `assistant` of this module create a message from a
+    text.
     """
 
     role: Role
     content: str | list[dict[str, object]] | None = ""
-    """A text, or a list of parts as chat APIs have them: `{"type": "text", "text": …}` and
+    """A text, or a list of parts in the shape of chat APIs: `{"type": "text", "text": …}` and
     `{"type": "image_url", "image_url": {"url": …}}`."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -83,20 +84,22 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def text(self) -> str:
-        """The text of the content as one string, whatever its shape."""
+        """Returns the text of the content as one string, for every shape of the content."""
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content or ())
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The URLs of its images, in order. They may hold the image itself (`data:`)."""
+        """Returns the URLs of the message's images, in order. A URL may contain the image itself
+        (`data:`)."""
         if not isinstance(self.content, list):
             return ()
         return tuple(_url_of(part) for part in self.content if part.get("type") == IMAGE)
 
     def to_dict(self) -> dict[str, object]:
-        """The message as chat APIs have it; reasoning is `reasoning_content`."""
+        """Returns the message as a dict in the shape of chat APIs. Reasoning becomes
+        `reasoning_content`."""
         fields: dict[str, object] = {"role": Role(self.role).value}
         if self.content is not None:
             fields["content"] = self.content
@@ -119,14 +122,16 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def readable(self) -> str:
-        """The text, with a short label in place of each part that is none: `[image png 12 kB]`."""
+        """Returns the text of the message. A short label such as `[image png 12 kB]` replaces each
+        part that is not text."""
         if not isinstance(self.content, list):
             return self.content or ""
         return "".join(str(part.get("text", _label(part))) for part in self.content)
 
 
 def size_of(message: Message) -> int:
-    """Its characters, those of its calls and its reasoning included: what rendering it takes."""
+    """Returns the number of characters of a message, including its images' URLs, its calls and its
+    reasoning. Rendering costs grow with this number."""
     content = message.content
     size = len(content) if isinstance(content, str) else len(message.text)
     size += sum(map(len, message.images))
@@ -135,17 +140,17 @@ def size_of(message: Message) -> int:
 
 
 def image(url: str, *, detail: str | None = None) -> dict[str, object]:
-    """The part of a content that is an image: `data:image/png;base64,…`, or where it is on the web.
+    """Returns an image part for a content. `url` is `data:image/png;base64,…` or a web address.
 
-    `detail` is the engine's: how closely it looks.
+    `detail` tells the engine how closely to look at the image.
     """
     inner = {"url": url} if detail in (None, "auto") else {"url": url, "detail": detail}
     return {"type": IMAGE, "image_url": inner}
 
 
 def content_of(parts: Iterable[str | dict[str, object]]) -> str | list[dict[str, object]]:
-    """A content in the one form that equal ones share: a text; with images, a list of parts in
-    which no two texts follow one another."""
+    """Returns the content in a canonical form, so that equal contents have the same form: a text if
+    there are only texts, otherwise a list of parts without two texts in a row."""
     joined: list[str | dict[str, object]] = [""]
     for part in parts:
         last = joined[-1]
@@ -185,9 +190,12 @@ def _label(part: dict[str, object]) -> str:
 
 
 def set_reasoning_apart(message: Message) -> tuple[Message, tuple[str, ...]]:
-    """The message with the `<think>…</think>` at the beginning of its content as its reasoning, and
-    the two tags; the same message and () for any other. No character is lost: see
-    `put_reasoning_back`."""
+    """Moves a `<think>…</think>` at the beginning of the content into the message's reasoning.
+    Returns the new message and the two tags.
+
+    Returns the same message and () if the content does not begin so. No character is lost: see
+    `put_reasoning_back`.
+    """
     thought = _THOUGHT.match(message.content) if isinstance(message.content, str) else None
     if thought is None:
         return message, ()
@@ -196,7 +204,7 @@ def set_reasoning_apart(message: Message) -> tuple[Message, tuple[str, ...]]:
 
 
 def put_reasoning_back(message: Message, tags: Sequence[str]) -> Message:
-    """The message as it was before its reasoning was set apart with these tags."""
+    """Returns the message as it was before its reasoning was set apart with these tags."""
     if not tags:
         return message
     opening, closing = tags
@@ -208,17 +216,18 @@ def put_reasoning_back(message: Message, tags: Sequence[str]) -> Message:
 
 
 def user(text: str) -> Message:
-    """A message of the user's."""
+    """Returns a message of the user."""
     return Message(Role.USER, text)
 
 
 def system(text: str) -> Message:
-    """A message of the system's: how the model is to behave."""
+    """Returns a system message, which tells the model how to behave."""
     return Message(Role.SYSTEM, text)
 
 
 def assistant(text: str) -> Message:
-    """A message of the assistant's that nobody sampled: an example, say. It is not trained on."""
+    """Returns an assistant message that no model sampled, such as an example. It is not trained
+    on."""
     return Message(Role.ASSISTANT, text)
 
 
@@ -227,12 +236,12 @@ def assistant(text: str) -> Message:
 
 _MEMBERS = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning")
 _SILENT = (Role.ASSISTANT,)
-"""Who may say nothing: a reply that only calls tools has no content."""
+"""Roles whose messages need no content: a reply that only calls tools has none."""
 
 
 def as_message(value: object, *, where: str = "a message") -> Message:
-    """A message from one, from a dict in OpenAI's shape, from an object that dumps itself as one
-    (`model_dump`), or from a text, which is the user's. `UsageError` names `where` and the bad
+    """Converts a value to a message. The value is a message, a dict in OpenAI's shape, an object
+    with `model_dump`, or a text of the user. Raises `UsageError`, which names `where` and the bad
     member."""
     if isinstance(value, Message):
         return value
@@ -253,7 +262,8 @@ def as_message(value: object, *, where: str = "a message") -> Message:
 
 
 def as_messages(values: object, *, where: str = "messages") -> tuple[Message, ...]:
-    """The messages of a conversation. A plain text is one user message."""
+    """Converts a list of values to messages. A plain text becomes one user message. Raises
+    `UsageError`."""
     if isinstance(values, str):
         return (user(values),)
     if isinstance(values, Mapping | Message) or not isinstance(values, Iterable):
@@ -270,8 +280,8 @@ def _fields_of(value: object) -> "dict[str, object] | None":
 
 
 def _plain(fields: Mapping[str, object]) -> dict[str, object]:
-    """Other tools write what is absent as null, reasoning under its chat name, and the arguments of
-    a call as an object."""
+    """Removes null members, renames `reasoning_content` to `reasoning`, and turns call arguments
+    that are objects into JSON text, because other tools write messages in these ways."""
     plain = {name: value for name, value in fields.items() if value is not None}
     if "reasoning_content" in plain:
         plain.setdefault("reasoning", plain.pop("reasoning_content"))
@@ -293,7 +303,7 @@ def _plain_call(call: object) -> object:
 
 
 def _check_members(plain: Mapping[str, object], where: str) -> None:
-    """Checks for missing members. Members of a wrong type are noticed by the conversion."""
+    """Raises `UsageError` for missing members. The conversion finds members of a wrong type."""
     if "role" not in plain:
         raise UsageError(f"{where} has no 'role'{_instead(plain, 'role')}")
     _as_role(plain["role"], where)
@@ -301,7 +311,8 @@ def _check_members(plain: Mapping[str, object], where: str) -> None:
 
 
 def check_content(plain: Mapping[str, object], where: str) -> None:
-    """A message under another name would be an empty one."""
+    """Raises `UsageError` if the content is missing. Otherwise a content under another name would
+    give an empty message."""
     if "content" not in plain and plain.get("role") not in _SILENT:
         raise UsageError(f"{where} has no 'content'{_instead(plain, 'content')}")
 
@@ -320,7 +331,8 @@ def _instead(plain: Mapping[str, object], missing: str) -> str:
 
 
 def _explain(plain: Mapping[str, object], where: str) -> str:
-    """The member with a wrong type, and the right type; "" if all are right."""
+    """Describes the first member with a wrong type, and the right type; "" if all types are
+    right."""
     if wrong := _explain_content(plain.get("content"), where):
         return wrong
     for name in ("tool_call_id", "name", "reasoning"):

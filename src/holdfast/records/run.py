@@ -1,4 +1,4 @@
-"""Run: a named set of trajectories, and what makes two runs the same run."""
+"""A run is a named set of trajectories. This module also decides when two runs are the same run."""
 
 import hashlib
 import unicodedata
@@ -13,39 +13,44 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 
 MAX_TRAJECTORIES = 10_000_000
-"""Of one run: all are planned in the journal when it begins, and listed in memory later on."""
+"""The maximum number of trajectories of a run. The journal plans all of them when the run begins,
+and lists them in memory later."""
 MAX_SAMPLES = 1_000_000
-"""Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
+"""The maximum number of samples of a task. A group is claimed whole and needs about 2.5 kB of
+memory per sample."""
 MAX_NAMED = 5
-"""Functions and values that are named as changed."""
+"""The number of changed functions and values that a message names."""
 _APART = frozenset(
     {"rollout_code", "scorer_code", "tags", "command", "training", "series", "fresh", "lineage"}
 )
-"""What `rollout` and `scorer` cover, and what is no part of what is sampled."""
+"""Fields that are not compared: the details behind `rollout` and `scorer`, and fields without
+effect on sampling."""
 _SAMPLES = ("model", "renderer", "sampling", "seed", "rollout")
-"""What decides, together with a task, how its trajectories are sampled."""
+"""The fields that, together with a task, decide how its trajectories are sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
 
 class Code(Struct, frozen=True):
-    """What the fingerprint of some code covers."""
+    """The content of a fingerprint of code."""
 
     parts: dict[str, str] = {}
-    """The digest of each function, class and value, by its name: so that a change can be named."""
+    """The digest of each function, class and value by its name, so that a message can name the
+    changes."""
 
 
 class RecordedCommand(Struct, frozen=True):
-    """The command that a run was last worked on with, so that it can be given again."""
+    """The last command that worked on a run, so that it can be repeated."""
 
     words: tuple[str, ...]
-    """Without secrets, and without the program's name."""
+    """The arguments, without secrets and without the program's name."""
     folder: str
-    """The folder of the command, to which relative paths refer."""
+    """The folder in which the command ran. Relative paths refer to it."""
 
 
 class RunSpec(Struct, frozen=True):
-    """What a run samples. Resuming with another spec is refused, unless the change is accepted."""
+    """The description of what a run samples. Resuming with another spec is refused unless the user
+    accepts the change."""
 
     name: str
     samples: int
@@ -57,25 +62,26 @@ class RunSpec(Struct, frozen=True):
     scorer: str
     renderer: str
     tasks: str
-    """The digest of ids and contents, in order."""
+    """The digest of the tasks' ids and contents, in order."""
     group: GroupPolicy = GroupPolicy()
     rollout_code: Code | None = None
     scorer_code: Code | None = None
     judge: str = ""
-    """The models that the scorer asks, as their engines name them. "": none, or none was asked."""
+    """The models that the scorer asks, as their engines name them; "" if it has asked none."""
     tags: tuple[str, ...] = ()
-    """The user's own words for it. No part of what is sampled."""
+    """The user's own labels for the run. They have no effect on sampling."""
     command: RecordedCommand | None = None
-    """Not part of what is sampled. None if a program began the run."""
+    """The recorded command; None if a program began the run. It has no effect on sampling."""
     training: str = ""
-    """For a training: the settings that make it another one, as JSON. "": it is no training."""
+    """The settings that identify a training, as JSON; "" if the run is not a training."""
     series: str = ""
-    """The runs that share trajectories: what one of them has sampled, the next ones reuse. "": it
-    is in none."""
+    """The series of the run; "" without one. Runs of a series share trajectories: later runs reuse
+    what earlier runs have sampled."""
     fresh: bool = False
-    """It reuses nothing."""
+    """Whether the run reuses no trajectories."""
     lineage: tuple[str, ...] = ()
-    """Of a run in a series: its own mark, and those of the runs whose trajectories it may have."""
+    """For a run in a series: its own mark, and the marks of the runs whose trajectories it may
+    have."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)
@@ -86,8 +92,8 @@ class RunSpec(Struct, frozen=True):
         _check_kind("group", self.group, GroupPolicy)
 
     def check(self, *, tasks: int) -> None:
-        """Raises if a run of this many tasks cannot work as described. It is not part of
-        construction, because a journal's specs must always be readable."""
+        """Raises `UsageError` if a run with this many tasks cannot work as described. The check is
+        not part of construction, because a journal's specs must always be readable."""
         if any(unicodedata.category(character) in _BREAKING for character in self.name):
             raise UsageError(
                 f"a run's name has no control characters or line breaks: {self.name!a}"
@@ -110,14 +116,14 @@ class RunSpec(Struct, frozen=True):
             )
 
     def differences(self, other: "RunSpec") -> list[str]:
-        """One line for each thing in which `other` is not this run."""
+        """Returns one line for each difference between this spec and `other`."""
         return [
             f"{field}: recorded {then}, now {now}{_about_code(self, other, field)}"
             for field, (then, now) in self.changed(other).items()
         ]
 
     def changed(self, other: "RunSpec") -> dict[str, tuple[str, str]]:
-        """The same, as what it was and what it is now, by field."""
+        """Returns the fields that differ, each with its recorded and its present value as text."""
         old, new = _flat(self), _flat(other)
         return {
             field: (_format_value(old.get(field)), _format_value(new.get(field)))
@@ -126,14 +132,14 @@ class RunSpec(Struct, frozen=True):
         }
 
     def changed_code(self, other: "RunSpec") -> str | None:
-        """The names of the functions and values that changed, in rollout or scorer; "" where they
-        are not known. None: the code is the same."""
+        """Returns the names of the functions and values that changed in rollout or scorer; "" if
+        the names are unknown, None if the code is the same."""
         fields = [field for field in ("rollout", "scorer") if field in self.changed(other)]
         names = [name for field in fields for name in _changed_names(self, other, field)]
         return ", ".join(_shortened(names)) if fields else None
 
     def has_other_scorer(self, other: "RunSpec") -> bool:
-        """Whether the trajectories of `other` get their rewards from another scorer, or of none."""
+        """Returns whether `other` has another scorer or another judge."""
         return any(
             getattr(self, field) != getattr(other, field) and not _is_unknown(self, other, field)
             for field in ("scorer", "judge")
@@ -141,32 +147,33 @@ class RunSpec(Struct, frozen=True):
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether its name is its series and a number, which the user did not choose."""
+        """Returns whether the run's name is its series and a number, which the user did not
+        choose."""
         number = self.name.removeprefix(f"{self.series}-")
         return bool(self.series) and number != self.name and number.isdecimal()
 
     def may_reuse(self, other: "RunSpec") -> bool:
-        """Whether the trajectories of `other` are what this run would sample for the same tasks."""
+        """Returns whether this run would sample the trajectories of `other` in the same way."""
         keeps = self.group.keep_interrupted or not other.group.keep_interrupted
         return keeps and all(getattr(self, name) == getattr(other, name) for name in _SAMPLES)
 
     def differs_by_code(self, other: "RunSpec") -> bool:
-        """Whether `other` is this run with another rollout or scorer (most often, both are in one
-        file), and nothing else."""
+        """Returns whether `other` differs from this spec only by its rollout or scorer. Most often
+        both are in one file."""
         names = ("rollout", "rollout_code", "scorer", "scorer_code", "judge")
         same = structs.replace(other, **{name: getattr(self, name) for name in names})
         return bool(self.differences(other)) and not self.differences(same)
 
 
 class RunChange(Struct, frozen=True):
-    """A change that the user accepted on the way."""
+    """A change of a run's spec that the user accepted."""
 
     differences: tuple[str, ...]
     at: float
 
 
 class Run(Struct):
-    """A run as a journal holds it."""
+    """A run as it is stored in a journal."""
 
     id: int
     spec: RunSpec
@@ -175,9 +182,11 @@ class Run(Struct):
 
 
 def seed_for(run_seed: int | None, *, task: str, sample: int, life: int, path: str) -> int | None:
-    """The seed of one request: a pure function, so that a deterministic engine repeats a run.
+    """Returns the seed of one request. The function is pure, so that a deterministic engine repeats
+    a run.
 
-    The run's name is no part of it: the same seed under another name gives the same samples.
+    The seed does not depend on the run's name, so the same seed under another name gives the same
+    samples.
     """
     if run_seed is None:
         return None
@@ -200,12 +209,13 @@ def _format_value(value: object) -> str:
 
 
 def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
-    """A judge's model is another one where both are known."""
+    """Returns whether the field cannot be compared. Judges differ only if both are known."""
     return field == "judge" and not (recorded.judge and now.judge)
 
 
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
-    """Which functions and values differ, where both have the same name."""
+    """Returns a text with the changed functions and values, if the code has the same name in both
+    specs; "" otherwise."""
     names = _changed_names(recorded, now, field)
     return f" (changed: {', '.join(_shortened(names))})" if names else ""
 

@@ -1,4 +1,4 @@
-"""Sampling: how tokens are drawn."""
+"""How tokens are sampled."""
 
 import math
 import re
@@ -13,17 +13,17 @@ from holdfast.records.errors import UsageError
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 REQUIRED, NAMED = "required", "tool:"
-"""Values of `tool_choice`: any call, and the beginning of that of a certain one."""
+"""Values of `tool_choice`: any tool, and the prefix of a named tool."""
 NO_REASONING = "none"
-"""The effort of a model that is not to reason at all."""
+"""The reasoning effort that turns reasoning off."""
 _NO_SCHEMA = "a JSON schema is an object, or the text of one"
 _ZERO, _ONE = 0.0, 1.0
-"""What is not written is recognized by its identity."""
+"""Defaults that are compared by identity. A value that is the default object is not written."""
 MAX_BIAS = 100
 MAX_LISTED = 1024
-"""Tokens that are named one by one: they are recorded with each reply."""
+"""The maximum number of tokens that a field lists. Each reply records these tokens."""
 MAX_OBJECT = 65_536
-"""Bytes of an object that is passed on; recorded with each reply, too."""
+"""The maximum size in bytes of an object that is passed on. Each reply records the object."""
 _TAKEN = frozenset(
     (
         *("model", "prompt", "messages", "tools", "token_ids", "input_ids", "text"),
@@ -38,7 +38,7 @@ _TAKEN = frozenset(
         *("echo", "best_of", "use_beam_search", "prompt_logprobs", "return_tokens_as_token_ids"),
     )
 )
-"""The fields that decide which prompt is answered and what is recorded. `extra_body` must not
+"""Request fields that decide which prompt is answered and what is recorded. `extra_body` must not
 contain them."""
 _RENDERED = frozenset(
     (
@@ -47,7 +47,7 @@ _RENDERED = frozenset(
         *("return_tensors", "padding", "truncation", "tokenizer_kwargs", "model"),
     )
 )
-"""What rendering itself gives to a template."""
+"""Arguments that rendering itself passes to a chat template."""
 _CUTTING = ("top_p", "top_k", "min_p")
 _BENDING = (
     "presence_penalty",
@@ -60,9 +60,10 @@ _CONSTRAINING = ("json", "tool_choice", "parallel_tool_calls", "thinking_token_b
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=NamedFields):
-    """How tokens are drawn. Part of a step's fingerprint: another value is another step.
+    """The parameters of sampling. They are part of a step's fingerprint, so another value gives
+    another step.
 
-    What is left at its default is not written: a field that is added changes no record.
+    Defaults are not written, so that a new field changes no existing record.
     """
 
     max_tokens: int = 1024
@@ -70,85 +71,88 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     json: bool | str = False
-    """True: the reply is JSON; a text: it is JSON that fits this schema, which is JSON itself. The
-    order of a schema's members is kept, since engines write properties in it."""
+    """If True, the reply is JSON. If a text, the reply is JSON that fits this JSON schema. The
+    order of the schema's members is kept, because engines write properties in this order."""
     reasoning_effort: str | None = None
-    """How long the model is to think, as its template or its engine names it: low, high, …"""
+    """The reasoning effort, in the words of the model's template or engine: low, high, …"""
     top_k: int = 0
-    """How many of the likeliest tokens each token is drawn from; 0: all."""
+    """The number of likeliest tokens from which each token is drawn; 0 for all tokens."""
     tool_choice: str = ""
-    """The call that the reply must have: `required` for any tool, `tool:NAME` for a certain one;
-    "": none."""
+    """The tool call that the reply must contain: `required` for any tool, `tool:NAME` for the named
+    tool, "" for no required call."""
     parallel_tool_calls: bool = True
-    """False: it makes one call at most."""
+    """If False, a reply makes at most one call."""
     thinking_token_budget: int | None = None
-    """The number of reasoning tokens after which the engine ends the reasoning; None: no limit."""
+    """The number of reasoning tokens after which the engine ends the reasoning; None for no
+    limit."""
     min_p: float = _ZERO
-    """Tokens are not drawn that are less likely than this share of the likeliest; 0: all are."""
+    """Excludes tokens whose probability is below this share of the likeliest token's probability; 0
+    excludes no token."""
     presence_penalty: float = _ZERO
-    """Taken off the logits of tokens that the reply has already."""
+    """Subtracted from the logits of tokens that the reply already contains."""
     frequency_penalty: float = _ZERO
-    """The same for each time that the reply has them."""
+    """Subtracted from a token's logit for each occurrence of the token in the reply."""
     repetition_penalty: float = _ONE
-    """By which tokens that prompt or reply have already are made less likely (above 1)."""
+    """A factor that makes tokens of the prompt and the reply less likely if it is above 1."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Added to the logits of tokens: (id, bias), in the order of ids. May be given as a dict."""
+    """Biases that are added to the logits of tokens: pairs (id, bias) in the order of ids. The
+    caller may pass a dict."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a reply, beside those that end a turn of the model."""
+    """Tokens that end a reply, besides the tokens that end a turn of the model."""
     ignore_eos: bool = False
-    """True: the reply goes on after what would end it, up to `max_tokens`."""
+    """If True, the reply ignores end tokens and goes on up to `max_tokens`."""
     extra_body: str = ""
-    """Members that are added to the request to the engine: JSON, an object. May be given as a
+    """A JSON object whose members are added to the request to the engine. The caller may pass a
     dict."""
     chat_template_kwargs: str = ""
-    """Arguments for the model's chat template, such as `enable_thinking`: JSON, an object. May be
-    given as a dict."""
+    """A JSON object of arguments for the model's chat template, such as `enable_thinking`. The
+    caller may pass a dict."""
     routed_experts: bool = False
-    """True: the experts that each token was routed to are asked for, and recorded."""
+    """If True, the engine returns the routed experts of each token, and they are recorded."""
     separate_reasoning: bool = True
-    """False: a `<think>…</think>` at the beginning of what a chat engine sends stays in the text.
-    """
+    """If False, a `<think>…</think>` at the beginning of a chat engine's reply stays in the
+    text."""
 
     def changed(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The parameters that differ from their defaults."""
+        """Returns the names among `names` of parameters that differ from their defaults."""
         return tuple(name for name in names if getattr(self, name) != getattr(_DEFAULT, name))
 
     @property
     def is_cut(self) -> bool:
-        """Whether some tokens could not be drawn, since others were likelier."""
+        """Returns whether unlikely tokens are excluded from sampling."""
         return bool(self.changed(_CUTTING))
 
     @property
     def is_bent(self) -> bool:
-        """Whether the sampling changes the model's probabilities of some tokens. For parameters
-        that are passed on unread, this is unknown."""
+        """Returns whether the sampling changes the model's probabilities of some tokens. The effect
+        of `extra_body` is unknown, so it counts as a change."""
         return bool(self.changed(_BENDING))
 
     @property
     def altered_by(self) -> tuple[str, ...]:
-        """The parameters by which tokens are drawn from another distribution than the model's own
-        at this temperature. A trainer knows no other."""
+        """Returns the parameters that change the distribution of tokens from the model's own
+        distribution at this temperature. A trainer knows only the model's own distribution."""
         return self.changed((*_CUTTING, *_BENDING, *_CONSTRAINING))
 
     @property
     def starts_anew(self) -> bool:
-        """Whether a reply cannot go on from its first tokens: an engine counts the tokens of a
-        reply in each request from 0 on."""
+        """Returns whether an interrupted reply must start again. Some parameters depend on the
+        tokens of the reply, and an engine counts these from 0 in each request."""
         return bool(self.presence_penalty or self.frequency_penalty or self.extra_body)
 
     @property
     def biases(self) -> dict[str, float]:
-        """`logit_bias` as engines take it."""
+        """Returns `logit_bias` in the shape that engines take."""
         return {str(token): bias for token, bias in self.logit_bias}
 
     @property
     def extra(self) -> dict[str, object]:
-        """`extra_body` as an object."""
+        """Returns `extra_body` as an object."""
         return _object(self.extra_body)
 
     @property
     def template_kwargs(self) -> dict[str, object]:
-        """`chat_template_kwargs` as an object."""
+        """Returns `chat_template_kwargs` as an object."""
         return _object(self.chat_template_kwargs)
 
     def __post_init__(self) -> None:
@@ -175,7 +179,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         self._check_objects()
 
     def _check_penalties(self) -> None:
-        """Makes what is equal to a default the default itself, so that it is not written."""
+        """Checks the penalties. Replaces a value that equals its default by the default object, so
+        that it is not written."""
         if self.min_p is not _ZERO:
             self._check_between("min_p", 0, 1)
         if self.presence_penalty is not _ZERO:
@@ -237,12 +242,12 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
 
     @property
     def forced_tool(self) -> str:
-        """The one tool that must be called; "" if there is none."""
+        """Returns the name of the tool that the reply must call; "" if no tool is named."""
         return self.tool_choice.removeprefix(NAMED) if self.tool_choice.startswith(NAMED) else ""
 
     @property
     def schema(self) -> dict[str, object] | None:
-        """The schema that the reply must fit; None if any JSON, or no JSON, is wanted."""
+        """Returns the schema that the reply must fit; None if there is no schema."""
         if not isinstance(self.json, str):
             return None
         decoded: dict[str, object] = msgspec.json.decode(self.json)
@@ -253,13 +258,13 @@ _DEFAULT = Sampling()
 
 
 def changed_parameters(sampling: Sampling) -> dict[str, object]:
-    """The parameters that differ from their defaults, as in JSON."""
+    """Returns the parameters that differ from their defaults, as JSON values."""
     given = msgspec.to_builtins(sampling)
     return {name: given[name] for name in sampling.changed(given)}
 
 
 def as_kept(given: Mapping[str, object]) -> dict[str, object]:
-    """Parameters with objects as `Sampling` keeps them. Raises `UsageError`."""
+    """Converts parameters to the form that `Sampling` stores. Raises `UsageError`."""
     kept = dict(given)
     if "logit_bias" in kept:
         kept["logit_bias"] = bias_of(kept["logit_bias"])
@@ -270,7 +275,7 @@ def as_kept(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def wrong_type(given: Mapping[str, object]) -> str:
-    """The first of the parameters that is of another type than it has, in words; "": none is."""
+    """Describes the first parameter with a wrong type; "" if all types are right."""
     for field in msgspec.structs.fields(Sampling):
         if field.name not in given:
             continue
@@ -295,7 +300,7 @@ def _in_words(kind: object) -> str:
 
 
 def packed(sampling: Sampling) -> bytes:
-    """The input of fingerprints, as an object. A struct's header would contain the number of its
+    """Returns the input of fingerprints, encoded as a map. A struct would encode the number of its
     fields, so a new field would change all fingerprints."""
     return msgspec.msgpack.encode(msgspec.to_builtins(sampling))
 
@@ -306,7 +311,8 @@ def _check_stop(stop: object) -> None:
 
 
 def bias_of(biases: object) -> tuple[tuple[int, float], ...]:
-    """`Sampling.logit_bias` from an object, as chat APIs have it, or from pairs."""
+    """Returns `Sampling.logit_bias` from an object in the shape of chat APIs, or from pairs. Raises
+    `UsageError`."""
     items = biases.items() if isinstance(biases, Mapping) else biases
     wanted = "logit_bias is an object of token ids and numbers, like {42: -100}"
     try:
@@ -353,7 +359,8 @@ def _check_count(name: str, count: int) -> None:
 
 
 def object_text(name: str, mapping: object) -> str:
-    """A JSON object as `Sampling` keeps it: text, its members in one order; "" for none."""
+    """Returns a JSON object as the text that `Sampling` stores, with its members in a fixed order;
+    "" for an empty object. Raises `UsageError`."""
     if isinstance(mapping, str):
         try:
             mapping = msgspec.json.decode(mapping)
@@ -398,7 +405,7 @@ def _check_effort(effort: object) -> None:
 
 
 def schema_text(schema: Mapping[str, object]) -> str:
-    """A JSON schema as `Sampling` keeps it."""
+    """Returns a JSON schema as the text that `Sampling` stores. Raises `UsageError`."""
     try:
         return msgspec.json.encode(dict(schema)).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -406,7 +413,7 @@ def schema_text(schema: Mapping[str, object]) -> str:
 
 
 def json_of(response_format: object) -> bool | str:
-    """What `Sampling.json` is for chat APIs' `response_format`."""
+    """Converts chat APIs' `response_format` to `Sampling.json`. Raises `UsageError`."""
     if not isinstance(response_format, Mapping):
         raise UsageError("response_format is an object with a type")
     kind = response_format.get("type")
@@ -426,7 +433,8 @@ def json_of(response_format: object) -> bool | str:
 
 
 def response_format_of(sampling: Sampling) -> dict[str, object] | None:
-    """The same, the other way round; None where the reply may be anything."""
+    """Converts `Sampling.json` to chat APIs' `response_format`; None if the reply may be
+    anything."""
     if sampling.json is False:
         return None
     schema = sampling.schema

@@ -1,12 +1,12 @@
-"""What a trajectory's log is made of: a closed union of small records.
+"""The records of a trajectory's log, which form a closed union.
 
-Each record is one row of the journal. They are arrays on the wire (field order is the format:
-append new fields at the end, with defaults, and never reorder), and each kind has a number that
-is never used again for another.
+Each record is one row of the journal, encoded as an array. The field order is the format: append
+new fields at the end, with defaults, and never reorder fields. Each kind of record has a number
+that is never used again for another kind.
 
-A step is named by its *path*: the ordinals of the scopes it lies in, joined by dots. The root
-scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1, … and 3.1.0, ….
-What the code of a tool or a value at step 3 awaits counts 3.0.0, 3.0.1, …, too.
+A step is named by its *path*: the ordinals of the scopes that contain it, joined by dots. The root
+scope counts 0, 1, 2, …. Parallel branches opened at step 3 count 3.0.0, 3.0.1, … and 3.1.0, ….
+Steps that the code of a tool or a value at step 3 awaits count 3.0.0, 3.0.1, ….
 """
 
 import functools
@@ -25,24 +25,24 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What happens to a call in which the process died, so that nobody knows whether it took
-    effect. A call that ended, even with an error or at its timeout, is repeated under any contract.
-    """
+    """What happens to a call if the process died during the call, so that its effect is unknown. A
+    call that ended, even with an error or at its timeout, is repeated under any contract."""
 
     IDEMPOTENT = "idempotent"
-    """Run again with the same idempotency key."""
+    """The call runs again with the same idempotency key."""
     AT_MOST_ONCE = "at_most_once"
-    """Never run again in this life: the model gets the result that the call was interrupted."""
+    """The call never runs again in this life. The model gets the result that the call was
+    interrupted."""
     RESTART = "restart"
-    """The trajectory starts anew: the state that the call changed is gone."""
+    """The trajectory starts again, because the state that the call changed is lost."""
 
 
 INTERRUPTED_CALL = "interrupted"
-"""The error of a tool call with an unknown outcome that is not repeated."""
+"""The error of a tool call whose outcome is unknown and which is not repeated."""
 
 
 class VersionSource(IntEnum):
-    """Who says that a policy version sampled a span of tokens."""
+    """The source of the claim that a policy version sampled a span of tokens."""
 
     ENGINE = 0
     ASSUMED = 1
@@ -59,14 +59,15 @@ class VersionSpan(Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):
-    """The base of all records; it carries no fields so that each lists its own in order."""
+    """The base class of all records. It has no fields, so that each record lists its own fields in
+    order."""
 
 
 TOOL_CALLS = "tool_calls"
 STOPPED = frozenset({"stop", TOOL_CALLS})
-"""The finish reasons of a reply that the model ended itself."""
+"""The finish reasons of a reply that the model itself ended."""
 ADDED = "added:"
-"""How a reference to a message begins that another generation added: `added:PATH:INDEX`."""
+"""The prefix of a reference to a message that another generation added: `added:PATH:INDEX`."""
 
 
 class AttemptStarted(_Record, frozen=True, tag=1):
@@ -78,8 +79,9 @@ class AttemptStarted(_Record, frozen=True, tag=1):
 class Generated(_Record, frozen=True, tag=2):
     """One sampled completion.
 
-    Its prompt is the first `keep` tokens of the stream of `base` (that step's prompt and
-    completion) followed by `delta`. Storage so grows with the tokens, not with their square.
+    The prompt consists of the first `keep` tokens of the stream of `base` (the prompt and
+    completion of that step) and of `delta`. The size of a log therefore grows with the number of
+    tokens, not with its square.
     """
 
     path: str
@@ -90,62 +92,64 @@ class Generated(_Record, frozen=True, tag=2):
     ids: bytes
     logprobs: bytes
     engine_finish_reason: str
-    """The engine's own word; everybody else reads `finish_reason`."""
+    """The engine's own finish reason. Readers use `finish_reason`."""
     versions: tuple[VersionSpan, ...]
     message: Message
     added: tuple[Message | str, ...]
-    """Messages new since `base`; a string refers to one recorded elsewhere (see `history`)."""
+    """The messages that are new since `base`. A string refers to a message that is recorded
+    elsewhere (see `history`)."""
     model: str
     sampling: Sampling
     tries: int = 1
     seconds: float = 0.0
     prefix_break: str = ""
-    """Why the prompt does not begin with the stream of `base`; "" when it does."""
+    """The reason why the prompt does not begin with the stream of `base`; "" if it does."""
     drafted: int = 0
-    """How many of its first tokens are in `Drafted` records; `ids` and `logprobs` hold the rest.
-    The fold joins them (see `history`), so no reader sees a generation in parts."""
+    """The number of first tokens that are in `Drafted` records; `ids` and `logprobs` have the rest.
+    The fold joins them (see `history`), so readers see only whole generations."""
     seams: tuple[int, ...] = ()
-    """The tokens at which it went on after an interruption."""
+    """The token positions at which the generation continued after an interruption."""
     trainable: bool = True
-    """False: from an engine that gives no tokens, so that only its message is known."""
+    """False if the engine returns no tokens, so that only the message is known."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """What its engine's logprobs include, whatever the sampling."""
+    """What the engine's logprobs include, independent of the sampling."""
     usage: Usage | None = None
-    """The usage of all its tries that sent something, also before a seam; None if no engine reports
-    it."""
+    """The usage of all tries that sent something, including tries before a seam; None if no engine
+    reports it."""
     tools: str | None = None
-    """The schemas of the shown tools, as JSON. None: those of `base`; without `base`, those of the
-    task."""
+    """The schemas of the shown tools, as JSON. None means the tools of `base`, or without a `base`
+    the tools of the task."""
     experts: RoutedExperts | None = None
-    """The routed experts of tokens that no earlier generation holds; None if they were not
-    requested, or not given."""
+    """The routed experts of the tokens that no earlier generation has; None if the experts were not
+    requested or not returned."""
     reasoning_tags: tuple[str, ...] = ()
-    """Between which its reasoning was part of the content that a chat engine sent; (): it was not.
-    """
+    """The tags around the reasoning in the content that a chat engine sent; () if the content had
+    no reasoning."""
     dialect: str = ""
-    """The HTTP interface of the engine that ended it, as `--dialect` names it."""
+    """The HTTP interface of the engine that ended the generation, as `--dialect` names it."""
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended, in the words of chat APIs. A reply that the model ended with tool calls has
-        `tool_calls`, even if an engine that only returns tokens says `stop`."""
+        """Returns the finish reason in the words of chat APIs. A reply that the model ended with
+        tool calls has `tool_calls`, even if an engine that only returns tokens says `stop`."""
         called = self.message.tool_calls and self.engine_finish_reason in STOPPED
         return TOOL_CALLS if called else self.engine_finish_reason
 
     @property
     def raw_text(self) -> str:
-        """Its text with the reasoning that was part of it when a chat engine sent it."""
+        """Returns the text of the reply, including reasoning that a chat engine sent as part of the
+        text."""
         return put_reasoning_back(self.message, self.reasoning_tags).text
 
     @property
     def billed(self) -> Usage:
-        """What it used, including interrupted tries."""
+        """Returns the usage of the generation, including interrupted tries."""
         return self.counted if self.usage is None else self.usage
 
     @property
     def counted(self) -> Usage:
-        """What it would have used without interruptions: the same in a disturbed run and an
-        undisturbed one. So it does not count cached tokens."""
+        """Returns the usage without interruptions, which is the same in a disturbed and an
+        undisturbed run. It therefore counts no cached tokens."""
         if self.ids or self.delta:
             sampled = self.drafted + len(self.ids) // TOKEN_BYTES
             return Usage(self.keep + len(self.delta) // TOKEN_BYTES, sampled)
@@ -154,7 +158,7 @@ class Generated(_Record, frozen=True, tag=2):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The paths of the generations that this one needs to be whole."""
+        """Returns the paths of the generations to which this generation refers."""
         added = (item for item in self.added if isinstance(item, str) and item.startswith(ADDED))
         base = (self.base,) if self.base else ()
         return (*base, *(item.removeprefix(ADDED).partition(":")[0] for item in added))
@@ -169,28 +173,30 @@ class ToolIntent(_Record, frozen=True, tag=3):
     contract: Contract
     idempotency_key: str
     environment: str = ""
-    """The episode that the call acts in, by the path of its opening; "" for none."""
+    """The episode in which the call acts, by the path of its opening; "" for no episode."""
 
 
 class ToolResult(_Record, frozen=True, tag=4):
     path: str
     content: str
     error: str = ""
-    """Why the call was rejected: unknown tool, invalid arguments, refusal, interruption."""
+    """The reason why the call was rejected: unknown tool, invalid arguments, refusal or
+    interruption."""
     seconds: float = 0.0
     reward: float | None = None
-    """The reward of an environment's tool; None if the tool earns nothing."""
+    """The reward of an environment's tool; None if the tool gives no reward."""
     done: bool = False
     truncated: bool = False
 
     @property
     def interrupted(self) -> bool:
-        """Whether the model was told that nobody knows if the call took effect."""
+        """Returns whether the model was told that the effect of the call is unknown."""
         return self.error == INTERRUPTED_CALL
 
 
 class EnvironmentStepped(_Record, frozen=True, tag=5):
-    """One action and its answer. An episode's opening is one, too: its action is the seed."""
+    """One action and its answer. The opening of an episode is also recorded as an action; its
+    action is the seed."""
 
     path: str
     fingerprint: bytes
@@ -199,15 +205,15 @@ class EnvironmentStepped(_Record, frozen=True, tag=5):
     reward: float
     done: bool
     snapshot: bytes = b""
-    """The digest of a blob, or nothing. Written by no present version: see `Snapshotted`."""
+    """The digest of a blob, or b"". Present versions write `Snapshotted` records instead."""
     environment: str = ""
-    """The episode that it belongs to, by the path of its opening."""
+    """The episode of the action, by the path of its opening."""
     truncated: bool = False
-    """The environment's own limit ended the episode."""
+    """Whether the environment's own limit ended the episode."""
     error: str = ""
-    """Why the action was rejected; it then had no effect."""
+    """The reason why the action was rejected. A rejected action has no effect."""
     info: bytes = b""
-    """msgpack, or nothing"""
+    """The info as msgpack, or b""."""
     seconds: float = 0.0
 
     @property
@@ -224,7 +230,8 @@ class ValueRecorded(_Record, frozen=True, tag=6):
 
 
 class Forked(_Record, frozen=True, tag=7):
-    """From here on, the steps at and after `path` in its scope are history, not state."""
+    """A fork: from here on, the steps at and after `path` in its scope are history, no longer
+    state."""
 
     path: str
     reason: str
@@ -244,25 +251,25 @@ class Finished(_Record, frozen=True, tag=9):
     """The reward that the rollout returned, if any."""
     at: float
     unseen: tuple[str, ...] = ()
-    """Generations that are no part of it: durable after the rollout had given up on them, or the
-    answers to an agent's probes."""
+    """Generations that are not part of the rollout. They became durable after the rollout had given
+    up on them, or they answer an agent's probes."""
     turns_used: int | None = None
     """The number of turns that the rollout reported, if any."""
     added: tuple[str | Message, ...] = ()
-    """The main conversation after its last reply, as in `Generated.added`. Empty where tools and
-    environments said all of that: it is recorded with them."""
+    """The main conversation after its last reply, as in `Generated.added`. It is empty if tools and
+    environments wrote all these messages, because their records contain the messages."""
 
 
 class Scored(_Record, frozen=True, tag=10):
     scorer: str
     reward: float | None
-    """None: the scorer declares that there is no valid score."""
+    """None if the scorer declares that there is no valid score."""
     metrics: dict[str, float]
     reasons: dict[str, str]
     at: float
     details: dict[str, object] = {}
-    """All that an evaluation's result says, under the names of its fields (`score`,
-    `is_score_valid`, `reason`, `metrics`, …); empty where the scorer gave no more than above."""
+    """All fields of an evaluation's result by their names (`score`, `is_score_valid`, `reason`,
+    `metrics`, …). Empty if the scorer returned only the fields above."""
 
 
 class ScoringFailed(_Record, frozen=True, tag=11):
@@ -272,14 +279,14 @@ class ScoringFailed(_Record, frozen=True, tag=11):
 
 
 class Reopened(_Record, frozen=True, tag=12):
-    """A failed trajectory gets new budgets, by the user's wish."""
+    """A failed trajectory gets new budgets because the user asked for it."""
 
     reason: str
     at: float
 
 
 class Refilled(_Record, frozen=True, tag=13):
-    """The trajectory begins a new life: nothing of the old one is replayed or reused."""
+    """The trajectory begins a new life. Nothing of the old life is replayed or reused."""
 
     life: int
     reason: str
@@ -287,10 +294,11 @@ class Refilled(_Record, frozen=True, tag=13):
 
 
 class Drafted(_Record, frozen=True, tag=14):
-    """Tokens of a generation that is not finished, from its token `start` on.
+    """Tokens of an unfinished generation, from token `start` on.
 
-    Should it be interrupted, it goes on from here. The spans count from its first token. Without
-    ids, it takes back what was drafted from `start` on: its engine turned out to have lied.
+    After an interruption, the generation continues after these tokens. Spans count from the first
+    token of the generation. A record without ids takes back the draft from `start` on, because the
+    engine turned out to have reported wrong tokens.
     """
 
     path: str
@@ -300,20 +308,21 @@ class Drafted(_Record, frozen=True, tag=14):
     logprobs: bytes
     versions: tuple[VersionSpan, ...]
     model: str = ""
-    """Who sampled them: another model does not go on with them."""
+    """The model that sampled the tokens. Another model does not continue them."""
     call: bytes = b""
-    """Of a black-box agent that has received them already: the key of its call (`Called.key`)."""
+    """The key of the agent's call (`Called.key`), if a black-box agent has already received the
+    tokens."""
     occurrence: int = 0
-    """Of that call, as `Called` has it."""
+    """The occurrence of that call (`Called.occurrence`)."""
     created: int = 0
-    """Of its answer, which is begun."""
+    """The creation time of the answer that has begun."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """Of all its tokens so far, as `Generated` has it."""
+    """The logprobs mode of all tokens so far, as in `Generated`."""
 
 
 class Snapshotted(_Record, frozen=True, tag=15):
-    """The state of an environment after its first `applied` actions, as a blob that it can
-    restore."""
+    """The state of an environment after its first `applied` actions, as a blob from which it can be
+    restored."""
 
     environment: str
     applied: int
@@ -322,7 +331,7 @@ class Snapshotted(_Record, frozen=True, tag=15):
 
 
 class CloseFailed(_Record, frozen=True, tag=16):
-    """An environment could not be closed. The results in it stand."""
+    """An environment could not be closed. The results of the episode stay valid."""
 
     environment: str
     failure: Failure
@@ -330,76 +339,80 @@ class CloseFailed(_Record, frozen=True, tag=16):
 
 
 class Entered(_Record, frozen=True, tag=18):
-    """The environment is about to repeat a step that a dead process had already reached. Durable
-    before the call, so that a call which kills the process every time is noticed."""
+    """The environment is about to repeat a step that an earlier process had already reached. The
+    record is durable before the call, so that a call that kills the process each time is
+    noticed."""
 
     path: str
-    """The step; on the way back, the opening."""
+    """The path of the step, or of the opening while the environment is being brought back."""
     left: bool = False
-    """The way back is over."""
+    """Whether the environment is back."""
 
 
 class Called(_Record, frozen=True, tag=17):
-    """One call of a black-box agent: which generations answered it, and in which form. Written
-    again, with `heard`, when the agent is known to have the answer."""
+    """One call of a black-box agent, with the generations that answered it and the form of the
+    answer. The record is written again, with `heard`, when the agent is known to have the
+    answer."""
 
     path: str
-    """The first of its generations."""
+    """The path of the call's first generation."""
     key: bytes
     """The digest of the request in its canonical form."""
     occurrence: int
-    """Which of several requests with this key it is."""
+    """The number of this request among the requests with the same key."""
     choices: tuple[str, ...]
-    """Its generations."""
+    """The paths of the call's generations."""
     beginning: bytes
     """The digest of the conversation's first message."""
     conversation: bytes
     """The digest of the conversation that was sent."""
     tools: bytes
-    """The digest of a blob with the schemas of the tools, JSON; or nothing."""
+    """The digest of a blob with the schemas of the tools as JSON, or b""."""
     wire: str
     answer: str
-    """The answer's id."""
+    """The id of the answer."""
     created: int
     model: str
-    """As the agent named it."""
+    """The model's name in the agent's request."""
     ignored: tuple[str, ...] = ()
-    """What of the request was left out by the user's wish: parameters, and `tool:TYPE`."""
+    """The parts of the request that were left out because the user wished it: parameters, and
+    `tool:TYPE`."""
     instructed: bool = False
-    """Whether its first message is a response's `instructions`: a later call that goes on from it
-    does not take that over."""
+    """Whether the first message is a response's `instructions`. A later call that continues this
+    response does not inherit them."""
     heard: int = 0
     """The last attempt whose agent is known to have received the answer; 0 if unknown."""
 
 
 class CallRefused(_Record, frozen=True, tag=20):
-    """One call of a black-box agent that was refused, or could not be answered.
+    """One call of a black-box agent that was refused or could not be answered.
 
-    Durable before the agent gets the rejection. Written again, with `answer`, before the agent gets
-    the answer of a call that asks the same again.
+    The record is durable before the agent gets the rejection. If the agent asks the same again and
+    gets an answer, the record is written again, with `answer`, before the agent gets the answer.
     """
 
     key: bytes
-    """The digest of what was asked and why not: refused again in its attempt, it is the same."""
+    """The digest of the request and of the reason for the refusal. The same refusal in one attempt
+    has the same key."""
     attempt: int
     wire: str
     said: bytes
-    """The digest of its conversation, as far as it could be read."""
+    """The digest of the request's conversation, as far as the conversation could be read."""
     status: int
     code: str
     message: str
-    """The response to the agent."""
+    """The message of the response to the agent."""
     at: float
     answer: str = ""
-    """The id of the answer that the agent got when it asked again; "" while it did not."""
+    """The id of the answer that the agent got when it asked again; "" before that."""
 
 
 class Reused(_Record, frozen=True, tag=21):
-    """All before it was recorded in another run, which sampled the same before. Nothing of it was
-    used, or paid for, in this run."""
+    """Marks that another run recorded everything before this record. This run did not sample it and
+    did not pay for it."""
 
     run: str
-    """As it was called then."""
+    """The other run's name at that time."""
     at: float
 
 
@@ -429,24 +442,26 @@ Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 
 
 def scope_of(path: str) -> tuple[str, int]:
-    """The scope that a step lies in and its ordinal there: `"3.1.4"` → `("3.1.", 4)`."""
+    """Returns the scope of a step and the step's ordinal in the scope: `"3.1.4"` → `("3.1.",
+    4)`."""
     scope, dot, ordinal = path.rpartition(".")
     return scope + dot, int(ordinal)
 
 
 def ancestors(path: str) -> list[str]:
-    """The places that a step lies below, outermost first: `"3.1.4.0.2"` → `["3", "3.1.4"]`."""
+    """Returns the steps that contain a step, outermost first: `"3.1.4.0.2"` → `["3", "3.1.4"]`."""
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts), 2)]
 
 
 @functools.lru_cache(maxsize=8192)
 def path_order(path: str) -> tuple[int, ...]:
-    """Concurrent steps commit in any order; readers sort them by their paths."""
+    """Returns a sort key for paths. Concurrent steps commit in any order, so readers sort them by
+    path."""
     return tuple(map(int, path.split(".")))
 
 
 def is_cut_by(path: str, cut: str) -> bool:
-    """Whether a fork at `cut` makes the step at `path` history."""
+    """Returns whether a fork at `cut` makes the step at `path` history."""
     scope, first = scope_of(cut)
     return path.startswith(scope) and int(path[len(scope) :].partition(".")[0]) >= first

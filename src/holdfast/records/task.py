@@ -1,10 +1,11 @@
-"""Task: one row of a data set, and how rows become tasks.
+"""A task is one row of a data set. This module turns rows into tasks.
 
-Ids are given, or derived from what a rollout reads of the row, with a number behind it for equal
-rows: `row-3fa94c`, `row-3fa94c-2`. So two equal rows stay two tasks, and inserting, removing or
-reordering other rows, or correcting a `ground_truth`, renames nothing.
+A row has its own id, or an id that is derived from its content without the `ground_truth`. Equal
+rows get numbers: `row-3fa94c`, `row-3fa94c-2`. Two equal rows therefore stay two tasks. Changes to
+other rows, their order, or a `ground_truth` rename no task.
 
-What a journal cannot hold is refused when it is read, by its place: nothing is recorded before.
+Content that a journal cannot hold is refused by its place when it is read, before anything is
+recorded.
 """
 
 import hashlib
@@ -30,10 +31,10 @@ FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metada
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
-    """One row of a data set: what is asked, and what it is judged by.
+    """One row of a data set: the question, and the data for judging an answer.
 
-    Within a run, its `id` is its own. Columns that have no field here are in `metadata`. Messages
-    may be given as dicts in OpenAI's shape.
+    The `id` is unique within a run. Columns without a field here are in `metadata`. The caller may
+    pass messages as dicts in OpenAI's shape.
     """
 
     id: str
@@ -68,7 +69,7 @@ def _where_to_look(task: Task, name: str) -> str:
 
 
 class _RowId(str):
-    """An id that other tools derive from a row's content: equal rows have the same."""
+    """An id that other tools derive from a row's content, so that equal rows have the same id."""
 
 
 class _Row(Struct):
@@ -81,8 +82,8 @@ class _Row(Struct):
 
 
 def as_tasks(rows: Iterable["Task | Mapping[str, object] | str"]) -> list[Task]:
-    """Tasks from Python values: `Task`s, dicts shaped like lines of a task file, prompts, or
-    conversations (lists of messages)."""
+    """Converts Python values to tasks: `Task`s, dicts shaped like lines of a task file, prompts, or
+    conversations (lists of messages). Raises `UsageError`."""
     _refuse_what_is_no_list(rows)
     return tasks_from((f"task {number}", row) for number, row in enumerate(rows, 1))
 
@@ -90,14 +91,16 @@ def as_tasks(rows: Iterable["Task | Mapping[str, object] | str"]) -> list[Task]:
 def tasks_from(
     rows: Iterable[tuple[str, object]], *, where: str = "tasks", unit: str = "tasks"
 ) -> list[Task]:
-    """Tasks from rows with their positions, such as `task 3` or `file:3`. `UsageError` names the
-    position of the first bad row; `where` and `unit`, those of an id that is there twice."""
+    """Converts rows with their positions, such as `task 3` or `file:3`, to tasks. Raises
+    `UsageError` with the position of the first bad row. For an id that occurs twice, the message
+    names `where`, and the positions counted in `unit`."""
     named = [(position, *_from_value(row, where=position)) for position, row in rows]
     return _with_ids(named, where=where, unit=unit)
 
 
 def decode_row(line: bytes, *, where: str) -> object:
-    """The JSON of a line, or the reason why it is none that a record can hold."""
+    """Decodes the JSON of a line. Raises `UsageError` if the line is not JSON or a record cannot
+    hold its content."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -106,11 +109,11 @@ def decode_row(line: bytes, *, where: str) -> object:
 
 
 class PlainRow(dict[str, object]):
-    """A row that was read from JSON, so that nothing in it is anything else."""
+    """A row that was read from JSON, so that it contains only JSON values."""
 
 
 def is_conversation(value: object) -> bool:
-    """Whether it is a list of messages, and not of rows."""
+    """Returns whether the value is a list of messages rather than a list of rows."""
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(_is_message(message) for message in value)
@@ -152,7 +155,7 @@ def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
 
 
 def _dumped(value: object) -> object:
-    """Messages of other libraries, and whatever else in a row knows its own JSON."""
+    """Converts messages of other libraries, and other values with `model_dump`, to JSON values."""
     dump = getattr(value, "model_dump", None)
     if not callable(dump) or isinstance(value, type):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -180,8 +183,8 @@ def _fields_of(row: object, where: str) -> dict[str, object]:
 
 
 def refuse_unfaithful(row: object, *, where: str) -> None:
-    """JSON would say something else: null for NaN, and for a set a list in an order that is another
-    in the next process, so that its task would be another, too."""
+    """Raises `UsageError` for values that JSON would change. NaN would become null. A set would
+    become a list whose order differs between processes, so that the task would differ too."""
     for path, value in _walk(row):
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{where}: {_not_finite(path, value)}")
@@ -190,11 +193,11 @@ def refuse_unfaithful(row: object, *, where: str) -> None:
 
 
 _Named = Sequence[tuple[str, str | None, Task]]
-"""Rows by position, with the ids that they were given."""
+"""Rows with their positions and their given ids."""
 
 
 def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
-    """Gives every row its id; a given id that is there twice is an error."""
+    """Gives every row its id. Raises `UsageError` if a given id occurs twice."""
     _refuse_twice(rows, where=where, unit=unit)
     taken = {name for _, name, _ in rows if _is_explicit(name)}
     seen: Counter[str] = Counter()
@@ -213,7 +216,7 @@ def _is_explicit(name: str | None) -> bool:
 
 
 def _derived(begin: str, seen: Counter[str]) -> Iterator[str]:
-    """The ids that a row may have, the first that is free."""
+    """Yields the possible ids of a row, the shortest first."""
     if not seen[begin]:
         seen[begin] = 1
         yield begin
@@ -237,23 +240,24 @@ def _refuse_twice(rows: _Named, *, where: str, unit: str) -> None:
 
 
 def _number_in(position: str) -> str:
-    """The 3 of `task 3` and of `file.jsonl:3`."""
+    """Returns the number in a position, such as the 3 of `task 3` and of `file.jsonl:3`."""
     return re.split(r"[: ]", position)[-1]
 
 
 def own(task: Task) -> Task:
-    """A copy of one's own: user code may change metadata and contents, and nobody else's."""
+    """Returns a deep copy, so that user code can change metadata and contents without effect on
+    others."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=Task)
 
 
 def content_digest(task: Task) -> str:
-    """A digest of what the task asks, without its id."""
+    """Returns a digest of the task's content without its id."""
     content = msgspec.structs.replace(task, id="")
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
 def row_name(task: Task) -> str:
-    """The id of a row that has none, but for the number of an equal row."""
+    """Returns the derived id of a row without an id, before a number is added for equal rows."""
     return f"row-{content_digest(msgspec.structs.replace(task, ground_truth=None))[:6]}"
 
 
@@ -291,7 +295,7 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
 
 
 def _has_ground_truth(model: object) -> TypeGuard[dict[str, object]]:
-    """Whether it is the column `reward_model` of verl's data sets."""
+    """Returns whether the value is the column `reward_model` of verl's data sets."""
     return isinstance(model, dict) and "ground_truth" in model
 
 
@@ -309,7 +313,8 @@ _WANTED = {
 
 
 def _ill_typed(raw: Mapping[str, object]) -> str:
-    """The first field of a row with a wrong type, and the right type; "" if all are right."""
+    """Describes the first field with a wrong type, and the right type; "" if all types are
+    right."""
     for name in filter(raw.__contains__, _WANTED):
         try:
             msgspec.convert({name: raw[name]}, _Row)
@@ -333,7 +338,8 @@ def check_id(name: str, *, where: str) -> None:
 
 
 def check_schema(tool: dict[str, object], *, where: str) -> None:
-    """Checks the schema of one tool. Tools that are no functions are left to the engine."""
+    """Raises `UsageError` if the schema of a function has no name. Tools of other types are left to
+    the engine."""
     if tool.get("type", "function") == "function" and not _function_name(tool):
         raise UsageError(
             f"{where} names no function; it wants "
@@ -342,14 +348,15 @@ def check_schema(tool: dict[str, object], *, where: str) -> None:
 
 
 def _function_name(tool: dict[str, object]) -> bool:
-    """Whether there is one, beside the type or in `function`: APIs differ in that."""
+    """Returns whether the tool has a function name, beside the type or in `function`. APIs differ
+    in the place."""
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, dict) else None
     return isinstance(name, str) and bool(name)
 
 
 def _check_recordable(raw: dict[str, object], *, where: str) -> None:
-    """JSON has integers of any size; records do not."""
+    """Raises `UsageError` for integers that are too large for a record."""
     try:
         msgspec.msgpack.encode(raw)
     except OverflowError as error:
@@ -360,7 +367,7 @@ def _check_recordable(raw: dict[str, object], *, where: str) -> None:
 
 
 def _unreadable(line: bytes) -> str:
-    """Why a line is refused that other readers of JSON would take; "" when it is not for that."""
+    """Returns why a line is refused that other JSON readers accept; "" for other reasons."""
     try:
         return _unrecordable(json.loads(line))
     except (ValueError, RecursionError):
@@ -368,7 +375,8 @@ def _unreadable(line: bytes) -> str:
 
 
 def _unrecordable(row: object) -> str:
-    """The first value that no record can hold, by its field, and what to do; "" if all can."""
+    """Describes the first value that no record can hold, with its field and a remedy; "" if records
+    can hold all values."""
     for path, value in _walk(row):
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             return f"{path} is an integer of more than 64 bits; write it as a string"
@@ -384,7 +392,7 @@ def _not_finite(path: str, value: float) -> str:
 
 
 def _walk(row: object) -> Iterator[tuple[str, object]]:
-    """Every value in it, with its field."""
+    """Yields every value in the row, with the name of its field."""
     waiting: list[tuple[str, object]] = [("", row)]
     while waiting:
         path, value = waiting.pop()
@@ -404,7 +412,7 @@ def _quote_key(key: object) -> str:
 
 
 def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
-    """The row's own id, or the id in an evaluation row."""
+    """Returns the row's own id, or the id in an evaluation row; None without an id."""
     if row.id is not None:
         return str(row.id)
     inner = raw.get("input_metadata")
@@ -448,4 +456,4 @@ def _is_rows(value: object) -> bool:
 
 
 _ASKS = ("question", "query", "problem", "instruction", "input", "text")
-"""What data sets call the column that asks."""
+"""Common names of the column with the question."""

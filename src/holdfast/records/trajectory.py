@@ -1,4 +1,4 @@
-"""Trajectory: one policy's run at a task. Its identity never contains the attempt."""
+"""A trajectory is one policy's run at a task. Its identity never contains the attempt."""
 
 from enum import IntEnum, StrEnum
 
@@ -9,21 +9,22 @@ class Status(IntEnum):
     """The status of a trajectory. The journal stores the numbers, so they never change."""
 
     PENDING = 0
-    """Planned: nobody has worked on it, or it waits to continue."""
+    """The trajectory is planned and not begun, or it waits to continue."""
     RUNNING = 1
-    """A worker has begun it."""
+    """A worker has begun the trajectory."""
     COMPLETED = 2
     """The rollout returned."""
     TRUNCATED = 3
-    """It reached a limit: an outcome, kept and scored."""
+    """The trajectory reached a limit. It is an outcome: it is kept and scored."""
     FAILED = 4
-    """Something other than the policy broke it for good. Never a reward."""
+    """Something other than the policy broke the trajectory for good. It never has a reward."""
     ABORTED = 5
-    """A placeholder that keeps a group's shape; never trained, never sent to an engine."""
+    """A placeholder that keeps a group's shape. It is never trained on and never sent to an
+    engine."""
 
     @property
     def is_outcome(self) -> bool:
-        """True where the policy produced something that may be scored and trained."""
+        """Returns whether the trajectory may be scored and trained on."""
         return self in (Status.COMPLETED, Status.TRUNCATED)
 
     @property
@@ -32,7 +33,7 @@ class Status(IntEnum):
 
 
 class Truncation(StrEnum):
-    """Reasons that Holdfast itself gives; a rollout may give others."""
+    """The reasons of truncation that Holdfast itself uses. A rollout may use others."""
 
     MAX_TOKENS = "max_tokens"
     CONTENT_FILTER = "content_filter"
@@ -45,7 +46,7 @@ class Truncation(StrEnum):
 
 
 class TrajectoryKey(Struct, frozen=True, order=True, gc=False):
-    """`run/task/sample`: stable for ever, across attempts, refills and machines."""
+    """The identity `run/task/sample`, which never changes across attempts, refills and machines."""
 
     run: str
     task: str

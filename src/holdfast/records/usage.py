@@ -1,7 +1,7 @@
-"""Usage: how many tokens a generation read and wrote, by the count of its engine.
+"""Counts of the tokens that a generation read and wrote, as reported by its engine.
 
-A sum of usages says what was spent: whatever was sampled counts, whether or not it is part of the
-data. Engines that say nothing are counted by the tokens that they sent.
+A sum of usages says what was spent. It counts everything that was sampled, even outside the data.
+If an engine reports no counts, the tokens that it sent are counted.
 """
 
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 MAX_TOKENS = 2**53
-"""A larger count from an API is taken for an error."""
+"""The limit of a plausible count. A larger count from an API is treated as an error."""
 
 
 class Usage(Struct, frozen=True, array_like=True, gc=False):
-    """Tokens of one generation, or the sum of several."""
+    """The number of tokens of one generation, or of several."""
 
     prompt_tokens: int = 0
-    """Tokens sent to the engine, counted each time."""
+    """The number of tokens that were sent to the engine. A repeated prompt counts each time."""
     completion_tokens: int = 0
-    """Sampled tokens, including reasoning."""
+    """The number of sampled tokens, including reasoning."""
     cached_tokens: int = 0
-    """Prompt tokens that the engine reports as cached."""
+    """The number of prompt tokens that the engine reports as cached."""
     reasoning_tokens: int = 0
-    """Completion tokens that the engine reports as reasoning."""
+    """The number of completion tokens that the engine reports as reasoning."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -33,7 +33,7 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         )
 
     def less(self, other: "Usage") -> "Usage":
-        """The difference to the other usage, at least 0."""
+        """Returns the difference to the other usage, at least 0 in each count."""
         names = self.__struct_fields__
         return Usage(*(max(0, getattr(self, name) - getattr(other, name)) for name in names))
 
@@ -42,11 +42,12 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         return self.prompt_tokens + self.completion_tokens
 
     def as_fields(self) -> dict[str, int]:
-        """By name, for files."""
+        """Returns the counts by their names, for files."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def share(self, number: int, *, of: int) -> "Usage":
-        """One of so many equal parts, whole tokens all of them: their sum is this."""
+        """Returns part `number` (from 0) of `of` almost equal parts in whole tokens. The sum of all
+        parts is this usage."""
         parts = (getattr(self, name) for name in self.__struct_fields__)
         return Usage(*(part // of + (number < part % of) for part in parts))
 
@@ -56,7 +57,7 @@ UsageByModel = dict[str, Usage]
 
 
 def add_usages(left: Mapping[str, Usage], right: Mapping[str, Usage]) -> UsageByModel:
-    """The sum, model by model."""
+    """Returns the sum for each model."""
     summed = dict(left)
     for model, usage in right.items():
         summed[model] = summed.get(model, NOTHING) + usage
@@ -64,27 +65,28 @@ def add_usages(left: Mapping[str, Usage], right: Mapping[str, Usage]) -> UsageBy
 
 
 JUDGE = "judge"
-"""Among a score's details: who judged, as `model`, and what that used, as `usage`."""
+"""The key in a score's details of the judge: its `model`, and its `usage`."""
 
 
 USED = "judge_usage"
-"""Among a score's details: what judges used beside that, by their models."""
+"""The key in a score's details of the usage of further judges, by model."""
 UNREAD = "unread"
-"""In a judge's details of a score: its answers could not be read."""
+"""The key in a judge's details that says that the judge's answers could not be read."""
 UNREAD_JUDGE = "judge_unread"
-"""In a score's details: the function asked a judge, whose answer could not be read, and returned
-None itself."""
+"""The key in a score's details that says that the scorer returned None after it asked a judge whose
+answer could not be read."""
 
 
 def is_unread(details: Mapping[str, object]) -> bool:
-    """Whether a score with these details is missing because a judge could not be read."""
+    """Returns whether a score with these details is missing because a judge's answer could not be
+    read."""
     judge = details.get(JUDGE)
     is_noted = judge.get(UNREAD) if isinstance(judge, Mapping) else False
     return bool(is_noted or details.get(UNREAD_JUDGE))
 
 
 def judge_usage(details: Mapping[str, object]) -> UsageByModel:
-    """The tokens that judges used for a score; empty if no judge reports any."""
+    """Returns the usage of judges for a score, by model; empty if no judge reports any."""
     judge, used = details.get(JUDGE), details.get(USED)
     usages = (
         [(str(judge.get("model", "")), judge.get("usage"))] if isinstance(judge, Mapping) else []
@@ -103,12 +105,13 @@ def _usage_of(counts: Mapping[str, object]) -> Usage:
 
 
 def total_usage(used: Mapping[str, Usage]) -> Usage:
-    """Of all models."""
+    """Returns the sum over all models."""
     return sum(used.values(), NOTHING)
 
 
 def count_of(value: object) -> int | None:
-    """A count of tokens from an API; None for anything else."""
+    """Returns a token count from an API as an integer; None if the value is not a plausible
+    count."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""TrajectoryView: a finished trajectory as a scorer sees it. Read-only."""
+"""A finished trajectory as a scorer sees it, read-only."""
 
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class ToolUse(Struct, frozen=True):
-    """A tool call that began, and its result; None if it never had one."""
+    """A tool call that began, and its result; None without a result."""
 
     intent: ToolIntent
     result: ToolResult | None
@@ -24,7 +24,7 @@ class TrajectoryView:
 
     def __init__(self, key: TrajectoryKey, task: Task, history: History, *, id: int | None = None):  # noqa: A002
         self.id = id
-        """Its number in the journal, if it is there."""
+        """The trajectory's number in the journal; None outside a journal."""
         self.key = key
         self.task = task
         self.history = history
@@ -35,12 +35,12 @@ class TrajectoryView:
 
     @property
     def reason(self) -> str:
-        """Why it was truncated or failed; "" otherwise."""
+        """Returns why the trajectory was truncated or failed; "" otherwise."""
         return self.history.finished.reason if self.history.finished else ""
 
     @property
     def reward(self) -> float | None:
-        """The reward that the rollout returned, or an earlier score."""
+        """Returns the reward of an earlier score, or the reward that the rollout returned."""
         return self.history.reward
 
     @cached_property
@@ -49,7 +49,7 @@ class TrajectoryView:
 
     @cached_property
     def tools(self) -> list[dict[str, object]]:
-        """The schemas of the tools that the model was shown."""
+        """Returns the schemas of the tools that the model was shown."""
         return shown_tools(self.history, self.task)
 
     @cached_property
@@ -66,18 +66,19 @@ class TrajectoryView:
 
     @property
     def step_rewards(self) -> list[float]:
-        """The reward of each step that was taken in an environment."""
+        """Returns the reward of each step in an environment."""
         return self.history.step_rewards
 
     @property
     def turns_used(self) -> int:
-        """The number of turns that the rollout reported; otherwise how often the policy replied."""
+        """Returns the number of turns that the rollout reported. Without a report, returns the
+        number of the policy's replies."""
         turns = self.history.finished.turns_used if self.history.finished else None
         trained = [step for step in self.history.generations if step.trainable or not step.ids]
         return len(trained) if turns is None else turns
 
     @property
     def reply(self) -> str:
-        """The last thing that the assistant said."""
+        """Returns the text of the assistant's last message; "" without one."""
         replies = [message for message in self.messages if message.role is Role.ASSISTANT]
         return replies[-1].text if replies else ""

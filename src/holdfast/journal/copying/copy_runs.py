@@ -1,11 +1,11 @@
-"""Copies runs between journals, files and servers in any combination, and compares.
+"""Copies runs between journals, files and servers in any combination, and compares the copies.
 
-A run goes over with everything: tasks, logs with their epochs, the order of settling, the ledger,
-weight versions and blobs; leases stay behind. It has another name until it was compared with the
-original and `journal check` has found nothing wrong with it, so a copy that is killed or not the
-same never looks like a run; the next one begins anew. The comparison reads what everyone reads,
-record by record, with the checksums of both sides, and every row of the ledger. All runs get their
-names in one transaction.
+A copy has everything of a run except its leases: tasks, logs with their epochs, the order of
+settling, the ledger, weight versions and blobs. The copy has a temporary name until it was compared
+with the original and `journal check` has found no fault. A copy that was killed or differs
+therefore never looks like a run, and the next copy begins again. The comparison reads as every
+reader does, record by record, with the checksums of both sides, and it reads every row of the
+ledger. All runs get their names in one transaction.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ from holdfast.records.errors import JournalCorrupt, JournalDamaged, UsageError
 from holdfast.records.run import Run
 
 LOGS = 32
-"""Trajectories whose logs are carried at once."""
+"""The number of trajectories whose logs are copied at once."""
 _UNFINISHED = " (being copied)"
 
 
@@ -40,7 +40,8 @@ class CopiedRun(Struct, frozen=True):
 
 
 async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[CopiedRun]:
-    """All runs, or those with these names; `UsageError` where one exists there already."""
+    """Copies all runs, or the runs with these names. Raises `UsageError` if the target already has
+    a run of that name."""
     if source == target:
         raise UsageError(f"{shown_address(source)} is both: name another journal to copy to")
     async with _opened(source, read_only=True) as left:
@@ -84,7 +85,7 @@ async def _check(where: str) -> Report:
 
 async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
     """Finds the runs before the other journal is created, so that a wrong name leaves no empty
-    file."""
+    file. Raises `RunHeld` if a run is worked on."""
     listed = await journal.runs()
     wanted = list(names) or [row.name for row in listed if not row.name.endswith(_UNFINISHED)]
     runs = [await run_named(journal, name) for name in wanted]
@@ -103,7 +104,7 @@ async def _copy_all(left: SqlJournal, right: SqlJournal, runs: Sequence[Run]) ->
 
 
 def _unfinished(run: Run) -> str:
-    """The name of a copy that is not done: no longer than a name may be."""
+    """Returns the name of an unfinished copy, which is not longer than a name may be."""
     name = run.spec.name
     if len(name) + len(_UNFINISHED) > MAX_NAME:
         name = digest_of(name.encode()).hex()
@@ -131,7 +132,7 @@ async def _copy(left: SqlJournal, right: SqlJournal, run: Run) -> CopiedRun:
 
 
 async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[bytes]) -> None:
-    """Copies the blobs that the body refers to, and those that these refer to."""
+    """Copies the blobs that the body refers to, directly or through other blobs."""
     for digest in references(body) - done:
         try:
             content = await left.get_blob(digest)

@@ -1,4 +1,4 @@
-"""A run as it is carried from one journal to another: everything but its logs and blobs."""
+"""A run on its way between journals: everything except its logs and blobs."""
 
 from bisect import bisect_right
 
@@ -9,7 +9,7 @@ from holdfast.records.samples.summary import Summary
 
 
 class PlacedTrajectory(Struct, frozen=True):
-    """One trajectory, by its number in the journal that it comes from."""
+    """One trajectory, with its number in the source journal."""
 
     id: int
     task: int
@@ -17,7 +17,7 @@ class PlacedTrajectory(Struct, frozen=True):
     status: int
     epoch: int
     settled: int | None
-    """Its place in the order of settling, over all runs of that journal."""
+    """The trajectory's place in the order of settling, over all runs of the source journal."""
     summary: Summary | None
 
 
@@ -27,27 +27,29 @@ class RunImage(Struct, frozen=True):
     created: float
     sealed: bool
     tasks: list[tuple[int, str, bytes, bool]]
-    """Ordinal, id, body, whether it is one of the run's current ones."""
+    """Ordinal, id, body, and whether the task is one of the run's current tasks."""
     trajectories: list[PlacedTrajectory]
     versions: list[tuple[int, str, int, str]]
     consumers: list[tuple[str, int | None, int]]
-    """Name, last committed step, how far in the order of settling it has looked."""
+    """Name, last committed step, and the last place in the order of settling that the consumer has
+    looked at."""
     deliveries: list[tuple[int, str, int, int, int | None, int | None, str]]
     """Task, consumer, state, settled, step, place, reason."""
 
     def named(self, name: str) -> bytes:
-        """The spec under another name."""
+        """Returns the spec under another name."""
         return msgpack.encode(structs.replace(msgpack.decode(self.spec, type=RunSpec), name=name))
 
     @property
     def places(self) -> list[int]:
-        """Every place in the order of settling that the run speaks of, in order. A member that was
-        settled again has left its first place to the deliveries that know it."""
+        """Returns every place in the order of settling that the run uses, in order. If a member was
+        settled again, its first place remains only in the deliveries that use it."""
         held = {row.settled for row in self.trajectories if row.settled}
         return sorted(held | {place for _, _, _, place, *_ in self.deliveries if place})
 
     def placed_from(self, base: int) -> "RunImage":
-        """The same order of settling, counted on from `base` in the journal that it goes to."""
+        """Returns the image with the same order of settling, numbered after `base` in the target
+        journal."""
         places = self.places
         new = {place: base + rank for rank, place in enumerate(places, 1)}
         return structs.replace(
@@ -67,8 +69,8 @@ class RunImage(Struct, frozen=True):
         )
 
     def comparable(self) -> "RunImage":
-        """What a run and its copy have in common: everything except the name, the journals' own
-        numbers, and leases."""
+        """Returns the image with only what a run and its copy share. The run's name and the
+        journals' own numbers are replaced."""
         image = self.placed_from(0)
         members = [structs.replace(row, id=0) for row in image.trajectories]
         return structs.replace(image, spec=self.named("copy"), trajectories=members)

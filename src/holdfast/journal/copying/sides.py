@@ -1,4 +1,4 @@
-"""A run out of one journal and into another, as SQL: see `copy_runs`."""
+"""The SQL that reads a run from a journal and writes it into another (see `copy_runs`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,7 +52,8 @@ def read_logs(store: Store, trajectories: Sequence[int]) -> dict[int, list[LogRo
 
 
 def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]]:
-    """The new run, and the new number of each trajectory by its old one."""
+    """Writes the run without its logs. Returns the number of the new run, and the new number of
+    each trajectory by its old number."""
     described = (name, image.named(name), image.changes, image.created)
     store.insert("runs", "name, spec, changes, created", [described])
     row = store.row("SELECT id FROM runs WHERE name = :name", name=name)
@@ -83,14 +84,15 @@ def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]
 
 
 def write_logs(store: Store, logs: Mapping[int, Sequence[LogRow]]) -> None:
-    """Whole logs, by their new numbers, of trajectories that have none yet."""
+    """Writes whole logs of trajectories that have no log yet, by the new numbers of the
+    trajectories."""
     query = "SELECT id, epoch FROM trajectories WHERE id = ANY(:ids)"
     epochs: dict[int, int] = dict(store.rows(query, ids=list(logs)))
     store.append([[_entry(each, epochs[each], logs[each])] for each in logs], refuse_none)
 
 
 def _entry(trajectory: int, epoch: int, log: Sequence[LogRow]) -> AppendEntry:
-    """Under the trajectory's epoch; each record keeps its own."""
+    """Returns an entry under the trajectory's epoch. Each record keeps its own epoch."""
     lease = Lease(TrajectoryKey("", "", 0), trajectory, 0, epoch, Status.PENDING, False, 0)
     rows = [
         (trajectory, seq, written, checksum(body, trajectory, seq, written), body)

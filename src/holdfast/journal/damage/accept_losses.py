@@ -1,7 +1,8 @@
-"""Accepting what is lost: the journal goes back to its last commit that is there.
+"""Accepts a loss: the journal goes back to its last existing commit.
 
-What is damaged is kept beside the journal, under another name. Killed at any moment, it can be
-begun again: it keeps nothing twice, loses nothing more, and ends as if it had not been killed.
+The damaged files are kept beside the journal, under other names. A repair that was killed can be
+started again. It keeps no file twice, loses nothing more, and has the same result as a repair that
+was not killed.
 """
 
 import filecmp
@@ -25,8 +26,8 @@ _MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Accepts a log that is damaged, gone, older, or another journal's. Nobody may have the journal
-    open."""
+    """Accepts the loss of a log that is damaged, missing, old, or another journal's. No process may
+    have the journal open."""
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
@@ -40,8 +41,8 @@ def accept(path: Path, loss: Loss) -> str:
 
 
 def _keep(first: Path, *others: Path) -> list[Path]:
-    """Copies of the files, all with one number. That of the first is made last: where it is there,
-    a repair that was killed has kept the others as they were before it changed anything."""
+    """Keeps copies of the files, all with one number, and returns them. The copy of the first file
+    is made last. If it exists, a killed repair has kept all files before it changed anything."""
     files = (first, *others)
     for number in count(1):
         kept = [kept_name(file, number) for file in files]
@@ -63,7 +64,7 @@ def _is_copy(kept: Path, file: Path) -> bool:
 
 
 def _copy(file: Path, kept: Path) -> None:
-    """Whole, or not under that name."""
+    """Copies a file, so that the new name has the whole content or does not exist."""
     unfinished = file.with_name(f"{file.name}.keeping")
     shutil.copyfile(file, unfinished)
     make_alike(unfinished, file)
@@ -74,8 +75,8 @@ def _copy(file: Path, kept: Path) -> None:
 
 
 def make_last(path: Path) -> int:
-    """Makes the journal's content the whole truth, for the witness, too; no log is left. Returns
-    the number of its last commit."""
+    """Copies the log into the file and corrects the witness, so that the journal's content is the
+    whole truth. No log is left. Returns the number of the last commit."""
     uri = f"{beside(path, '').as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         prepare(connection, path)
@@ -97,7 +98,7 @@ def make_last(path: Path) -> int:
 
 
 def copy_to_mend(path: Path) -> Path:
-    """A copy of such a file, with its log, filled up with zeros."""
+    """Copies a cut file with its log, and fills the copy's last page with zeros."""
     copy = beside(path, _MENDING)
     remove_copy(copy)
     shutil.copyfile(beside(path, ""), copy)
@@ -118,7 +119,8 @@ def _page_size(file: Path) -> int:
 
 
 def take_mended(path: Path, copy: Path) -> Path:
-    """The copy takes the journal's place; where the damaged file is kept."""
+    """Puts the mended copy in the journal's place. Returns the path at which the damaged file is
+    kept."""
     make_last(copy)
     sync_file(copy)
     log, file = log_of(path), beside(path, "")
@@ -131,13 +133,15 @@ def take_mended(path: Path, copy: Path) -> Path:
 
 
 def has_unfinished_mending(path: Path) -> bool:
-    """Whether a mended copy of this very file waits to take its place: a repair was killed."""
+    """Returns whether a mended copy of this file waits to take its place, because a repair was
+    killed."""
     file, mended = beside(path, ""), beside(path, _MENDED)
     return mended.exists() and _kept_of(file) is not None
 
 
 def finish_mending(path: Path) -> Path:
-    """The log goes first: it would be read as a part of the mended file. Both are kept already."""
+    """Puts the mended copy in the journal's place. It removes the log first, because SQLite would
+    read it as part of the mended file. Both files are already kept."""
     file = beside(path, "")
     kept = _kept_of(file)
     assert kept is not None, "it was kept before the copy got its name"
@@ -153,7 +157,7 @@ def finish_mending(path: Path) -> Path:
 
 
 def _kept_of(file: Path) -> Path | None:
-    """The copy of the file that was kept."""
+    """Returns the kept copy of the file; None if there is none."""
     for number in count(1):
         kept = kept_name(file, number)
         if not kept.exists():
@@ -164,7 +168,7 @@ def _kept_of(file: Path) -> Path | None:
 
 
 def remove_copy(copy: Path) -> None:
-    """Removes the copy with everything beside it, also what its own repair kept."""
+    """Removes the copy with everything beside it, including files that its own repair kept."""
     for file in list(copy.parent.iterdir()):
         if file.name.startswith(copy.name):
             file.unlink(missing_ok=True)

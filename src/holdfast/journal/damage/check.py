@@ -1,12 +1,12 @@
-"""Is this journal whole? Reads everything and says what it finds; `repair` changes it.
+"""Checks a whole journal and reports its damage. `repair` changes the journal.
 
-Every checksum and every invariant that the writers rely on is verified, from SQLite's own pages to
-the meaning of a trajectory's records (`logs`). A finding never ends the check: the report
-names all of them, each with its place and with what to do about it. One trajectory is in memory
-at a time, whatever the size of the journal.
+The check verifies every checksum and every invariant on which the writers rely, from SQLite's own
+pages to the meaning of a trajectory's records (`logs`). A finding never ends the check. The report
+names all findings, each with its place and its remedy. Only one trajectory is in memory at a time,
+for journals of any size.
 
-`repair` is the only function here that writes: it cuts torn logs to their last good record and
-makes broken links and indexes anew.
+`repair` cuts torn logs to their last good record and rebuilds broken links and indexes.
+`accept_loss` goes back to the last existing commit. Both write; `check` does not.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
 
 def check(path: Path) -> Report:
-    """Verifies the journal at `path`; a file that is no journal of ours raises instead."""
+    """Verifies the journal at `path`. Raises an error if the file is not a journal."""
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
@@ -70,11 +70,12 @@ def _records(store: Store, report: Report) -> None:
 
 
 def repair(path: Path) -> list[Cut]:
-    """Cuts every torn log to its last good record; `RunHeld` while a live worker holds a run.
+    """Cuts every torn log to its last good record. Raises `RunHeld` while a live worker holds a
+    run.
 
-    What is cut is set aside in the journal, and the trajectories are open again: the next run
-    goes on from their last good records. Links that do not lead to their records are made anew,
-    and so are indexes, which loses nothing. All of it is done, or nothing.
+    The cut records are set aside in the journal, and their trajectories are open again: the next
+    run continues after their last good records. Wrong links and broken indexes are rebuilt, which
+    loses nothing. All of it is done, or nothing.
     """
     accept_loss(path)
     connect_to_read(path).close()  # An empty file is no journal, and is not made one.
@@ -101,8 +102,8 @@ def repair(path: Path) -> list[Cut]:
 
 
 def accept_loss(path: Path) -> str | None:
-    """Goes back to the last commit that is there, and says what was given up. None if nothing is
-    lost. `RunHeld` while a live worker holds a run."""
+    """Goes back to the last existing commit, and describes the loss; None if nothing is lost.
+    Raises `RunHeld` while a live worker holds a run."""
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
@@ -132,10 +133,11 @@ def _refuse_if_held(path: Path, *, without_log: bool) -> None:
 
 
 def _choose_whole(path: Path, loss: Loss) -> Loss:
-    """With or without the log: what is left must be a state that the journal was in once.
+    """Decides whether to keep the log, so that the result is a state that the journal once had.
 
-    The file alone may hold half of a log that was being copied. With the good part of its log
-    it is whole unless more than that was copied; what else is torn in it is mended afterwards.
+    The file without its log may hold half of a log that was being copied. With the good part of its
+    log, the file is whole unless more than that part was copied. Other torn logs in it are mended
+    afterwards.
     """
     findings = _findings(path, without_log=loss.without_log)
     if not findings or (not loss.without_log and _is_repairable(path)):
@@ -164,7 +166,8 @@ def _is_repairable(path: Path) -> bool:
 
 
 def _mend_cut(path: Path, loss: Loss) -> str:
-    """All of it or nothing: what cannot be made whole stays as it is, refused by every command."""
+    """Mends a cut file completely or not at all. A file that cannot be mended stays as it is, and
+    every command refuses it."""
     copy = copy_to_mend(path)
     try:
         cuts = repair(copy)

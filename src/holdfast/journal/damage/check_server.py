@@ -1,7 +1,8 @@
-"""Is a journal on a server whole? What the server does not look after by itself is verified.
+"""Checks a journal on a server: everything that the server does not check itself.
 
-Pages and indexes are PostgreSQL's (`pg_amcheck`, data checksums). What our writers rely on is
-looked at as in a file (`tables`), in one snapshot, and whether acknowledged commits were lost.
+PostgreSQL checks its own pages and indexes (`pg_amcheck`, data checksums). This check reads the
+data on which our writers rely, as in a file (`tables`), in one snapshot. It also finds lost
+commits.
 """
 
 import asyncio
@@ -34,14 +35,14 @@ Result = TypeVar("Result")
 
 
 async def check_server(where: str) -> Report:
-    """Verifies the journal at that URL; what is no journal of ours raises instead."""
+    """Verifies the journal at that URL. Raises an error if it is not a journal."""
     return await asyncio.to_thread(_with, address_of(where), _check, read_only=True)
 
 
 async def repair_server(where: str) -> tuple[list[Cut], str]:
-    """Cuts torn logs to their last good record, rebuilds what follows from other rows, and accepts
-    losses. Returns what was cut and given up. All of it is done, or nothing. `RunHeld` while a live
-    worker holds a run."""
+    """Cuts torn logs to their last good record, rebuilds data that follows from other rows, and
+    accepts losses. Returns the cuts and a description of the losses. All of it is done, or nothing.
+    Raises `RunHeld` while a live worker holds a run."""
     return await asyncio.to_thread(_with, address_of(where), _repair)
 
 

@@ -1,8 +1,8 @@
-"""What has to hold within one trajectory's log, from its checksums to its meaning.
+"""The rules within one trajectory's log, from its checksums to its meaning.
 
-Reads the records in order and folds them as everyone else does (`records.history`). The first bad
-record ends the reading of its log, because nothing after it is used; everything else that is
-wrong is collected.
+The check reads the records in order and folds them as every reader does (`records.history`). It
+stops reading a log at the first bad record, because nothing after it is used. It collects all other
+faults.
 """
 
 import math
@@ -37,7 +37,7 @@ _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
 class TrajectoryState(Struct, frozen=True):
-    """A trajectory as its own row has it."""
+    """A trajectory according to its own row."""
 
     id: int
     name: str
@@ -49,17 +49,17 @@ class TrajectoryState(Struct, frozen=True):
 
 
 class LogCheck:
-    """One pass over one log, of whichever database."""
+    """One pass over one log, for any database."""
 
     def __init__(self, state: TrajectoryState, has_blob: Callable[[bytes], bool]):
         self.state = state
         self.positions: list[int] = []
         self.torn = False
-        """A record was bad: nothing after it was read."""
+        """Whether a record was bad, so that no later record was read."""
         self._has_blob = has_blob
         self._history = History()
         self._lengths: dict[str, int] = {}
-        """How long the stream of each generation is."""
+        """The length of each generation's stream."""
 
     def findings(self, rows: Iterable[LogRow]) -> Iterator[Finding]:
         epoch = 0
@@ -88,7 +88,7 @@ class LogCheck:
                 yield self.finding("", "has a summary that does not follow from its log", _STATE)
 
     def wrong_head(self, counted: int, *, is_linked: bool) -> Iterator[Finding]:
-        """What the log's head says, if it is wrong."""
+        """Yields a finding if the log's head is wrong."""
         there = len(self.positions)
         if counted > there:
             what = f"has {there} records, but its head counts {counted}: the last ones are lost"
@@ -150,7 +150,7 @@ class LogCheck:
 
 
 def wrong_tokens(step: Generated) -> Iterator[str]:
-    """What is wrong with a generation, looked at alone."""
+    """Yields each fault of a generation that shows without other records."""
     if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
         yield "has token arrays of a broken length"
         return
@@ -166,7 +166,7 @@ def wrong_tokens(step: Generated) -> Iterator[str]:
 
 
 def _covers(step: Generated, tokens: int) -> bool:
-    """Whether the spans follow each other from the first token to the last."""
+    """Returns whether the spans cover the tokens from first to last without gaps."""
     end = 0
     for span in step.versions:
         if span.start != end or span.end <= span.start:

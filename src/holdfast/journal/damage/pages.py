@@ -12,8 +12,8 @@ from holdfast.journal.sqlite.store import SqliteStore
 
 _SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
-"""Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
-delivery, the index may know better than the row."""
+"""Tables whose indexes can be rebuilt, because another check finds their damaged rows. The table of
+deliveries is not here: its index may be right where the row is damaged."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
 
@@ -26,7 +26,7 @@ def _indexes(store: Store, report: Report) -> None:
 
 
 def _pages(store: Store, report: Report) -> None:
-    """The pages of all tables. Damage that only an index explains is reported already, with its
+    """Checks the pages of all tables. Damage that an index explains is already reported, with its
     remedy."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in _connection(store).execute("PRAGMA quick_check"):
@@ -40,7 +40,7 @@ def _connection(store: Store) -> sqlite3.Connection:
 
 
 def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """Whether every table and index is what a new journal has."""
+    """Yields a finding for each table or index that differs from a new journal's."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         return
@@ -53,8 +53,8 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -> Iterator[Finding]:
-    """The indexes, table by table, so that an unreadable one does not hide damage in the others.
-    The large table of records has no index and is not read here."""
+    """Checks the indexes table by table, so that an unreadable index does not hide damage in
+    others. The large table of records has no index and is not read here."""
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
         "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"
@@ -70,7 +70,8 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
 
 
 def _types(store: Store, report: Report) -> None:
-    """A damaged page can turn a number into text, and any text is larger than any number."""
+    """Checks that numbers are numbers. A damaged page can turn a number into text, and text sorts
+    after every number."""
     connection = _connection(store)
     for table in _TYPED:
         for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
@@ -86,4 +87,4 @@ def _types(store: Store, report: Report) -> None:
 
 
 PARTS = (_schema, _indexes, _pages, _types)
-"""What is checked before the tables."""
+"""The checks that run before the checks of tables."""

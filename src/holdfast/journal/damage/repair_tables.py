@@ -1,10 +1,10 @@
-"""Makes anew what a journal holds twice: indexes, names of tasks, counts.
+"""Rebuilds data that a journal holds twice: indexes, names of tasks, counts.
 
-Each follows from rows that are still there, so nothing is lost. What cannot be made anew stays
-as it is, and the check goes on naming it.
+The data follows from rows that still exist, so nothing is lost. Data that cannot be rebuilt stays
+as it is, and the check continues to report it.
 
-What is broken is looked for before the transaction that mends it: after SQLite has come upon a
-broken page, a transaction makes no more indexes.
+Damage is searched before the transaction that repairs it, because after SQLite has met a broken
+page, a transaction creates no more indexes.
 """
 
 import sqlite3
@@ -21,21 +21,22 @@ _ALL = 1_000_000
 
 
 class Damage(Struct, frozen=True):
-    """What must be rebuilt."""
+    """The data that must be rebuilt."""
 
     indexes: list[str]
-    """The tables that they are of."""
+    """The tables whose indexes are broken."""
     names: list[tuple[str, int]]
-    """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
+    """Tasks with wrong names: the name in the task's text, which a checksum covers, and the task's
+    row."""
     counts: bool = False
-    """Stored counts of other rows."""
+    """Whether stored counts are wrong."""
     has_whole_rows: bool = False
-    """Tasks at each other's places can be put back."""
+    """Whether rows are whole, so that swapped tasks can be put back."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
-    """Whether a table has another shape, or lies in pages that are not its own. A write to a page
-    of two tables damages one of them, and a log in a page of no table does not end there."""
+    """Returns whether a table has another shape or shares pages. A write to a page of two tables
+    damages one of them, and a log in a page without a table does not end there."""
     if any(pages.schema(connection)):
         return True
     lines = _wrong_pages(connection) or []
@@ -43,7 +44,7 @@ def is_beyond_repair(connection: sqlite3.Connection) -> bool:
 
 
 def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
-    """None if that cannot be known."""
+    """Returns SQLite's complaints about pages; None if they cannot be read."""
     try:
         lines = connection.execute(f"PRAGMA quick_check({_ALL})").fetchall()
     except sqlite3.DatabaseError:
@@ -52,7 +53,7 @@ def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
 
 
 def damage_of(store: SqliteStore) -> Damage:
-    """Outside of a transaction."""
+    """Finds the damage to rebuild. Call it outside a transaction."""
     connection = store.connection
     if _wrong_pages(connection) is None:
         return Damage([], [])
@@ -87,7 +88,7 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def mend_tables(store: SqliteStore, damage: Damage) -> None:
-    """Within a transaction; logs are mended after it."""
+    """Rebuilds the damaged data. Call it within a transaction, before logs are mended."""
     connection = store.connection
     for table in damage.indexes:
         _reindex(connection, table)

@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 
 class Finding(Struct, frozen=True):
-    """One thing that is not as it has to be."""
+    """One fault that a check found."""
 
     where: str
     what: str
@@ -15,11 +15,11 @@ class Finding(Struct, frozen=True):
 
 
 class Report(Struct):
-    """What a journal holds, and what is wrong with it."""
+    """The content of a journal in numbers, and its faults."""
 
     path: str
     salvage: str
-    """What to do about damage that nothing here can mend."""
+    """The remedy for damage that no repair here can mend."""
     runs: int = 0
     tasks: int = 0
     trajectories: int = 0
@@ -28,12 +28,12 @@ class Report(Struct):
     cuts: int = 0
     deliveries: int = 0
     bytes: int = 0
-    """Of a file and its write-ahead log, or of the tables of a server."""
+    """The size of a file and its write-ahead log, or of a server's tables."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def anew(self) -> str:
-        """The remedy for data that follows from other rows."""
+        """Returns the remedy for data that follows from other rows."""
         return (
             "repair the journal: what follows from the rows is made anew; if that does not help, "
             f"{self.salvage}"

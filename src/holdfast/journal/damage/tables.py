@@ -1,8 +1,8 @@
-"""What has to hold in the tables that every journal has, from rows that decode to the ledger.
+"""The rules for the tables that every journal has, from rows that decode to the ledger.
 
-Nothing here writes. Rows are read without an index (`NOT INDEXED`), because an index that lost an
-entry would hide the row. A finding never ends the check, and one trajectory's log is in memory at a
-time, whatever the size of the journal.
+The checks write nothing. They read rows without an index (`NOT INDEXED`), because an index that
+lost an entry would hide the row. A finding never ends the check. Only a few logs are in memory at a
+time, for journals of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ Part = Callable[[Store, Report], None]
 
 
 def check_tables(store: Store, report: Report, *, first: Iterable[Part] = ()) -> None:
-    """`first`: what else is to be looked at, and comes before."""
+    """Checks the tables. The checks in `first` run before."""
     for part in (*first, *_PARTS):
         try:
             part(store, report)
@@ -93,7 +93,7 @@ _VERSION_NUMBERS = """SELECT v.run, count(*) FROM versions v LEFT JOIN runs r ON
 
 
 def _numbers(store: Store, report: Report) -> None:
-    """If it finds something, the rows themselves are damaged."""
+    """Checks numbers. A finding means that the rows themselves are damaged."""
     for where, what in number_faults(store):
         report.add(where, what, ROWS)
 
@@ -132,7 +132,7 @@ _KEPT_TOTALS = "SELECT run, planned, settled, failed FROM totals WHERE planned >
 
 
 COUNTS = {"task_groups": (_KEPT, _COUNTED), "totals": (_KEPT_TOTALS, _TOTALS)}
-"""Tables that store counts: what they say, and what counting says."""
+"""Tables that store counts, each with the query for the stored counts and the query that counts."""
 
 
 def _counts(store: Store, report: Report) -> None:
@@ -142,7 +142,7 @@ def _counts(store: Store, report: Report) -> None:
 
 
 def wrong_counts(store: Store) -> Iterator[tuple[str, list[int]]]:
-    """Whether what is kept as a count is what counting gives: the tables, and which runs."""
+    """Yields each table whose stored counts are wrong, with the runs concerned."""
     for table, (kept, counted) in COUNTS.items():
         rows = store.rows(f"{kept} EXCEPT {counted}") + store.rows(f"{counted} EXCEPT {kept}")
         if table == "task_groups":
@@ -159,7 +159,7 @@ _TRAJECTORIES = """SELECT t.id, r.name, k.id, t.task, t.sample, t.status, t.sett
 
 
 def named_trajectories(store: Store) -> Iterator[tuple[str, Row]]:
-    """Each trajectory with a name for messages."""
+    """Yields each trajectory with a name for messages."""
     for row in store.stream(_TRAJECTORIES):
         _, run, task, ordinal, sample, *_ = row
         yield f"{shown(run or '?')}/{shown(task or ordinal)}/{sample}", row
@@ -278,14 +278,14 @@ _PARTS: tuple[Part, ...] = (
 
 
 def refuse_if_held(store: Store) -> None:
-    """`RunHeld` while a live worker holds a run."""
+    """Raises `RunHeld` while a live worker holds a run."""
     for run, worker, seconds, _ in holders(store, "workers"):
         held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
         raise RunHeld(f"{held}; stop it, then repair")
 
 
 def put_tasks_back(store: Store) -> None:
-    """Tasks that are at each other's places, by way of places that nobody has."""
+    """Puts tasks that swapped places back, by way of places that no task has."""
     for (run,) in store.rows("SELECT id FROM runs ORDER BY id"):
         tasks = store.rows(
             "SELECT ordinal, body, crc FROM tasks NOT INDEXED WHERE run = :run", run=run
@@ -301,7 +301,7 @@ def put_tasks_back(store: Store) -> None:
 
 
 def count_anew(store: Store) -> None:
-    """The tables that follow from others."""
+    """Rebuilds the tables that follow from other tables."""
     store.run("DELETE FROM task_groups")
     store.run("DELETE FROM totals")
     tasks = store.rows("SELECT run, ordinal, current FROM tasks NOT INDEXED")

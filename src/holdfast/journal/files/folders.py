@@ -1,6 +1,6 @@
-"""Files and folders that a power loss does not take away.
+"""Creates and flushes files and folders so that they survive a power loss.
 
-A file is durable when it was synced, its name when the folder was that it is in.
+A file is durable after it was synced. Its name is durable after its folder was synced.
 """
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make_folders(folder: Path) -> None:
-    """Makes the folder and those above it, each durable in its parent."""
+    """Creates the folder and its parents, and makes each durable in its parent."""
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -23,13 +23,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: Path) -> None:
-    """Not of a journal that this process has open: closing a file ends SQLite's locks on it."""
+    """Flushes a file to disk. Do not use it on a journal that this process has open: closing the
+    file would drop SQLite's locks."""
     _sync(file, 0)
 
 
 def make_alike(file: Path | int, model: Path) -> None:
-    """For those to read and write who may do so with the model, as SQLite does it with its own
-    files: one command of root does not lock out the owner."""
+    """Gives a file the permissions of the model, and its owner if root runs this. SQLite treats its
+    own files in the same way, so that one command of root does not lock out the owner."""
     status = model.stat()
     if os.geteuid() == 0:
         os.chown(file, status.st_uid, status.st_gid)

@@ -1,14 +1,14 @@
-"""SQLite's write-ahead log, looked at from outside: does it hold commits that SQLite will not see?
+"""Reads SQLite's write-ahead log from outside, to find commits that SQLite will not see.
 
-SQLite reads the log up to the first frame that fails its checksum, and takes what follows for the
-rest of an older log. That is right after a power loss, and wrong after damage: then committed
-transactions are gone without a word. The two differ: each frame's checksum goes on from
-that of the frame before it, and a transaction begins only after the one before it was synced. So a
-commit frame with another frame chained to it was on the disk, and so was everything before it:
-where a frame at or before it is bad now, it was damaged.
+SQLite reads the log up to the first frame that fails its checksum, and treats the rest as part of
+an older log. After a power loss this is right. After damage it is wrong, because committed
+transactions vanish silently. The two cases differ in the chain of checksums: each frame's checksum
+continues the checksum of the frame before it, and a transaction begins only after the previous one
+was synced. If another frame is chained to a commit frame, then the commit frame and everything
+before it was on the disk. A bad frame at or before such a commit frame is therefore damage.
 
-Nothing is locked: a log that others write meanwhile only grows, or begins again under new salts,
-and what looks bad is looked at once more. The format is described in
+Nothing is locked. A log that others write meanwhile only grows, or begins again with new salts, and
+a frame that looks bad is read again. The format is described in
 https://www.sqlite.org/fileformat2.html#walformat.
 """
 
@@ -36,24 +36,24 @@ Sum = tuple[int, int]
 
 
 class LogScan(Struct, frozen=True):
-    """What is in a log, and whether a part of it cannot be reached."""
+    """The content of a log, and whether a part of it cannot be reached."""
 
     size: int = 0
     commits: int = 0
-    """Whole transactions, as SQLite will read them."""
+    """The number of whole transactions that SQLite will read."""
     end: int = 0
-    """Where the last of them ends, in bytes."""
+    """The end of the last of these transactions, in bytes."""
     is_damaged: bool = False
     bad: int = 0
-    """Where the first bad frame is, in bytes."""
+    """The position of the first bad frame, in bytes."""
     beyond: int = 0
-    """Commits at or behind the first bad frame."""
+    """The number of commits at or behind the first bad frame."""
     pages: frozenset[int] = frozenset()
-    """The pages that those transactions wrote which SQLite will read."""
+    """The pages in the transactions that SQLite will read."""
 
 
 def log_of(journal: Path) -> Path:
-    """The log of the journal at that path; SQLite follows symbolic links, and so does this."""
+    """Returns the path of the journal's log. It follows symbolic links, as SQLite does."""
     return beside(journal, "-wal")
 
 
@@ -113,7 +113,7 @@ class _Reading:
         )
 
     def _good_prefix(self, count: int) -> tuple[int, int, frozenset[int]]:
-        """How many transactions are whole, the last frame of them, and the pages in them."""
+        """Returns the number of whole transactions, their last frame, and their pages."""
         commits, last, sums = 0, -1, self._sums
         pages: set[int] = set()
         pending: set[int] = set()
@@ -132,7 +132,8 @@ class _Reading:
         return commits, last, frozenset(pages)
 
     def _rest(self, count: int) -> tuple[int, bool]:
-        """Commits of this log from the first bad frame on, and whether one of them was synced."""
+        """Returns the number of this log's commits from the first bad frame on, and whether one of
+        them was synced."""
         salts = self._salts
         if not self._has_good_header() and count:
             salts = self._frame(0).salts  # The header may say anything.
@@ -150,13 +151,15 @@ class _Reading:
         return beyond, is_damaged
 
     def is_still_so(self) -> bool:
-        """Whether the first bad frame is bad when it is read after what proves it to be."""
+        """Returns whether the first bad frame is still bad when it is read after the frames that
+        prove the damage."""
         is_bad = not self._has_good_header() or not self._is_good(self._bad, self._before)
         # In this order: a log that begins again gets its new header before its new frames.
         return is_bad and self._read(0, _HEADER.size) == self._raw
 
     def _is_good(self, at: int, sums: Sum) -> bool:
-        """Whether the frame is one of this log, and follows one with these checksums."""
+        """Returns whether the frame belongs to this log and follows a frame with these
+        checksums."""
         frame = self._frame(at)
         return frame.salts == self._salts and self._computed(at, sums) == frame.sums
 
@@ -172,7 +175,8 @@ class _Reading:
         return _Frame(page, commit, (rest[0], rest[1]), (rest[2], rest[3]))
 
     def _computed(self, at: int, sums: Sum) -> Sum | None:
-        """The checksum that the frame should have, behind one with these."""
+        """Returns the checksum that the frame should have after a frame with these checksums; None
+        if the frame is incomplete."""
         raw = self._read(self._offset(at), _FRAME.size + self._page_size)
         if len(raw) != _FRAME.size + self._page_size:
             return None  # It was cut meanwhile.
@@ -191,7 +195,8 @@ def _is_page_size(size: int) -> bool:
 
 
 def _checksum(data: bytes, sums: Sum, order: str) -> Sum:
-    """SQLite's own: each pair of words is added to two sums that are added to each other."""
+    """Returns SQLite's checksum: each pair of words is added to two sums that are added to each
+    other."""
     numbers = array("I", data)
     if order != _NATIVE:
         numbers.byteswap()
@@ -206,10 +211,11 @@ _NATIVE = "little" if array("I", b"\1\0\0\0")[0] == 1 else "big"
 
 
 def _page_checksum(page: bytes, sums: Sum, order: str) -> Sum:
-    """The same for many words, a power of two, ten times as fast.
+    """Returns the checksum of a number of pairs that is a power of two, ten times as fast as
+    `_checksum`.
 
-    A pair changes the sums by a fixed matrix, so the first half of the pairs can be moved onto the
-    second, all at once: each pair has a lane of a long integer.
+    A pair changes the sums by a fixed matrix. The first half of the pairs can therefore be moved
+    onto the second half all at once, with each pair in a lane of a long integer.
     """
     pairs = len(page) // 8
     number = int.from_bytes(_in_little_order(page, order), "little")
@@ -240,13 +246,13 @@ def _in_little_order(page: bytes, order: str) -> bytes:
 
 @cache
 def _mask(lanes: int) -> int:
-    """The lower half of each lane."""
+    """Returns a mask of the lower half of each lane."""
     return int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * lanes, "little")
 
 
 @cache
 def _power(pairs: int) -> tuple[int, int, int, int]:
-    """What so many pairs of zeros make of the two sums, as a matrix."""
+    """Returns the effect of this many pairs of zeros on the two sums, as a matrix."""
     if pairs == 1:
         return 1, 1, 1, 2
     a, b, c, d = _power(pairs // 2)

@@ -1,18 +1,18 @@
-"""The witness: a small file outside the journal that knows how many commits there were.
+"""The witness: a small file outside the journal that knows the number of commits.
 
-Losing a piece of the write-ahead log loses whole commits, and what is left looks like a
-journal in which they never happened. So each writer, when a commit was synced and before its
-callers wake, notes its number here. The note is not synced: it survives the process, and costs no
-second wait for the disk. It is synced when the log is copied and at a clean end. So the witness may
-know less than the journal, after a power loss; never more. Where it does know more, commits are
-lost.
+If a piece of the write-ahead log is lost, whole commits are lost, and the rest looks like a journal
+without them. After each commit was synced, and before its callers wake, the writer therefore notes
+the commit's number here. The note itself is not synced: it survives the process, and it costs no
+second wait for the disk. It is synced when the log is copied and at a clean end. After a power
+loss, the witness may know fewer commits than the journal, but never more. If it knows more, commits
+are lost.
 
-The file has a fixed number of slots, and each writer writes into one of its own, so that writers
-need not wait for each other. Two that share a slot make the witness know a little less.
+The file has a fixed number of slots, and each writer chooses one slot, so that writers need not
+wait for each other. If two writers share a slot, the witness knows a little less.
 
-The witness of a file lies beside it and knows the journal's commits, by the journal's identity.
-That of a server's journal lies on each machine that writes, and knows the commits of each writer of
-this machine, by the writer's name: see `postgres.schema`.
+The witness of a file lies beside the file and notes the journal's commits by the journal's
+identity. The witness of a server's journal lies on each machine that writes, and notes the commits
+of each writer of this machine by the writer's name (see `postgres.schema`).
 """
 
 import os
@@ -42,12 +42,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Note(Struct, frozen=True):
-    """One note of the witness: there was a commit with this number."""
+    """A note of the witness that there was a commit with this number."""
 
     number: int
     time: float
     is_of_this_boot: bool
-    """The machine was not started anew since, so nothing that was noted is forgotten."""
+    """Whether the note was written since the machine's last boot, so that no note is lost."""
 
 
 def witness_of(journal: Path) -> Path:
@@ -55,17 +55,18 @@ def witness_of(journal: Path) -> Path:
 
 
 class Witness:
-    """A writer's side of it."""
+    """The part of the witness that a writer uses."""
 
     def __init__(self, path: Path, identity: int, *, like: Path | None = None):
-        """`like`: the file whose readers and writers may read and write it; else only its owner."""
+        """`like` is a file whose permissions the witness gets. Without it, only the owner may read
+        and write the witness."""
         self._identity = identity
         self._boot = _boot()
         self._offset = secrets.randbelow(SLOTS) * SLOT_BYTES
         self._file = _open(path, like)
 
     def note(self, number: int) -> None:
-        """That commit was synced."""
+        """Notes that the commit with this number was synced."""
         with suppress(OSError):  # The commit is durable; the witness only knows less.
             self._write(_packed(self._identity, number, self._boot))
 
@@ -82,7 +83,8 @@ class Witness:
 
 
 def notes(path: Path) -> dict[int, Note]:
-    """The notes by identity: there may have been other journals, or other writers."""
+    """Returns the newest note of each identity. The file may have notes of other journals or
+    writers."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -97,7 +99,7 @@ def notes(path: Path) -> dict[int, Note]:
 
 
 def begin_anew(journal: Path, identity: int, number: int) -> None:
-    """From now on this is the journal's last commit, whatever the witness had noted."""
+    """Replaces the witness, so that this number is the journal's last commit."""
     path, new = witness_of(journal), beside(journal, _NEW)
     remove_unfinished(journal)
     file = _open(new, journal)
@@ -112,12 +114,12 @@ def begin_anew(journal: Path, identity: int, number: int) -> None:
 
 
 def remove_unfinished(journal: Path) -> None:
-    """Removes what a killed writer left of a new witness."""
+    """Removes the unfinished new witness of a killed writer."""
     beside(journal, _NEW).unlink(missing_ok=True)
 
 
 def _open(path: Path, like: Path | None) -> int:
-    """With room for all slots; see `Witness`."""
+    """Opens the witness, and creates it with all its slots (see `Witness`)."""
     file = open_private(path)
     try:
         if os.fstat(file).st_size < SLOTS * SLOT_BYTES:
@@ -138,7 +140,7 @@ def _packed(identity: int, number: int, boot: bytes) -> bytes:
 
 
 def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
-    """The journal's identity, and the note; None for an empty or damaged slot."""
+    """Returns the identity and the note of a slot; 0 and None for an empty or damaged slot."""
     if len(slot) < _SLOT.size + _CRC.size or not slot.startswith(_MARK):
         return 0, None
     if _CRC.unpack_from(slot, _SLOT.size)[0] != zlib.crc32(slot[: _SLOT.size]):
@@ -148,7 +150,7 @@ def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
 
 
 def _boot() -> bytes:
-    """Unknown, it is another one each time: nothing is vouched for."""
+    """Returns the boot's id. If it is unknown, returns a random id, so that no note is trusted."""
     try:
         return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))
     except (OSError, ValueError):

@@ -1,8 +1,9 @@
 """The journal on a PostgreSQL server.
 
-- `address`: The URL of a journal: its parts, its switches, and how messages name it.
-- `connection`: One connection to the server, made again after it was lost, and what it reports.
-- `schema`: The tables, their version, what a server promises, and which commits it has lost.
+- `address`: The URL of a journal: its parts, its switches, and its name in messages.
+- `connection`: A connection to the server that is opened again after a loss, and the server's
+  errors.
+- `schema`: The tables and their version, the checks of a server, and the commits that it has lost.
 - `store`: PostgreSQL as a store: its dialect, and how records lie on a server.
-- `journal`: The journal itself, who writes to it, and who listens to other processes.
+- `journal`: The journal itself, its writer, and its listener to other processes.
 """

@@ -1,6 +1,6 @@
-"""The URL of a journal on PostgreSQL: its parts, its switches, and how it is named in messages.
+"""The URL of a journal on PostgreSQL: its parts, its switches, and its name in messages.
 
-No message, log or record names more of it than `ServerAddress.name`: that has no password.
+Messages, logs and records show only `ServerAddress.name`, which contains no password.
 """
 
 import os
@@ -13,22 +13,23 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 CONNECT_SECONDS = 15.0
-"""How long a server that cannot be reached is tried, before anything has worked."""
+"""How many seconds to try a server that has not answered yet."""
 OUTAGE_SECONDS = 300.0
-"""How long writes wait for a server that was there."""
+"""How many seconds writes wait for a server that answered before."""
 _OWN = ("allow_fsync_off", "allow_synchronous_commit_off", "connect_timeout", "outage")
-"""Parameters of ours, which the driver would send to the server."""
+"""Our own parameters, which the driver would otherwise send to the server."""
 
 
 class ServerAddress(Struct, frozen=True):
-    """Where a journal is."""
+    """The address of a journal on a server."""
 
     url: str = ""
-    """For the driver, without the password and without our own parameters."""
+    """The URL for the driver, without the password and without our own parameters."""
     name: str = ""
     """The address without secrets, for messages."""
     password: str | None = None
-    """None: the driver looks for it where libpq does (PGPASSWORD, PGPASSFILE, ~/.pgpass)."""
+    """The password. With None, the driver looks for it where libpq does (PGPASSWORD, PGPASSFILE,
+    ~/.pgpass)."""
     connect_seconds: float = CONNECT_SECONDS
     outage_seconds: float = OUTAGE_SECONDS
     allow_fsync_off: bool = False
@@ -39,11 +40,11 @@ class ServerAddress(Struct, frozen=True):
 
 
 taken_passwords: dict[str, str] = {}
-"""The passwords that were cut out of a command line's URLs, by the rest of the URL."""
+"""The passwords that were removed from a command line's URLs, by the rest of the URL."""
 
 
 def address_of(where: str) -> ServerAddress:
-    """`UsageError` for a URL that no server could be reached by."""
+    """Parses the URL of a journal. Raises `UsageError` if the URL is invalid."""
     try:
         bare, password = _parted(where)
         parts = urlsplit(bare)
@@ -69,7 +70,8 @@ def address_of(where: str) -> ServerAddress:
 
 
 def keep_password(where: str) -> str:
-    """Takes the password out of a URL, for this process alone: the URL may then go anywhere."""
+    """Returns the URL without its password, so that it may go anywhere. This process keeps the
+    password."""
     bare, password = _parted(where)
     if password is not None:
         taken_passwords[bare] = password
@@ -77,8 +79,8 @@ def keep_password(where: str) -> str:
 
 
 def _parted(where: str) -> tuple[str, str | None]:
-    """The URL without its password, and that. By hand: `urlsplit` refuses brackets in a password,
-    in words that quote it."""
+    """Returns the URL without its password, and the password. It does not use `urlsplit`, which
+    refuses brackets in a password with an error that quotes the password."""
     scheme, _, rest = where.partition("://")
     place, mark, query = rest.partition("?")
     netloc, slash, path = place.partition("/")
@@ -94,13 +96,13 @@ def _parted(where: str) -> tuple[str, str | None]:
 
 
 def _joined(parts: SplitResult) -> str:
-    """Without a host, `urlunsplit` would leave the slashes out."""
+    """Joins the parts of a URL. Without a host, `urlunsplit` would leave the slashes out."""
     url = urlunsplit(parts)
     return url if "://" in url else url.replace(":/", ":///", 1)
 
 
 def hide_password(text: str, address: ServerAddress) -> str:
-    """`text` without the password of that address, should something have repeated it."""
+    """Returns `text` without the password of that address, in case an error repeats it."""
     for secret in (address.password, os.environ.get("PGPASSWORD")):
         if secret:
             text = text.replace(secret, "…").replace(quote(secret, safe=""), "…")

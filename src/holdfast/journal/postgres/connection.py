@@ -1,14 +1,16 @@
-"""One connection to the server, made again after it was lost.
+"""A connection to the server, which is opened again after a loss.
 
-What our transactions need, each connection sets itself: a role or a database may have other
-defaults, for good reasons of its own.
+Each connection sets what our transactions need, because a role or a database may have other
+defaults.
 
-A pooler between us and the server is recognized: the server's process is another one than the one
-that greeted us. Its connections may change with every transaction, so then each transaction sets
-what it needs, nobody listens, and no statement is prepared: waiting falls back to polling.
+A pooler between us and the server is recognized because the server's process is not the process
+that greeted us. A pooler may change the server's connection with every transaction. In this case
+each transaction sets what it needs, no connection listens, and no statement is prepared. Waiting
+falls back to polling.
 
-An outage is no failure: the connection is made again, the outcome of what was under way is looked
-up, and only then is anything decided. What else the server reports is named with what to do.
+An outage is not a failure. The connection is opened again, the outcome of the last operation is
+looked up, and only then is anything decided. Other errors of the server get a message with a
+remedy.
 """
 
 import logging
@@ -37,19 +39,19 @@ from holdfast.records.errors import (
 
 ATTEMPT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
-"""After which a statement counts as lost: the network may have swallowed it."""
+"""The seconds after which a statement counts as lost, because the network may have swallowed it."""
 IDLE_SECONDS = 10
-"""How long a process that is frozen within a transaction keeps its locks."""
+"""How many seconds a process that is frozen within a transaction keeps its locks."""
 _PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.05, 1.0
 _log = logging.getLogger("holdfast.journal")
 _Cursor = Cursor[tuple[Any, ...]]
 Result = TypeVar("Result")
 WEAK_COMMITS = ("off", "local", "remote_write")
-"""Values of `synchronous_commit` that confirm what a power cut or a failover takes away."""
+"""Values of `synchronous_commit` that confirm commits which a power cut or a failover may lose."""
 
 
 class _Driver(psycopg.Connection[tuple[Any, ...]]):
-    """The driver's, with a limit on how long a statement may take."""
+    """The driver's connection, with a limit on the duration of a statement."""
 
     seconds: float | None = STATEMENT_SECONDS
 
@@ -61,24 +63,25 @@ BEGIN = "BEGIN"
 
 
 class ServerConnection:
-    """The part of the driver that we use. Each statement is a transaction, unless one was begun."""
+    """The part of the driver that we use. Each statement is a transaction, unless a transaction was
+    begun."""
 
     def __init__(self, driver: _Driver):
         self.driver = driver
         self.begin = BEGIN
-        """Begins a transaction that has what it needs."""
+        """The statement that begins a transaction with the settings that it needs."""
 
     def execute(self, query: str, values: Any = None) -> _Cursor:
-        """With its values written into it: the server finds out their types."""
+        """Runs a statement with its values written into the text. The server infers their types."""
         return self._run(ClientCursor(self.driver), query, values)
 
     def results(self, query: str, values: Any = None) -> list[list[tuple[Any, ...]]]:
-        """Of several statements in one message: the rows of each."""
+        """Runs several statements in one message, and returns the rows of each."""
         cursors = self.execute(query, values).results()
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def send(self, query: str, values: Any) -> _Cursor:
-        """With its values beside it, in binary: for bytes."""
+        """Runs a statement with its values sent separately and in binary, for bytes."""
         return self._run(self.driver.cursor(binary=True), query, values)
 
     def _run(self, cursor: _Cursor, query: str, values: Any) -> _Cursor:
@@ -99,7 +102,8 @@ class ServerConnection:
         self.driver.cursor().executemany(query, values)
 
     def stream(self, query: str, values: Any) -> Any:
-        """A cursor of the server's: within a transaction, a few rows come at a time."""
+        """Returns a cursor of the server, which fetches a few rows at a time within a
+        transaction."""
         return self.driver.cursor(name="rows", binary=True).execute(query, values)
 
     @property
@@ -122,7 +126,7 @@ class ServerConnection:
 
 
 Connect = Callable[[ServerAddress], ServerConnection]
-"""Makes one attempt."""
+"""A function that makes one attempt to connect."""
 Ready = Callable[[ServerConnection], None]
 
 
@@ -137,13 +141,14 @@ def plain_connect(address: ServerAddress) -> ServerConnection:
 
 
 class Outage:
-    """Since when the server has not been reached; connections to one server share it."""
+    """The time since which the server has not been reached. Connections to one server share it."""
 
     since: float | None = None
 
 
 class Link:
-    """Opened when it is first needed, and again after it was dropped. Used by one thread."""
+    """A connection that opens at its first use, and again after it was dropped. Only one thread
+    uses it."""
 
     def __init__(
         self,
@@ -154,8 +159,8 @@ class Link:
         *,
         read_only: bool = False,
     ):
-        """`ready`: checks a new connection before it is used. `read_only`: the server may be a
-        standby, where no transaction can write."""
+        """`ready` checks a new connection before it is used. With `read_only`, the server may be a
+        standby, on which no transaction can write."""
         self._address = address
         self._connect = connect
         self._ready = ready
@@ -171,9 +176,11 @@ class Link:
         return self._connection is not None and not self._connection.is_closed()
 
     def get(self) -> ServerConnection:
-        """Tries until a deadline: a short one before anything has worked, and else a long one.
+        """Returns the open connection, or tries to connect until a deadline. The deadline is short
+        before the first success and long after it.
 
-        An outage that has lasted until its deadline gets one more attempt, and no second wait.
+        If an outage has already lasted until its deadline, there is one more attempt and no second
+        wait.
         """
         if self._connection is not None and self.is_open:
             return self._connection
@@ -182,8 +189,8 @@ class Link:
         return self._connection
 
     def insist(self, attempt: Callable[[ServerConnection], Result]) -> Result:
-        """Tries it on one connection after the other, until the deadline of an outage. A new
-        connection finds out what became of the last attempt: see `ready`."""
+        """Calls `attempt` with one connection after the other, until the deadline of an outage.
+        `ready` on a new connection finds out the outcome of the last attempt."""
         deadline: float | None = None
         while True:
             connection = self.get()
@@ -222,7 +229,7 @@ class Link:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def pause(self, seconds: float) -> None:
-        """The pause between two attempts; `JournalError` when nobody waits for them any more."""
+        """Pauses between two attempts. Raises `JournalError` if the link was given up."""
         if self._given_up.wait(seconds):
             raise JournalError(f"journal {self._address.name} is closed")
 
@@ -249,7 +256,8 @@ class Link:
         )
 
     def _pooled_begin(self) -> str:
-        """Begins a transaction that ends by itself if this process is frozen in it."""
+        """Returns the statement that begins a transaction which ends by itself if this process is
+        frozen in it."""
         mode = "" if self._read_only else " READ WRITE"
         return (
             f"BEGIN ISOLATION LEVEL READ COMMITTED{mode}; SET LOCAL "
@@ -258,7 +266,8 @@ class Link:
         )
 
     def _commit_setting(self, local: str) -> str:
-        """A stronger setting than `on` stays."""
+        """Returns the statement that strengthens `synchronous_commit` to `on`. It keeps a setting
+        that is stronger than `on`."""
         if self._address.allow_synchronous_commit_off:
             return ""
         return (
@@ -267,18 +276,19 @@ class Link:
         )
 
     def drop(self) -> None:
-        """Closes the connection; the next use makes another one."""
+        """Closes the connection. The next use opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def give_up(self) -> None:
-        """From another thread: ends the waiting for the server here."""
+        """Ends the wait for the server. Another thread may call it."""
         self._given_up.set()
 
 
 def _has_pooler(connection: ServerConnection) -> bool:
-    """Whether there is a pooler: then the server's pid differs from the one that the driver got."""
+    """Returns whether there is a pooler, because the server's pid then differs from the pid that
+    the driver got."""
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] != connection.driver.info.backend_pid
 
@@ -286,12 +296,13 @@ def _has_pooler(connection: ServerConnection) -> bool:
 # --- what the server reports
 
 _CONFLICTS = ("40001", "40P01", "55P03")
-"""Serialization failure, deadlock, lock not available: nothing was done, and it may be repeated."""
+"""Serialization failure, deadlock, or lock not available. The server undid the transaction, so it
+can be repeated."""
 _OUTAGES = ("08", "57")
 _OUTAGE_STATES = ("53300", "25006", "0A000", "25P03", "25P04", "HF001")
-"""Too many connections, a standby that refuses a write or a transaction that might, a transaction
-that was idle for too long, and our function's own: the writer's batch is not the next one, so that
-another connection of the writer has committed it."""
+"""Too many connections; a standby that refuses a write; a transaction that was idle for too long;
+and the error of our own function, which says that another connection of the writer has committed
+the batch."""
 _NO_ENTRY = ("28000", "28P01", "3D000", "42501")
 
 
@@ -301,8 +312,7 @@ _REFUSALS = (
     (re.compile(r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist"),
      "28000"),
 )  # fmt: skip
-"""The server's messages to clients that it does not let in: the driver has no error code for
-them."""
+"""The server's messages to clients that it refuses, for which the driver has no error code."""
 
 
 def state_of(error: BaseException) -> str:
@@ -315,12 +325,12 @@ def state_of(error: BaseException) -> str:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the transaction was undone for the sake of another one."""
+    """Returns whether the server undid the transaction in favor of another."""
     return state_of(error) in _CONFLICTS
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the connection is gone, or the server cannot do anything now."""
+    """Returns whether the connection is lost, or the server cannot work now."""
     if state := state_of(error):
         return state.startswith(_OUTAGES) or state in _OUTAGE_STATES
     # The first: also a statement that took too long.
@@ -328,12 +338,12 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether another attempt to connect would fail in the same way."""
+    """Returns whether another attempt to connect would fail in the same way."""
     return state_of(error) in _NO_ENTRY or isinstance(error, ValueError)
 
 
 def explain(error: BaseException, address: ServerAddress) -> JournalError:
-    """Any error of the driver, as one line."""
+    """Returns a journal error of one line for an error of the driver."""
     if isinstance(error, JournalError):
         return error
     state, text = state_of(error), _text(error, address)
@@ -363,12 +373,13 @@ def explain(error: BaseException, address: ServerAddress) -> JournalError:
 
 
 def quoted(name: str) -> str:
-    """A role, schema or database as SQL takes it, whatever its name is."""
+    """Returns a role, schema or database name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def role_of(address: ServerAddress) -> str:
-    """Who the driver is on the server: it looks in the same places, in the same order."""
+    """Returns the user's name on the server, found in the same places and order as in the
+    driver."""
     parts = urlsplit(address.url)
     named = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user")
     return named or os.environ.get("PGUSER") or getuser()
@@ -384,7 +395,7 @@ def _grant(address: ServerAddress) -> str:
 
 
 def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """A server that has not answered yet could not be reached within its time."""
+    """Returns the error for a server that never answered within its time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.connect_seconds)}; check the address, and that the "
         "server runs; the same command goes on when it does"
@@ -392,7 +403,7 @@ def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreacha
 
 
 def gone(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """A server that was there did not come back within its time."""
+    """Returns the error for a server that answered before and did not come back within its time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.outage_seconds)}; what it had confirmed is safe, and the "
         "same command goes on when it is back"
@@ -410,6 +421,6 @@ def _database(text: str) -> str:
 
 
 def _text(error: BaseException, address: ServerAddress) -> str:
-    """One line, without the password."""
+    """Returns the error's text on one line, without the password."""
     text = " ".join(str(error).split()) or type(error).__name__
     return hide_password(text, address)[:300]

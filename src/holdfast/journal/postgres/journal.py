@@ -1,21 +1,19 @@
 """The journal on PostgreSQL: any number of processes on any number of machines.
 
-One connection writes (`PostgresCommitter`), another one reads, a third one listens. Each is made
-when it is first needed, and again after it was lost: a server that restarts is an outage, in which
-everything waits, and no failure.
+One connection writes, another reads, and a third listens. Each is opened at its first use and again
+after a loss. If a server restarts, all operations wait; this is an outage, not a failure.
 
-Every transaction moves this writer's row from batch n - 1 to n. So after a lost connection, the row
-says whether batch n is in the journal, once the old transaction is over: reading it waits for that.
-And a statement that comes too late, out of a network that had swallowed it, finds another number
-and does nothing. What is not in the journal is sent again, until a deadline. A row behind what was
-acknowledged means that the server has lost commits: then nothing more is written.
+Every transaction moves this writer's row from batch n - 1 to n. After a lost connection, the row
+therefore says whether the journal has batch n. Reading the row waits for the end of the old
+transaction. If the network delays an old statement, the statement finds another number and does
+nothing. A batch that the journal does not have is sent again, until a deadline. If the row is
+behind the acknowledged number, the server has lost commits, and the writer stops writing.
 
-All appends that wait are one statement, which is one transaction and one round trip, unless one of
-them settles its trajectory; everything else is a transaction of its own, in the order of the calls,
-so that nobody holds a lock for somebody else.
+All waiting appends are one statement, which is one transaction and one round trip, unless an append
+settles its trajectory. Every other operation is its own transaction, in the order of the calls, so
+that no operation holds a lock for another.
 
-Waiters are woken by LISTEN/NOTIFY; as nothing depends on a notification, they look again after a
-while in any case.
+LISTEN/NOTIFY wakes waiters. They do not depend on it, because they also look again after a while.
 """
 
 import asyncio
@@ -64,7 +62,8 @@ Attempt = Callable[[PostgresStore], None]
 
 
 class PostgresCommitter:
-    """One batch, one transaction of the server's, and an outcome that is known: see `Committer`."""
+    """A committer for a server (see `Committer`): one batch, one transaction, and an outcome that
+    is known."""
 
     mixes_calls = False
     seconds = 1.0  # So long that all share a commit.
@@ -77,13 +76,13 @@ class PostgresCommitter:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Continues under another name, so that statements under way under the old name cannot be
-        taken for later ones."""
+        """Continues under another name, so that late statements under the old name are not taken
+        for new ones."""
         self._name = secrets.token_hex(8)
         self._acknowledged = 0
         """The number of the last batch that is known to be in the journal."""
         self._there = 0
-        """The last batch in the journal when the connection was made."""
+        """The last batch in the journal when the connection was opened."""
         self._registered = False
         self._close_witness()
 
@@ -113,7 +112,8 @@ class PostgresCommitter:
         self.link.give_up()
 
     def close(self) -> None:
-        """The writer's row stays: commands that come later hold it against this machine's notes."""
+        """Closes the connection. The writer's row stays, because later commands compare it with
+        this machine's notes."""
         self._close_witness()
         self.link.drop()
 
@@ -143,8 +143,9 @@ class PostgresCommitter:
         self._durably(self._transaction(run, 1), 1)
 
     def _transaction(self, run: Attempt, rows: int) -> Attempt:
-        """Runs `run` in a transaction, which first moves the writer's row, in the same round trip
-        that begins it. So whoever asks for its outcome waits for its end."""
+        """Returns an attempt that runs `run` in a transaction. The round trip that begins the
+        transaction also moves the writer's row, so that a reader of the outcome waits for the end
+        of the transaction."""
 
         def attempt(store: PostgresStore) -> None:
             connection = store.connection
@@ -162,7 +163,7 @@ class PostgresCommitter:
         return attempt
 
     def _begin_next(self, connection: ServerConnection) -> Row:
-        """When it began."""
+        """Begins the next transaction, and returns its time."""
         query = _NEXT.format(begin=connection.begin, name=self._name, number=self._acknowledged + 1)
         *_, moments = connection.results(query)
         if not moments:
@@ -170,7 +171,8 @@ class PostgresCommitter:
         return moments[0]
 
     def _durably(self, attempt: Attempt, rows: int) -> None:
-        """Returns when the next batch is in the journal, once, and this machine knows it."""
+        """Repeats the attempt until the journal has the next batch, exactly once, and this machine
+        has noted it."""
         if self._lost is not None:
             raise self._lost
         number = self._acknowledged + 1
@@ -193,8 +195,8 @@ class PostgresCommitter:
         crashpoint.reach("journal.witnessed", rows)
 
     def _ready(self, connection: ServerConnection) -> None:
-        """Checks that everything this writer has committed is there. If not, nothing more is
-        written."""
+        """Checks that the journal has everything this writer has committed. If it does not, raises
+        `LostCommits`, and nothing more is written."""
         schema.prepare(connection, self._address, known={self._name: self._acknowledged})
         if not self._registered:
             connection.execute(
@@ -221,7 +223,8 @@ def _fail(batch: list[Operation], error: BaseException) -> None:
 
 
 class PostgresJournal(SqlJournal):
-    """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
+    """A journal on a server. `Journal` describes its guarantees. Use `opened_journal`, or close the
+    journal yourself."""
 
     def __init__(
         self,
@@ -243,7 +246,7 @@ class PostgresJournal(SqlJournal):
     # --- reading
 
     async def _read_with(self, function: Callable[[Store], Result]) -> Result:
-        """Reads, and repeats a query that a lost connection did not answer."""
+        """Runs a query, and repeats it if a lost connection did not answer."""
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._reads, self._read_now, function)
         await self._listener.start(pooled=self._reader.pooled)
@@ -272,14 +275,14 @@ class PostgresJournal(SqlJournal):
     # --- space
 
     async def compact(self) -> int:
-        """Returns by how many bytes the tables became smaller. Each table is locked while it is
-        rewritten."""
+        """Compacts the tables, and returns by how many bytes they became smaller. Each table is
+        locked while it is rewritten."""
         await self._writable()
         await self._writer.drain()
         return await self.query(_give_space_back)
 
     async def close(self) -> None:
-        """Finishes what is queued. It may be repeated."""
+        """Finishes the queued operations and closes the journal. The call may be repeated."""
         if os.getpid() != self._process:
             return  # The connections are those of the process that forked this one.
         self._closed = True
@@ -311,13 +314,13 @@ def _size(connection: ServerConnection) -> int:
 
 
 class ChangeListener:
-    """Hears what other processes say of runs that somebody here waits for, in the event loop that
-    was last seen: a notification is a few bytes on a socket. Where the connection is lost, or a
-    pooler is in between, nobody listens, and whoever waits looks again after a while."""
+    """Listens to other processes' notifications of runs that a caller here waits for. It uses the
+    event loop that was last seen. After a lost connection, or behind a pooler, it does not listen,
+    and waiters look again after a while."""
 
     def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
         self.interests: set[str] = set()
-        """What it listens for: a run's number and "work" or "ready"."""
+        """The messages that it listens for: a run's number and "work" or "ready"."""
         self._address = address
         self._threads = threads
         self._changes = changes
@@ -327,7 +330,7 @@ class ChangeListener:
         self._stopped = False
 
     async def start(self, *, pooled: bool) -> None:
-        """Also again, where the connection was lost."""
+        """Starts to listen, or starts again after the connection was lost."""
         loop = asyncio.get_running_loop()
         is_there = self._connection is not None and self._loop is loop
         if pooled or self._stopped or is_there or not self.interests:
@@ -384,9 +387,9 @@ class ChangeListener:
 
 
 def load_or_make_secret(where: str, name: str, *, size: int) -> bytes:
-    """A secret that belongs to the journal: whoever may use that may use it, and machines that
-    share a server share no folder. The first one to ask makes it. Blocks, also within an event
-    loop."""
+    """Returns a secret of the journal, and creates it at the first call. Everyone who may use the
+    journal may use the secret. The server stores it, because machines that share a server share no
+    folder. The call blocks, even within an event loop."""
     address = address_of(where)
     link = Link(address, plain_connect, partial(schema.prepare, address=address))
     try:

@@ -1,9 +1,8 @@
-"""The tables and functions of a journal on PostgreSQL, their version, and what a server promises.
+"""The tables and functions of a journal on PostgreSQL, their version, and the checks of a server.
 
-Everything is in schema `holdfast`; statements name it, so no search path decides what is meant.
-Older versions are brought forward in one transaction under an advisory lock, which poolers
-understand; newer ones, and a schema of that name that is not ours, are refused before anything is
-written.
+Everything is in the schema `holdfast`. Statements name the schema, so search paths do not matter.
+An older version is migrated in one transaction under an advisory lock, which works through poolers.
+A newer version, or a schema of that name that is not ours, is refused before anything is written.
 """
 
 import logging
@@ -109,7 +108,8 @@ _OWN = (
     END $$""",
 )
 Loss = tuple[datetime, str, int, int]
-"""When it was noticed, the writer, how many batches were acknowledged, and how many are there."""
+"""The time of the discovery, the writer, the number of acknowledged batches, and the number of
+batches that exist."""
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (*(statement.format(**_TYPES) for statement in TABLES), *_OWN),
 }
@@ -118,8 +118,9 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 def prepare(
     connection: ServerConnection, address: ServerAddress, *, known: Mapping[str, int] | None = None
 ) -> None:
-    """For writing: the server keeps what it confirms, the journal is of this version, and has what
-    it had acknowledged. `known`: the last batches of writers, as the caller itself knows them."""
+    """Checks, for writing, that the server keeps its confirmed commits and that the journal has all
+    acknowledged commits. Migrates an older version. `known` has the last batches of writers that
+    the caller itself knows. Raises `LostCommits` for losses, and records them."""
     _refuse_forgetful(connection, address)
     if _version(connection, address) < VERSION:
         _migrate(connection, address)
@@ -134,12 +135,12 @@ def prepare(
 
 
 def require(connection: ServerConnection, address: ServerAddress) -> None:
-    """For reading: makes sure that a journal of this version is there; changes nothing."""
+    """Checks, for reading, that there is a journal of this version. Changes nothing."""
     require_version(_version(connection, address), VERSION, address.name)
 
 
 def refuse_losses(connection: ServerConnection, address: ServerAddress) -> None:
-    """For reading."""
+    """Raises `LostCommits` if commits are lost, for reading."""
     _refuse(find_losses(connection), address)
 
 
@@ -162,8 +163,8 @@ def describe_losses(losses: list[Loss]) -> str:
 
 
 def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = None) -> list[Loss]:
-    """Of each writer: `known` batches were acknowledged, and `found` are there. From what was
-    noticed before, what this machine has noted, and what the caller knows."""
+    """Returns the losses of each writer: `known` batches were acknowledged, and `found` exist. The
+    sources are earlier discoveries, this machine's notes and the caller's knowledge."""
     lags, identity = _row(
         connection,
         "SELECT pg_is_in_recovery(), (SELECT value FROM holdfast.meta WHERE name = 'identity')",
@@ -183,8 +184,8 @@ def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = 
 
 
 def accept_losses(connection: ServerConnection) -> str:
-    """What was given up; "" where nothing is lost. The journal gets another identity: what any
-    machine has noted of the old one is about commits that are gone."""
+    """Accepts the losses, and describes them; "" if there are none. The journal gets another
+    identity, because every machine's notes on the old identity are about lost commits."""
     losses = find_losses(connection)
     if not losses:
         return ""
@@ -200,7 +201,7 @@ def identity_of(connection: ServerConnection) -> str:
 
 
 def _row(connection: ServerConnection, query: str) -> tuple[Any, ...]:
-    """Of a query that has one."""
+    """Returns the row of a query that always has one."""
     row = connection.execute(query).fetchone()
     assert row is not None, "it has one row"
     return row
@@ -237,7 +238,7 @@ def _refuse_forgetful(connection: ServerConnection, address: ServerAddress) -> N
 
 
 def _warn_of_commits(address: ServerAddress, value: str) -> None:
-    """Of what `Link` has set, or was told to leave."""
+    """Warns of a weak `synchronous_commit`, which `Link` has strengthened or was told to leave."""
     if address.allow_synchronous_commit_off:
         text = f"= {value}, which allow_synchronous_commit_off allows: what it confirms may be lost"
     else:
@@ -253,14 +254,14 @@ _warned: set[tuple[str, str]] = set()
 
 
 def _warn(address: ServerAddress, text: str) -> None:
-    """Once in a process, however many connections it makes."""
+    """Logs a warning once per process, for any number of connections."""
     if (address.name, text) not in _warned:
         _warned.add((address.name, text))
         _log.warning("journal %s %s", address.name, text)
 
 
 def _version(connection: ServerConnection, address: ServerAddress) -> int:
-    """0 where there is no journal yet."""
+    """Returns the version of the journal; 0 if there is no journal yet."""
     has_meta, tables = _row(
         connection,
         "SELECT to_regclass('holdfast.meta') IS NOT NULL, "
@@ -283,7 +284,8 @@ def _version(connection: ServerConnection, address: ServerAddress) -> int:
 
 
 def _migrate(connection: ServerConnection, address: ServerAddress) -> None:
-    """Forward, in one transaction; two processes that begin at once do it one after the other."""
+    """Migrates to the present version in one transaction. Two processes that begin at once migrate
+    one after the other."""
     connection.execute(connection.begin)
     try:
         connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
@@ -344,13 +346,14 @@ def _note_version(connection: ServerConnection) -> None:
 # cannot be written, nothing is noted, and only what lives knows.
 
 KEPT_DAYS = 90
-"""A writer's row on the server outlives its last batch by so much."""
+"""The number of days for which a writer's row stays after its last batch."""
 _TRUSTED_SECONDS = KEPT_DAYS / 2 * 86400
-"""How old a note may be: nobody has deleted the row that it is held against."""
+"""The greatest age of a trusted note, in seconds. The server's row for such a note cannot have been
+deleted for its age."""
 
 
 def open_witness(identity: str, writer: str) -> Witness | None:
-    """A writer's witness; None if nothing can be noted."""
+    """Returns a writer's witness; None if notes cannot be written."""
     path = _path(identity)
     try:
         private_folder(path.parent)
@@ -361,7 +364,7 @@ def open_witness(identity: str, writer: str) -> Witness | None:
 
 
 def acknowledged_commits(identity: str) -> dict[str, int]:
-    """By writers of this machine: the last batch that the server has confirmed to each."""
+    """Returns the last batch that the server has confirmed to each writer of this machine."""
     try:
         noted = notes(_path(identity))
     except RuntimeError:  # As above.

@@ -13,7 +13,8 @@ from holdfast.records.errors import JournalError, UsageError
 
 CHANNEL = "holdfast"
 INSERT_VALUES = 10_000
-"""Values that one statement inserts: their number has a limit."""
+"""The maximum number of values that one statement inserts, because the number of parameters has a
+limit."""
 _TABLES = (
     "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|"
     "consumers|deliveries|counters|records"
@@ -25,7 +26,7 @@ _EACH = re.compile(r"\bEACH\(:(\w+)\)")
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 NOW = """extract(epoch FROM clock_timestamp())::double precision,
     extract(epoch FROM pg_postmaster_start_time())::double precision"""
-"""For `PostgresStore.moment`."""
+"""The SQL for `PostgresStore.moment`."""
 _NOTIFY = "SELECT pg_notify(%s, message) FROM unnest(%s::text[]) message; COMMIT"
 _LOGS = """SELECT t.id, t.length, r.seq, r.epoch, r.crc, r.body FROM holdfast.trajectories t
     LEFT JOIN holdfast.records r ON r.trajectory = t.id
@@ -44,8 +45,8 @@ _OF_RUN = "trajectory {} (SELECT id FROM holdfast.trajectories WHERE run = %b)"
 
 @lru_cache(maxsize=512)
 def dialect(statement: str) -> str:
-    """The statement in the driver's form, with our schema before each table, so that no search path
-    matters."""
+    """Returns the statement in the driver's form, with our schema before each table, so that search
+    paths do not matter."""
     statement = _HINT.sub("", statement).replace("%", "%%")
     statement = _EACH.sub(
         r"unnest(:\1::bigint[]) WITH ORDINALITY AS each(value, number)", statement
@@ -55,14 +56,15 @@ def dialect(statement: str) -> str:
 
 
 class PostgresStore:
-    """See `Store`. One for each transaction."""
+    """A store on PostgreSQL (see `Store`), for one transaction."""
 
     def __init__(self, connection: ServerConnection):
         self.connection = connection
         self.batch: tuple[str, int] | None = None
-        """The writer and the number that its next append moves it to, if nobody else does."""
+        """The writer and the number to which the next append moves it; None if another statement
+        moves it."""
         self.moment: Row | None = None
-        """When the transaction first asked."""
+        """The time at which the transaction first asked for it."""
         self._messages: list[str] = []
 
     def _execute(self, statement: str, values: dict[str, object]) -> Any:
@@ -122,7 +124,8 @@ class PostgresStore:
         return Instant("", 0.0, wall, since)
 
     def notify(self, run: int, *what: str) -> None:
-        """They hear it when the transaction is committed, and not before."""
+        """Queues notifications, which other processes hear only when the transaction is
+        committed."""
         self._messages += [f"{run} {each}" for each in what]
 
     def commit(self) -> None:
@@ -162,8 +165,8 @@ class PostgresStore:
                     del ends[trajectory]
 
     def _send(self, moves: list[Row], rows: Sequence[Row]) -> list[tuple[int, int, int]]:
-        """Nothing, when it is written; else the trajectory, the epoch and the length of each that
-        is somewhere else. The epoch is -1 where the trajectory is gone."""
+        """Sends the append. Returns [] if it is written. Otherwise returns the trajectory, epoch
+        and length of each head that differs; the epoch is -1 if the trajectory is gone."""
         if not moves and self.batch is None:
             return []
         *columns, statuses = zip(*moves, strict=True) if moves else ((),) * 5
@@ -188,7 +191,8 @@ class PostgresStore:
             yield trajectory, rows
 
     def _logs(self, trajectories: Sequence[int]) -> dict[int, tuple[int | None, list[LogRow]]]:
-        """Of each, the length by its head, and its rows, as one statement sees them."""
+        """Returns the length according to the head, and the rows, of each log, as one statement
+        sees them."""
         logs: dict[int, tuple[int | None, list[LogRow]]] = {
             each: (None, []) for each in trajectories
         }
@@ -221,7 +225,7 @@ class PostgresStore:
 
 
 def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[LogRow]:
-    """The rows; a head that counts others ends in a `BadRecord`."""
+    """Yields the rows. Raises `BadRecord` at the end if the head counts another number of rows."""
     yield from rows
     if length is not None and length != len(rows):
         reason = f"is where the log ends, but its head counts {length} records"
@@ -229,7 +233,8 @@ def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[
 
 
 def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]]:
-    """Epoch and length of each log, by the newest lease of it: older ones are stale in any case."""
+    """Returns the epoch and length of each log according to its newest lease. Older leases are
+    stale in any case."""
     ends: dict[int, tuple[int, int]] = {}
     for entries in appends:
         for entry in entries:
@@ -240,12 +245,12 @@ def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]
 
 
 def _array(numbers: Iterable[object]) -> str:
-    """As the server reads it: the driver would take longer for its own way to write it."""
+    """Returns numbers as the text of an array. The driver's own encoding would be slower."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _check(values: Iterable[object]) -> None:
-    """PostgreSQL keeps any text but one with NUL in it."""
+    """Raises `UsageError` for text with NUL, which PostgreSQL cannot store."""
     for value in values:
         if isinstance(value, str) and "\0" in value:
             raise UsageError(

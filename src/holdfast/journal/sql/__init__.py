@@ -2,14 +2,14 @@
 
 - `store`: What the journal asks of a database.
 - `tables`: The tables that every journal has, and their version.
-- `groups`: What follows from a group's trajectories.
-- `replicas`: Which weights each replica has.
+- `groups`: The counts that follow from a group's trajectories.
+- `replicas`: The weights of each replica.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
 - `lineage`: Runs that share trajectories, only one of which can be consumed.
 - `leases`: Workers, leases and claims.
-- `logs`: Reading logs, cutting them where they are torn, opening them again.
+- `logs`: Reads logs, cuts torn logs, and opens trajectories again.
 - `delivery`: The ledger of a run's groups.
-- `deletion`: Deleting a run.
+- `deletion`: Deletes a run.
 - `writer`: One thread, one connection, group commit.
 - `sql_journal`: The journal over a store.
 """

@@ -1,4 +1,4 @@
-"""Deleting a run: in one transaction, so that a kill leaves all of it or nothing."""
+"""Deletes a run in one transaction, so that a kill leaves the whole run or nothing of it."""
 
 from holdfast.journal.journal import Deletion, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
@@ -42,7 +42,7 @@ def delete(store: Store, run: Run) -> Deletion:
 
 
 def refuse_if_held(store: Store, run: Run) -> None:
-    """`RunHeld` or `ConsumerHeld`, with who holds it."""
+    """Raises `RunHeld` or `ConsumerHeld`, with the holder, if the run is held."""
     if workers := release_dead(store, run):
         raise run_in_use(run, workers)
     for name, holder, seconds, consumer in holders(store, "consumers"):
@@ -51,8 +51,8 @@ def refuse_if_held(store: Store, run: Run) -> None:
 
 
 def _unused_blobs(store: Store, run: Run) -> set[bytes]:
-    """The blobs that the run's records speak of, and no others do. Only a run with blobs of its
-    own makes this read the records of the other runs."""
+    """Returns the blobs to which only this run's records refer. The records of other runs are read
+    only if this run uses blobs."""
     digests = set(map(bytes, values_of(store.rows("SELECT digest FROM blobs"))))
 
     def blob(digest: bytes) -> bytes | None:
@@ -69,19 +69,20 @@ def _unused_blobs(store: Store, run: Run) -> set[bytes]:
 
 
 def refuse_if_any_is_live(store: Store) -> None:
-    """`RunHeld` while anybody works: they would have to wait."""
+    """Raises `RunHeld` while any run is worked on, because the workers would have to wait."""
     if others := _live_runs(store):
         raise journal_in_use(others)
 
 
 def _live_runs(store: Store) -> list[str]:
-    """The runs that somebody works on, or trains on."""
+    """Returns the names of the runs with a live worker or consumer."""
     tables = ("workers", "consumers")
     return list(dict.fromkeys(name for table in tables for name, *_ in holders(store, table)))
 
 
 def holders(store: Store, table: str) -> list[tuple[str, WorkerIdentity, float, str]]:
-    """Of all runs: the run, who holds it, for how long, and as what."""
+    """Returns the live holders of all runs: the run's name, the holder, the seconds until the lease
+    ends, and the id or name of the worker or consumer."""
     name = {"workers": "id", "consumers": "consumer"}[table]
     rows = store.rows(_HOLDERS.format(table=table, name=name), **store.now().parameters)
     holders = [(row[0], WorkerIdentity(*row[1:5]), row[5], str(row[6])) for row in rows]

@@ -1,13 +1,14 @@
-"""The ledger of a run's groups: reserved, committed with a checkpoint, given back.
+"""The ledger of a run's groups, which are reserved, committed with a checkpoint, or given back.
 
-A group becomes ready when its last member is settled, and has a place in that order. A consumer
-looks at each ready group once, in that order: `seen` is how far it came. What it has looked at is a
-row of `deliveries` with one state; the primary key (run, task, consumer) leaves no room for a
-second. So a group is trained at most once (I6), and a step costs what its groups cost.
+A group becomes ready when its last member is settled, and it has a place in that order. A consumer
+looks at each ready group once, in that order, and `seen` is the last place that it has looked at.
+Each group that it has looked at is a row of `deliveries` with one state. The primary key (run,
+task, consumer) allows only one such row. A group is therefore trained at most once (I6), and the
+cost of a step depends only on the number of its groups.
 
-Every operation renews the consumer's lease first, under its epoch (I7). That holds the consumer's
-row, so that two operations of one consumer come one after the other; and the run's row is held
-against amending and reopening.
+Every operation first renews the consumer's lease, with its epoch (I7). The renewal locks the
+consumer's row, so that two operations of one consumer happen one after the other. The operation
+also locks the run's row against amending and reopening.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
 
 LOOK_AHEAD = 256
-"""Groups that are looked at with one statement."""
+"""The number of groups that one statement looks at."""
 
 
 # --- the lease
@@ -95,7 +96,8 @@ def renew(store: Store, consumer: Consumer) -> None:
 
 
 def _renew(store: Store, consumer: Consumer) -> int | None:
-    """Who acts is alive; `LeaseLost` when the lease is another's. The last committed step."""
+    """Renews the lease, because a consumer that acts is alive. Returns the last committed step.
+    Raises `LeaseLost` if another process holds the lease."""
     row = store.row(
         _RENEW, lease=float(consumer.lease_seconds), **_named(consumer), **store.now().parameters
     )
@@ -106,7 +108,8 @@ def _renew(store: Store, consumer: Consumer) -> int | None:
 
 
 def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
-    """Holds the run and the consumer, in the order in which everyone does; `_renew`."""
+    """Locks the run and then the consumer, in the order that all operations use, and renews the
+    lease. Returns the last committed step. Raises `LeaseLost`."""
     try:
         lock(store, consumer.run, how)
     except UsageError as error:
@@ -150,7 +153,7 @@ _IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name 
 def take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> Batch:
-    """The groups of that step, whole; None: for a step that is named later."""
+    """Returns the whole batch of a step. `step` is None if the consumer names the step later."""
     committed = begin(store, consumer)
     reserved, missing = _reserved(store, consumer, step, groups, committed)
     if missing > 0:
@@ -166,7 +169,7 @@ def take(
 def _reserved(
     store: Store, consumer: Consumer, step: int | None, groups: int, committed: int | None
 ) -> tuple[list[int], int]:
-    """What the step has, and how many more groups it needs."""
+    """Returns the tasks that the step already has, and the number of groups that it still needs."""
     if step is None:
         return [], groups
     reserved = _tasks_in(store, consumer, step)
@@ -182,7 +185,8 @@ def _reserved(
 def _take(
     store: Store, consumer: Consumer, groups: int, step: int | None, before: int | None
 ) -> tuple[list[int], int]:
-    """As many groups as requested, or the rest of a run that is over; and how many are missing."""
+    """Takes the requested number of groups, or the rest of a run that is over. Returns their tasks
+    and the number of missing groups."""
     # Whether it is over is read first: what is settled after that is only looked at next time.
     is_over = progress(store, consumer.run).is_over
     if before is None:
@@ -214,7 +218,7 @@ def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list
 
 
 def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:
-    """The first groups that can be taken, after a look at new ones if there are too few."""
+    """Returns the first groups that can be taken. Looks at new groups if there are too few."""
     while True:
         rows = store.rows(_READY, limit=limit, **_named(consumer))
         if len(rows) >= limit or not _look(store, consumer, limit - len(rows)):
@@ -222,14 +226,14 @@ def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:
 
 
 def _oldest(store: Store, consumer: Consumer, limit: int, before: int) -> list[int]:
-    """The first of the tasks below `before` whose groups can be taken."""
+    """Returns the first tasks below `before` whose groups can be taken."""
     while _look(store, consumer, LOOK_AHEAD):
         pass
     return values_of(store.rows(_OLDEST, limit=limit, before=before, **_named(consumer)))
 
 
 def _look(store: Store, consumer: Consumer, limit: int) -> bool:
-    """Looks at up to `limit` groups that became ready; False when there are none."""
+    """Looks at up to `limit` groups that became ready. Returns False if there are none."""
     [(seen,)] = store.rows(
         "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", **_named(consumer)
     )
@@ -257,7 +261,7 @@ def _entry(consumer: Consumer, task: int, place: int, *, is_kept: bool) -> Row:
 
 
 def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
-    """Those of the groups that the run's policy keeps."""
+    """Returns the groups that the run's policy keeps."""
     policy = policy_of(store, run)
     rows = store.rows(
         "SELECT task, count(*), count(*) FILTER (WHERE status = ANY(:outcomes)) FROM trajectories "
@@ -272,7 +276,7 @@ def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
 def may_take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> bool:
-    """Whether asking for as many is worth a write. Reads no more than it asks for."""
+    """Returns whether a write can yield this many groups. It reads no more rows than requested."""
     named = _named(consumer)
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
@@ -297,7 +301,7 @@ def _tasks_in(store: Store, consumer: Consumer, step: int) -> list[int]:
 
 
 def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
-    """Also when all its groups were dismissed."""
+    """Returns whether the step has groups, including dismissed groups."""
     row = store.row(
         "SELECT 1 FROM deliveries WHERE run = :run AND consumer = :name AND step = :step "
         "AND state IN (1, 2) LIMIT 1",
@@ -308,7 +312,7 @@ def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
 
 
 def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int | None:
-    """The last step that has groups or that a checkpoint holds."""
+    """Returns the last step that has groups or that a checkpoint holds; None if there is none."""
     [(last,)] = store.rows(
         "SELECT max(step) FROM deliveries "
         "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
@@ -352,7 +356,7 @@ def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: 
 
 
 def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, KnownGroup]:
-    """What the consumer has of each group that it names."""
+    """Returns the consumer's row of each named group; `UNKNOWN` if it has no such group."""
     rows = store.rows(
         "SELECT k.id, d.task, d.state, d.step, d.reason FROM tasks k "
         "JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name "
@@ -425,7 +429,8 @@ def rewind(
 
 
 def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int]) -> None:
-    """Groups that the checkpoint of `step` holds are in their steps, also those of no commit."""
+    """Puts the groups that the checkpoint of `step` holds into their steps, including groups that
+    no commit has named."""
     known = _known(store, consumer, list(trained)) if trained else {}
     steps: dict[int, list[int]] = {}
     wrong: list[str] = []

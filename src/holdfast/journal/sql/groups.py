@@ -1,9 +1,9 @@
-"""What follows from a group's trajectories, kept so that nothing has to be counted.
+"""Stores counts that follow from a group's trajectories, so that readers need not count.
 
-A group is settled when its last member is; its place in the order of settling is that member's.
-`task_groups` has one row for each task, `totals` one for each run. Whoever changes whether a
-trajectory is settled, held or failed calls `recount` in the same transaction: there is no other
-place where these numbers come from.
+A group is settled when its last member is settled. Its place in the order of settling is the place
+of that member. `task_groups` has one row per task, and `totals` has one row per run. Code that
+changes whether a trajectory is settled, held or failed calls `recount` in the same transaction. No
+other code writes these numbers.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,8 +36,8 @@ _GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.numbe
 
 
 def recount(store: Store, run: int, tasks: Collection[int]) -> None:
-    """Counts these groups again, under their locks: the last one to count sees the changes of all
-    others."""
+    """Counts these groups again while it holds their locks, so that the last counter sees the
+    changes of all others."""
     ordinals = sorted(set(tasks))
     # In pieces: a server that knows nothing of the tables yet may compare each group with each.
     for at in range(0, len(ordinals), AT_ONCE):
@@ -55,7 +55,8 @@ def _recount(store: Store, run: int, ordinals: list[int]) -> None:
 
 
 def _change(before: Row, after: Row) -> tuple[int, int, int]:
-    """How many more trajectories, settled ones and failed ones the run has."""
+    """Returns by how much the run's numbers of trajectories, settled trajectories and failed
+    trajectories grew."""
     _, _, members, still_open, failed, _ = after
     _, _, had_members, had_open, had_failed, _ = before
     return (
@@ -66,7 +67,7 @@ def _change(before: Row, after: Row) -> tuple[int, int, int]:
 
 
 def _add(store: Store, run: int, planned: int, settled: int, failed: int) -> bool:
-    """Whether all that is planned is settled now."""
+    """Adds to the run's totals. Returns whether all planned trajectories are settled now."""
     row = store.row(
         "UPDATE totals SET planned = planned + :planned, settled = settled + :settled, "
         "failed = failed + :failed WHERE run = :run RETURNING settled >= planned",
@@ -79,7 +80,7 @@ def _add(store: Store, run: int, planned: int, settled: int, failed: int) -> boo
 
 
 def recount_totals(store: Store, run: int) -> None:
-    """After a change of which tasks are the run's."""
+    """Recomputes the run's totals after the set of its current tasks changed."""
     store.run(
         "UPDATE totals SET (planned, settled, failed) = (SELECT coalesce(sum(members), 0), "
         "coalesce(sum(members - open), 0), coalesce(sum(failed), 0) "
@@ -91,10 +92,10 @@ def recount_totals(store: Store, run: int) -> None:
 def settle(
     store: Store, trajectories: Mapping[int, bytes | None], *, restated: Collection[int] = ()
 ) -> None:
-    """Settles these, in this order: each gets the next place in the order of settling, and keeps
-    its summary.
+    """Settles these trajectories in this order. Each gets the next place in the order of settling
+    and keeps its summary.
 
-    `restated`: those that were settled before, and have another status now.
+    `restated` names trajectories that were settled before and have another status now.
     """
     touched: list[Row] = []
     if trajectories:
@@ -113,7 +114,8 @@ def settle(
 
 
 def reopen(store: Store, run: int, tasks: Collection[int]) -> None:
-    """These groups have open members again: a consumer that saw them ready looks again later."""
+    """Notes that these groups have open members again. A consumer that saw a group ready looks at
+    it again later."""
     ordinals = sorted(set(tasks))
     if not ordinals:
         return

@@ -1,9 +1,9 @@
 """Workers, leases and claims.
 
-A worker's one heartbeat keeps all its leases. Taking a trajectory over bumps its epoch, so that a
-worker that was only asleep finds every append refused. Clocks decide when a worker may be taken for
-dead; they never decide whether a write is right. A process is looked up only where its number means
-something: on its own machine, in its own namespace.
+One heartbeat of a worker renews all its leases. Taking a trajectory over raises its epoch, so that
+a worker that was only asleep finds every append refused. Clocks decide when a worker counts as
+dead. They never decide whether a write is correct. A pid is looked up only where it is valid: on
+its own machine and in its own namespace.
 """
 
 from msgspec import structs
@@ -48,10 +48,12 @@ _COUNT_HELD = "UPDATE task_groups SET held = open WHERE run = :run AND task = AN
 
 
 def shorten(store: Store, run: int) -> None:
-    """No lease lasts longer than its own seconds from now. Whoever may take work over calls this
-    first: after the wall clock was set back, the dead keep their work for one lease, and the living
-    have the time to renew theirs. It takes a transaction of its own, since a refusal undoes its.
-    What is locked is being renewed.
+    """Shortens leases that would last longer than their own seconds from now. Call it before taking
+    work over.
+
+    Such leases exist after the wall clock was set back. Dead holders then keep their work for one
+    more lease, and living holders have time to renew. Call it in its own transaction, because a
+    refusal would undo it. Locked rows are skipped: their holders are renewing them.
     """
     now = store.now().parameters
     for table, key in (("workers", "id"), ("consumers", "consumer")):
@@ -73,7 +75,8 @@ def join(
 
 
 def release_dead(store: Store, run: Run) -> list[str]:
-    """Fences workers with a lease that ran out or a process that is gone; names those that live."""
+    """Fences workers whose lease ran out or whose process is gone. Returns the names of the living
+    workers."""
     living = []
     for worker, is_leased, seconds, *who in store.rows(
         _WORKERS, run=run.id, **store.now().parameters
@@ -88,7 +91,7 @@ def release_dead(store: Store, run: Run) -> list[str]:
 
 
 def _free_orphans(store: Store, run: Run) -> None:
-    """Frees what a worker held whose row is lost."""
+    """Frees trajectories whose owner has no row."""
     freed = store.rows(
         "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND settled IS NULL AND owner IS NOT NULL AND owner NOT IN (SELECT id FROM workers) "
@@ -103,7 +106,7 @@ def leave(store: Store, worker: Worker) -> None:
 
 
 def release(store: Store, worker: int) -> None:
-    """Fences a worker: what it holds is free, and nothing that it sends is written."""
+    """Fences a worker. Its trajectories become free, and its later appends are refused."""
     store.run("DELETE FROM workers WHERE id = :worker", worker=worker)
     freed = store.rows(
         "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 "
@@ -120,13 +123,14 @@ def heartbeat(store: Store, worker: Worker) -> None:
 
 
 def _renewal(store: Store, worker: Worker) -> dict[str, object]:
-    """The parameters of `_RENEW`."""
+    """Returns the parameters of `_RENEW`."""
     lease = float(worker.lease_seconds)
     return {"worker": worker.id, "lease": lease, **store.now().parameters}
 
 
 def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
-    """By what `_RENEW` returned."""
+    """Returns the name of the worker's run from the rows of `_RENEW`. Raises `LeaseLost` if there
+    is no row."""
     if not renewed:
         raise LeaseLost(
             f"{worker.identity} was silent for more than {worker.lease_seconds:g} s and another "
@@ -136,8 +140,8 @@ def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
 
 
 def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Claim]:
-    """Claims groups after task `after` that nobody holds, in order, and then from the first task
-    on. So a claim costs the same however many groups are in work."""
+    """Claims free groups after task `after` in order, and then from the first task on. A claim
+    therefore costs the same for any number of groups in work."""
     values = {"run": worker.run, "after": after, "groups": groups, **_renewal(store, worker)}
     # It is alive; without this, one that overslept would claim its own groups anew.
     renewed, doubtful, free = store.together(_RENEW, _DOUBTFUL, _CLAIMABLE, **values)
@@ -153,7 +157,7 @@ def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Clai
 
 
 def _end_or_shorten(store: Store, doubtful: list[Row], values: dict[str, object]) -> None:
-    """Ends leases that ran out, and shortens those that last too long: see `shorten`."""
+    """Ends leases that ran out, and shortens leases that last too long (see `shorten`)."""
     late = [worker for worker, is_late in doubtful if is_late]
     store.run(_SHORTEN.format(table="workers", key="id"), late=late, **values)
     for worker, is_late in doubtful:
@@ -166,8 +170,8 @@ def _free(store: Store, worker: Worker, groups: int, after: int) -> list[int]:
 
 
 def _release_gone(store: Store, worker: Worker) -> bool:
-    """Frees what killed workers of this machine held, if only held groups are left. Nobody here
-    knows whether a process of another machine lives."""
+    """Frees the trajectories of killed workers of this machine. Returns whether there were such
+    workers. Processes of other machines cannot be looked up here."""
     here = this_process()
     rows = store.rows(_NEIGHBOURS, run=worker.run, host=here.host, namespace=here.namespace)
     gone = [row[0] for row in rows if row[0] != worker.id and is_gone(WorkerIdentity(*row[1:]))]

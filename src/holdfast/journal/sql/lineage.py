@@ -1,7 +1,8 @@
-"""Runs that share trajectories. Only one of them can be consumed: no trajectory is delivered twice.
+"""Runs that share trajectories. Only one of them can be consumed, so that no trajectory is
+delivered twice.
 
-Whoever begins to share, or to consume, holds the runs that it concerns, in the order of their
-numbers. So of two who come at the same moment, the second sees what the first has done.
+A transaction that begins to share or to consume locks all concerned runs, in the order of their
+numbers. If two such transactions come at the same moment, the second sees the changes of the first.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,7 +38,8 @@ def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
 
 
 def refuse_if_shared(store: Store, run: Run) -> None:
-    """Before the run is consumed. `UsageError` where its trajectories are consumed elsewhere."""
+    """Raises `UsageError` if a run that shares trajectories with this run is consumed. Call it
+    before the run is consumed."""
     if not run.spec.series:
         return
     held = _lock(store, [run, *_relatives(store, run)])
@@ -56,7 +58,7 @@ def _relatives(store: Store, run: Run) -> list[Run]:
 
 
 def _lock(store: Store, runs: Sequence[Run]) -> dict[int, Run]:
-    """Those that are still there."""
+    """Locks and returns the runs that still exist."""
     held = {}
     for run in sorted({run.id: run for run in runs}.values(), key=lambda each: each.id):
         try:
@@ -67,7 +69,7 @@ def _lock(store: Store, runs: Sequence[Run]) -> dict[int, Run]:
 
 
 def _consumers(store: Store, runs: Collection[int]) -> dict[int, str]:
-    """Of the consumed runs among these, a consumer."""
+    """Returns a consumer of each consumed run among these runs."""
     return dict(
         store.rows(
             "SELECT run, min(consumer) FROM consumers WHERE run = ANY(:runs) GROUP BY run",

@@ -1,7 +1,7 @@
-"""Reading logs with their checksums, cutting them where they are torn, opening them again.
+"""Reads logs and checks their checksums, cuts torn logs, and opens trajectories again.
 
-A bad record is never skipped: everything from it on is set aside (table `cuts`), the position is
-reported, and the trajectory goes on from the last good record.
+A bad record is never skipped. The bad record and all later records are set aside (table `cuts`),
+the position is reported, and the trajectory continues after its last good record.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 def read(store: Store, trajectories: Sequence[int]) -> dict[int, list[Record] | JournalCorrupt]:
-    """The records of each; of a log with a bad one, the error."""
+    """Returns the records of each log, or the error if the log has a bad record."""
     return {trajectory: _records(trajectory, rows) for trajectory, rows in store.logs(trajectories)}
 
 
@@ -39,7 +39,7 @@ def _records(trajectory: int, rows: Iterable[LogRow]) -> list[Record] | JournalC
 
 
 def checked(trajectory: int, rows: Iterable[LogRow]) -> Iterator[Record]:
-    """The good records in order; at the first bad one it raises `BadRecord`."""
+    """Yields the good records in order. Raises `BadRecord` at the first bad record."""
     for expected, row in enumerate(rows):
         yield check_row(trajectory, expected, row)
 
@@ -67,7 +67,8 @@ def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
 def summaries(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
-    """The summaries of these tasks. Without a stored one, it is made from the log."""
+    """Returns the summaries of these tasks' trajectories. If no summary is stored, computes it from
+    the log."""
     return [
         (row, kept or (_summary_of_log(store, row) if row.records else Summary()))
         for row, kept in runs.summarized(store, run, ordinals)
@@ -90,7 +91,8 @@ _REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, t.length, t.summar
 
 
 def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
-    """Also in the order of tasks; decodes no more of each row than it has to."""
+    """Returns the rewards in the order of tasks. It decodes only the necessary parts of each
+    row."""
     by_task: list[tuple[str, float]] = []
     for task, number, ordinal, sample, status, records, body in store.rows(_REWARDED, run=run.id):
         kept = kept_summary(body, number)
@@ -119,8 +121,8 @@ def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
 
 
 def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) -> Cut | None:
-    """Cuts the log if it is torn; otherwise corrects its row. A worker that believes to hold the
-    trajectory is fenced. The caller holds its row."""
+    """Cuts the log if it is torn. Otherwise corrects its row. Fences a worker that still believes
+    that it holds the trajectory. The caller must hold the trajectory's row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
     [(status, settled, summary)] = store.rows(
@@ -152,7 +154,7 @@ def _rewrite_row(store: Store, trajectory: int, history: History) -> None:
 def _cut_if_torn(
     store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str, history: History
 ) -> Cut | None:
-    """`history`: one to fold the records into."""
+    """Cuts the log if it is torn, and returns the cut. Adds the good records to `history`."""
     try:
         for record in checked(trajectory, rows):
             history.take(record)
@@ -162,7 +164,7 @@ def _cut_if_torn(
 
 
 def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status: Status) -> Cut:
-    """Sets the bad record and all after it aside; the trajectory is open again."""
+    """Sets the bad record and all later records aside, and opens the trajectory again."""
     count = store.cut_log(trajectory, bad.seq, reason=bad.reason)
     row = store.row(
         "UPDATE trajectories SET settled = NULL, status = :status WHERE id = :id "
@@ -176,7 +178,8 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
 
 
 def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
-    """Groups that a consumer has stay as they are, and so do their batches."""
+    """Opens settled FAILED trajectories again. Groups that a consumer has stay as they are, so that
+    their batches do not change."""
     runs.lock(store, run)
     failed = store.rows(
         "SELECT t.id, t.task, t.epoch + 1, t.length, k.id, t.sample "

@@ -1,4 +1,4 @@
-"""Which weights each replica has: its last sendings, in their order."""
+"""The weights of each replica: its last sendings, in their order."""
 
 import msgspec
 
@@ -10,14 +10,15 @@ from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 
 KEPT = 64
-"""Records of each replica: more than there are updates during one reply."""
+"""The number of records that are kept per replica, which is larger than the number of updates
+during one reply."""
 
 
 def note_weights(
     store: Store, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
 ) -> bool:
-    """Whether it was written: as the next record of its replica, or in place of the last one. What
-    somebody else has noted meanwhile is not overwritten."""
+    """Writes the next record of a replica, or replaces its last record. Returns False without
+    writing if another process has noted a later record."""
     if consumer is None:
         lock(store, run)
     else:
@@ -51,7 +52,8 @@ def replica_weights(store: Store, run: Run) -> list[ReplicaWeights]:
 
 
 def _record(replica: str, number: int, body: bytes) -> ReplicaWeights:
-    """Of one that is damaged, nobody knows what the replica has: it is sent its weights again."""
+    """Decodes a record. A damaged record becomes a WANTED record, so that the replica gets its
+    weights again."""
     try:
         return msgspec.json.decode(body, type=ReplicaWeights)
     except (msgspec.DecodeError, UnicodeDecodeError):

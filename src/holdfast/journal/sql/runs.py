@@ -1,7 +1,7 @@
 """Runs, their tasks and trajectories, streams and weight versions.
 
-Whatever changes a run as a whole holds the run's row meanwhile, so that two such changes, and a
-change and a delivery, come one after the other.
+A change of a whole run locks the run's row. Two such changes, or a change and a delivery, therefore
+happen one after the other.
 """
 
 import secrets
@@ -77,7 +77,7 @@ def find_series(store: Store, name: str) -> list[Run]:
 
 
 def by_id(store: Store, number: int) -> Run:
-    """A run that somebody holds, so that it is there."""
+    """Returns a run by its number. The run must exist, for example because somebody holds it."""
     [row] = store.rows(f"{_RUN} WHERE id = :run", run=number)
     return run_of(row)
 
@@ -100,7 +100,8 @@ def run_of(row: Row) -> Run:
 
 
 def lock(store: Store, run: Run, how: str = "UPDATE") -> Run:
-    """As it is recorded now, and stays until the transaction ends; `UsageError` when it is gone."""
+    """Locks the run until the transaction ends, and returns it as it is recorded now. Raises
+    `UsageError` if the run was deleted."""
     row = store.row(f"{_RUN} WHERE id = :run FOR {how}", run=run.id)
     if row is None:
         raise UsageError(f"run {run.spec.name!r} is no longer in the journal: it was deleted")
@@ -108,14 +109,15 @@ def lock(store: Store, run: Run, how: str = "UPDATE") -> Run:
 
 
 def policy_of(store: Store, run: Run) -> GroupPolicy:
-    """As it is now: it may have been amended."""
+    """Returns the run's present group policy, which may have been amended."""
     return lock(store, run, "SHARE").spec.group
 
 
 def amend(
     store: Store, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
 ) -> Run:
-    """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
+    """Replaces the run's spec and tasks. New tasks are planned, missing tasks rest, and the
+    differences are recorded."""
     recorded = lock(store, run).spec
     before = {task.id: task for task in tasks_of(store, run)}
     known = {name: ordinal for ordinal, name in enumerate(before)}
@@ -163,7 +165,7 @@ def annotate(
 
 
 def rename(store: Store, run: Run, name: str) -> Run:
-    """Nothing but the run's own row has its name."""
+    """Renames the run. Only the run's own row contains its name."""
     recorded = lock(store, run)
     spec = structs.replace(recorded.spec, name=name)
     spec.check(tasks=0)
@@ -196,7 +198,8 @@ def held_groups(store: Store, run: Run) -> dict[str, list[str]]:
 
 
 def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
-    """They are finished and only scored again. No consumer has any of them."""
+    """Opens outcomes of these tasks again, so that they are only scored again. No consumer may have
+    such a group."""
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND task = ANY(:tasks) AND status = ANY(:outcomes) AND settled IS NOT NULL RETURNING task",
@@ -208,7 +211,8 @@ def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
 
 
 def rescore(store: Store, run: Run, trajectories: Collection[int]) -> int:
-    """Groups that a consumer has stay as they are, and so do their batches."""
+    """Opens settled outcomes again, so that they are scored again. Groups that a consumer has stay
+    as they are, so that their batches do not change."""
     lock(store, run)
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
@@ -281,7 +285,7 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
 
 
 def count_tasks(store: Store, run: Run) -> int:
-    """The number of all tasks, which is the next one's number."""
+    """Returns the number of all tasks, which is the ordinal of the next task."""
     query = "SELECT coalesce(max(ordinal), -1) + 1 FROM tasks WHERE run = :run"
     [(number,)] = store.rows(query, run=run.id)
     return int(number)
@@ -334,7 +338,7 @@ def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightV
 
 
 def text_of(value: object, *, of: str) -> str:
-    """Text as it was read; `JournalCorrupt` where damage made something else of it."""
+    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it."""
     if not isinstance(value, str):
         raise JournalCorrupt(f"{of} is no text")
     try:
@@ -349,7 +353,8 @@ SOME_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordi
 
 
 def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-    """In their order; or these, in the order of `ordinals`, without reading any other."""
+    """Returns the tasks in their order. With `ordinals`, reads and returns only these tasks, in the
+    order of `ordinals`."""
     if ordinals is None:
         return [task_of(*row) for row in store.rows(_ALL_TASKS, run=run.id)]
     rows = store.rows(SOME_TASKS, run=run.id, tasks=_possible(ordinals))
@@ -361,7 +366,7 @@ def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
-    """Without numbers that a database cannot hold."""
+    """Returns the ordinals without numbers that a database cannot hold."""
     return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 
@@ -385,7 +390,8 @@ _SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:t
 def trajectories(
     store: Store, run: Run, *, ordinals: Collection[int] | None = None
 ) -> list[TrajectoryRow]:
-    """Of all tasks, or of these, without reading any other."""
+    """Returns the trajectories of all tasks. With `ordinals`, reads and returns only those of these
+    tasks."""
     if ordinals is None:
         rows = store.rows(_ALL, run=run.id)
     else:
@@ -396,20 +402,22 @@ def trajectories(
 def summarized(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | None]]:
-    """The same, each with the summary that is kept of its whole log."""
+    """Returns the trajectories of these tasks, each with its stored summary; None if the summary
+    does not cover the whole log."""
     rows = store.rows(_SUMMARIZED, run=run.id, tasks=_possible(ordinals))
     listed = trajectory_rows(store, run.spec.name, rows)
     return [(each, summary_of_row(each, row[10])) for each, row in zip(listed, rows, strict=True)]
 
 
 def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
-    """Of the run with that name."""
+    """Converts database rows to trajectories of the run with this name."""
     lengths = uncounted(store, [row[2] for row in rows if row[4] and not row[7]])
     return [_trajectory_row(run, row, lengths.get(row[2], row[7])) for row in rows]
 
 
 def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
-    """How many records those have that were begun, and whose rows count none: damage, if any."""
+    """Returns the number of records of trajectories that were begun but whose rows count no
+    records. Such records mean damage."""
     if not trajectories:
         return {}
     return dict(store.rows(_UNCOUNTED, ids=trajectories))

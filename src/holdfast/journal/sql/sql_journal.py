@@ -1,8 +1,8 @@
-"""The journal over a store: the interface, once for every database.
+"""The journal over a store: one implementation for every database.
 
-What changes something is a function of the store that the writer runs in a transaction; what only
-looks is one that a reader runs. Most methods are such a function and nothing else: `reads` and
-`writes` make them. A database brings the writer and the reader (`_writer`, `_read_with`).
+The writer runs functions that change something in a transaction. A reader runs functions that only
+look. Most methods consist of one such function, which `reads` or `writes` turns into a method. A
+database provides the writer and the reader (`_writer`, `_read_with`).
 """
 
 import asyncio
@@ -38,9 +38,10 @@ from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
 SUMMARIZED_TASKS = 512
-"""Tasks whose summaries are read at once."""
+"""The number of tasks whose summaries are read at once."""
 READ_AHEAD = 16
-"""Logs that are read at once: a hop to another thread costs as much as reading a short one."""
+"""The number of logs that are read at once. Switching to another thread costs as much as reading a
+short log."""
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -48,7 +49,7 @@ Result = TypeVar("Result")
 def reads(
     function: Callable[Concatenate[Store, Parameters], Result],
 ) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
-    """The method of a journal that runs a function which only looks."""
+    """Returns a journal's method that runs a function which only reads."""
 
     async def method(
         self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
@@ -61,8 +62,8 @@ def reads(
 def writes(
     function: Callable[Concatenate[Store, Parameters], Result], *, wakes: bool = False
 ) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
-    """The method of a journal that runs a function in a transaction of the writer's. `wakes`: who
-    waits for changes in this process looks again."""
+    """Returns a journal's method that runs a function in a transaction of the writer. With `wakes`,
+    it then wakes everyone in this process who waits for changes."""
 
     async def method(
         self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
@@ -76,13 +77,13 @@ def writes(
 
 
 class SqlJournal(ClosedByBlock):
-    """See `Journal` for what it promises."""
+    """A journal over a store. `Journal` describes its guarantees."""
 
     _writer: Writer | InlineWriter
 
     def __init__(self, name: str, *, read_only: bool):
         self.name = name
-        """How messages call it: no secret is in it."""
+        """The journal's name in messages, without secrets."""
         self.changes = Changes()
         self._read_only = read_only
         self._closed = False
@@ -92,13 +93,15 @@ class SqlJournal(ClosedByBlock):
 
     @abstractmethod
     async def _read_with(self, function: Callable[[Store], Result]) -> Result:
-        """Runs it on a connection that reads."""
+        """Runs the function on a connection for reading."""
 
     async def _shorten_leases(self, run: Run) -> None:
-        """Where leases go by a clock that can be set: before work is taken over."""
+        """Shortens leases before work is taken over, in databases whose leases use a clock that can
+        be set."""
 
     async def _wake_for(self, run: Run, what: str) -> None:
-        """From now on, another process's "work" or "ready" of the run is a change here."""
+        """Makes "work" or "ready" notifications of other processes for this run count as changes
+        here, from now on."""
 
     @abstractmethod
     async def compact(self) -> int: ...
@@ -114,7 +117,7 @@ class SqlJournal(ClosedByBlock):
         *arguments: Parameters.args,
         **named: Parameters.kwargs,
     ) -> Result:
-        """Runs a function that only looks."""
+        """Runs a function that only reads."""
         if self._closed:
             raise JournalError(f"journal {self.name} is closed")
         self._writer.check_process()
@@ -126,7 +129,7 @@ class SqlJournal(ClosedByBlock):
         *arguments: Parameters.args,
         **named: Parameters.kwargs,
     ) -> Result:
-        """Runs a function in a transaction of the writer's."""
+        """Runs a function in a transaction of the writer."""
         return await self._call(WriteCall(lambda store: function(store, *arguments, **named)))
 
     async def _call(self, operation: WriteCall) -> Result:
@@ -341,7 +344,7 @@ class SqlJournal(ClosedByBlock):
         wait: float,
         before: int | None = None,
     ) -> Batch:
-        """Waiting only reads, but for the renewal of the lease."""
+        """Waits for a batch. While it waits, it writes only to renew the lease."""
         poll = min(POLL_SECONDS, consumer.lease_seconds / 3)
         early, renewed = None, 0.0
 

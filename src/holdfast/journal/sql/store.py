@@ -1,11 +1,16 @@
-"""What the journal asks of a database: one connection, inside one transaction.
+"""The interface between the journal and a database: one connection inside one transaction.
 
-The journal's SQL is written once, in the words that SQLite and PostgreSQL share, with named
-parameters (`:run`), `= ANY(:tasks)` for lists, `EACH(:ids)` for a table of a list (`each.value` and
-`each.number`, from 1), `FOR UPDATE` or `FOR SHARE` where rows must stay as
-they are until the transaction ends, and `INDEXED BY` or `NOT INDEXED` where SQLite has to be told
-which way to go. Each store turns that into its own dialect. What really
-differs between databases, which is how records lie on the disk, is a method here.
+The journal's SQL is written once, in the words that SQLite and PostgreSQL share, and each store
+translates it to its dialect. The SQL uses these forms:
+
+- `:run` is a named parameter.
+- `= ANY(:tasks)` compares with a list.
+- `EACH(:ids)` is a table of a list with the columns `each.value` and `each.number`, which counts
+  from 1.
+- `FOR UPDATE` or `FOR SHARE` keeps rows as they are until the transaction ends.
+- `INDEXED BY` or `NOT INDEXED` tells SQLite which index to use.
+
+Databases really differ in how records lie on the disk, so this part has its own methods here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,72 +22,77 @@ from holdfast.records.errors import JournalError
 
 Row = tuple[Any, ...]
 LogRow = tuple[int, Any, Any, Any, Any]
-"""Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
+"""Position, seq, epoch, checksum and body as they were read, even if they are damaged."""
 
 
 class Store(Protocol):
-    """One connection of a journal, used by one thread."""
+    """One connection of a journal. Only one thread uses it."""
 
     def row(self, statement: str, **values: object) -> Row | None: ...
     def rows(self, statement: str, **values: object) -> list[Row]: ...
     def stream(self, statement: str, **values: object) -> Iterator[Row]:
-        """The same, a few in memory at a time."""
+        """Yields the rows of a statement, with a few in memory at a time."""
         ...
 
     def run(self, statement: str, **values: object) -> int:
-        """How many rows it changed."""
+        """Runs a statement and returns the number of changed rows."""
         ...
 
     def together(self, *statements: str, **values: object) -> list[list[Row]]:
-        """Runs them one after the other, in one message; the rows of each."""
+        """Runs the statements one after the other, in one message. Returns the rows of each
+        statement."""
         ...
 
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None: ...
     def insert(
         self, table: str, columns: str, rows: Collection[Row], *, conflict: str = ""
     ) -> None:
-        """`conflict`: what follows `ON CONFLICT`."""
+        """Inserts rows. `conflict` is the text after `ON CONFLICT`."""
         ...
 
     def now(self) -> Instant: ...
     def notify(self, run: int, *what: str) -> None:
-        """Wakes whoever waits for `what` ("work" or "ready") of the run in another process."""
+        """Wakes everyone in other processes who waits for `what` ("work" or "ready") of the run."""
         ...
 
     # --- records
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        """Writes rows and statuses of those appends that are not fenced, each whole or not at all.
-        `refuse` is told of the others before anything is written."""
+        """Writes the rows and statuses of the appends that are not fenced, each append whole or not
+        at all. Calls `refuse` for the other appends before it writes anything."""
         ...
 
     def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """The rows of each log in their order. A log whose head does not fit to it ends in a
-        `BadRecord`."""
+        """Yields the rows of each log in their order. If the log's head contradicts the rows, the
+        rows end with a `BadRecord` error."""
         ...
 
     def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """All rows that claim to belong to each log, in their order, whatever its head says."""
+        """Yields all rows that claim to belong to each log, in their order, without regard to its
+        head."""
         ...
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
-        """How many records the log's head counts, and whether it leads to these."""
+        """Returns the number of records according to the log's head, and whether the head leads to
+        these positions."""
         ...
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
-        """Sets the record with that number and all after it aside; how many there were."""
+        """Sets the record with this number and all later records aside. Returns the number of these
+        records."""
         ...
 
     def delete_records(self, run: int) -> int: ...
     def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
-        """The records of the run, or those of all others."""
+        """Yields the bodies of the run's records, or of the records of all other runs."""
         ...
 
 
 def refuse_none(number: int, error: JournalError) -> None:
-    """For appends under epochs that the same transaction has read."""
+    """Raises the error. It serves appends with epochs that the same transaction has read, which
+    cannot be refused."""
     raise error
 
 
 def values_of(rows: Iterable[Row], at: int = 0) -> list[Any]:
-    """One column."""
+    """Returns one column of the rows."""
     return [row[at] for row in rows]

@@ -1,8 +1,8 @@
-"""The tables that every journal has. Types that databases name differently stand in braces.
+"""The tables that every journal has. Braces mark types whose names differ between databases.
 
-`id`: a number that is never used again, also after its row is deleted: whoever slept through the
-deletion must not hold somebody else's trajectory under its own number and epoch. `name`: text that
-is compared byte by byte.
+`id` is a number that is never used again, even after its row is deleted. Otherwise a worker that
+slept through the deletion could hold another trajectory with its old number and epoch. `name` is
+text that is compared byte by byte.
 """
 
 from pathlib import Path
@@ -96,7 +96,8 @@ def refuse_newer(version: int, known: int, name: Path | str) -> None:
 
 
 def require_version(version: int, known: int, name: Path | str) -> None:
-    """For reading: what writes begins a journal, and brings an older one forward."""
+    """Raises an error unless the journal has the version that this Holdfast reads. Opening for
+    writing begins a journal or migrates an older one instead."""
     if version == 0:
         raise JournalError(f"journal {name} is empty: nothing has been recorded in it yet; {BEGIN}")
     if version < known:

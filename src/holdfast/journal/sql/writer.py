@@ -1,18 +1,17 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up; the thread takes what is ready, with no timer, lets the store commit it as one
-transaction, and wakes every waiter with one call into the event loop. So a single appender waits
-for one commit, and 256 of them share it.
+Operations queue up. The thread takes the queued operations without a timer, lets the store commit
+them as one transaction, and wakes all waiters with one call into the event loop. A single appender
+therefore waits for one commit, and 256 appenders share one commit.
 
-Under load two halves take turns, because there is one interpreter lock: the loop needs it to go on
-with the callers of durable records, the thread needs it for everything but the work inside the
-database, and the longest piece of that is COMMIT. So the callers of a batch wake right before the
-COMMIT of the next one, and the loop is busy while the disk is. When nothing else waits, or what
-waits may take long, they wake at once; and where the disk takes longer than the loop, all share its
-commit.
+Under load, two batches take turns because of the interpreter lock. The loop needs the lock to
+continue the callers of durable records. The thread needs the lock except during work inside the
+database, most of which is COMMIT. The callers of a batch therefore wake right before the COMMIT of
+the next batch, so that the loop works while the disk does. If no operation waits, or the next
+operation may take long, the callers wake at once. If the disk is slower than the loop, all
+operations share one commit.
 
-An operation that is refused fails its own caller only. What happens after an error at COMMIT is the
-store's to know: see `Committer`.
+A refused operation fails only its own caller. The store handles errors at COMMIT: see `Committer`.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ CLOSE_TIMEOUT = 60.0
 
 
 _forks = 0
-"""How often the process was forked on the way to this one."""
+"""The number of forks between the first process and this process."""
 
 
 def _count_fork() -> None:
@@ -53,8 +52,8 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Operation:
-    """A function to run inside a transaction, who waits for it, and its outcome. It may run again
-    after a failed commit."""
+    """A function that runs inside a transaction, with the caller that waits and the outcome. The
+    function may run again after a failed commit."""
 
     __slots__ = ("error", "future", "loop", "result", "rows", "size")
 
@@ -84,7 +83,7 @@ class Append(Operation):
 
 
 class WriteCall(Operation):
-    """Any function of the store."""
+    """A call of any function that takes the store."""
 
     __slots__ = ("function",)
 
@@ -94,7 +93,7 @@ class WriteCall(Operation):
 
 
 def write_appends(store: Store, appends: Sequence[Append]) -> None:
-    """The appends that are not refused; the others get their error."""
+    """Writes the appends that are not refused. Sets the error of each refused append."""
 
     def refuse(number: int, error: JournalError) -> None:
         appends[number].error = error
@@ -115,35 +114,39 @@ def write_appends(store: Store, appends: Sequence[Append]) -> None:
 
 
 class Committer(Protocol):
-    """A store's side of the writer; only the writer's thread calls it.
+    """A store's side of the writer. Only the writer's thread calls it.
 
-    After an error at COMMIT the outcome is unknown: the committer finds out whether the batch is in
-    the journal, and only then decides. `commit` returns when each operation has its result or its
-    error; a batch is in the journal once, or not at all and then all its operations have an error.
+    After an error at COMMIT, the outcome is unknown. The committer first finds out whether the
+    journal has the batch, and only then decides. When `commit` returns, each operation has its
+    result or its error. The journal has a batch exactly once, or not at all; in the second case,
+    all operations of the batch have an error.
     """
 
     mixes_calls: bool
     """Whether calls may share a transaction with appends and with each other."""
     seconds: float
-    """How long a COMMIT takes."""
+    """The duration of a COMMIT in seconds."""
 
     def commit(self, batch: list[Operation], wake: Callable[[], None]) -> None:
-        """`wake` is called right before COMMIT, and before anything that may take long."""
+        """Commits a batch. Calls `wake` right before COMMIT, and before anything that may take
+        long."""
         ...
 
     def tidy(self, wake: Callable[[], None]) -> None:
-        """Called between two batches."""
+        """Does maintenance between two batches."""
         ...
 
     def give_up(self) -> None:
-        """From another thread: nobody waits any more for what cannot be written now."""
+        """Ends attempts to write what cannot be written now, because no caller waits any more.
+        Another thread may call it."""
         ...
 
     def close(self) -> None: ...
 
 
 class Writer:
-    """Owns the write connection. Started by the first operation, stopped by `close`."""
+    """The owner of the connection for writing. The first operation starts its thread, and `close`
+    stops it."""
 
     def __init__(self, name: str, committer: Committer):
         self._name = name
@@ -170,7 +173,7 @@ class Writer:
         return self._rows < QUEUE_ROWS and self._bytes < QUEUE_BYTES
 
     async def room(self) -> None:
-        """Back-pressure: returns when the queue has room."""
+        """Waits until the queue has room (back-pressure)."""
         while (waiter := self._wait_for_room()) is not None:
             await waiter
 
@@ -183,7 +186,8 @@ class Writer:
             return waiter
 
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
-        """Queues at once, in the order of the calls; the future ends when it is durable."""
+        """Queues the operation at once, in the order of the calls. The returned future ends when
+        the operation is durable or has failed."""
         if self._closed:
             raise JournalError(f"journal {self._name} is closed")
         if self._thread is None or self._forks != _forks:
@@ -217,7 +221,7 @@ class Writer:
                 self._thread = thread
 
     async def drain(self) -> None:
-        """Returns when everything queued so far is durable or refused."""
+        """Waits until every operation queued so far is durable or refused."""
         with self._counting:
             if self._done == self._queued:
                 return
@@ -227,7 +231,7 @@ class Writer:
         await drained
 
     async def close(self) -> None:
-        """Finishes what is queued, then ends the thread. It may be repeated."""
+        """Finishes the queued operations, then ends the thread. The call may be repeated."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -287,15 +291,17 @@ class Writer:
         return self._next is None and self._queue.empty()
 
     def _notify_waiters(self) -> None:
-        """Notifies the waiters of the batch before, unless they know already."""
+        """Notifies the waiters of the previous batch, unless they were already notified."""
         batch, self._unnotified = self._unnotified, []
         if batch:
             self._report(batch)
 
     def _report(self, batch: list[Operation]) -> None:
-        """One call into each event loop that waits: almost always there is one.
+        """Reports a batch with one call into each event loop that waits. There is almost always one
+        loop.
 
-        A loop may have ended while its appends were queued; those of the next one go on.
+        A loop may have ended while its appends were queued. The appends of other loops are still
+        reported.
         """
         woken = self._count_done(batch)
         loops = {operation.loop for operation in batch}
@@ -309,7 +315,7 @@ class Writer:
                 loop.call_soon_threadsafe(self._settle, here, waiting)
 
     def _count_done(self, batch: list[Operation]) -> "list[asyncio.Future[None]]":
-        """Takes the batch off the books; returns those who waited for that."""
+        """Subtracts the batch from the queue's counts. Returns the waiters that this releases."""
         with self._counting:
             self._done += len(batch)
             self._rows -= sum([operation.rows for operation in batch])
@@ -338,22 +344,22 @@ class Writer:
         return batch, False
 
     def _may_grow(self, operation: Operation) -> bool:
-        """Whether an operation may share its transaction."""
+        """Returns whether the operation may share a transaction with others."""
         return self._committer.mixes_calls or isinstance(operation, Append)
 
     def _share(self, waiting: int) -> int:
-        """How many rows to take when so many wait for this batch or the next."""
+        """Returns the number of rows to take when this many operations wait."""
         if self._is_quick(waiting):
             return min(MAX_ROWS, max(SPLIT_ROWS, waiting // 2))
         return MAX_ROWS
 
     def _is_quick(self, waiting: int) -> bool:
-        """Whether the disk takes less time than the loop will take for so many."""
+        """Returns whether a COMMIT takes less time than the loop needs for this many operations."""
         return self._committer.seconds < LOOP_SECONDS * waiting
 
 
 class InlineWriter:
-    """The same for a database in memory: there is nothing to wait for, so nothing is queued."""
+    """A writer for a database in memory. It commits each operation at once and has no queue."""
 
     has_room = True
 

@@ -1,18 +1,18 @@
-"""The chain: how records are appended, and how those of one trajectory are found.
+"""The chain: how records are appended, and how the records of one trajectory are found.
 
-Records lie in the order of their commits, so a batch only writes the end of the table. An index by
-trajectory would be written in as many places as a batch has trajectories, and measured half of
-the whole cost of an append. Instead, each record has a link (`previous`) to the one before it in
-its trajectory, and each trajectory's row has a head: the place of its `last` record, and how many
-there are (`length`).
+Records lie in the order of their commits, so a batch writes only to the end of the table. An index
+by trajectory would be written in as many places as a batch has trajectories; it took half of the
+whole cost of an append when measured. Instead, each record has a link (`previous`) to the record
+before it in its trajectory. Each trajectory's row has a head: the position of the `last` record,
+and the number of records (`length`).
 
-Within a trajectory positions grow with the sequence, so links only lead back. They say nothing that
-the records do not say themselves: a reader that they lead astray finds the records without them,
-`relink` makes them anew, and the check holds them against the records.
+Within a trajectory, positions grow with the sequence, so links only lead back. Links only repeat
+what the records say. If links are wrong, a reader finds the records without them, `relink` writes
+the links again, and the check compares them with the records.
 
-A log without a length is empty, unless its trajectory was begun: then the head may be lost, and
-only a pass over all records finds it. Beginning sets the status, in the transaction of the first
-record.
+A log with length 0 is empty unless its trajectory was begun. If it was begun, the head may be lost,
+and only a pass over all records can tell. The transaction of the first record sets the status that
+says that the trajectory was begun.
 """
 
 import sqlite3
@@ -46,10 +46,10 @@ _FOUND = f"""SELECT position FROM records WHERE trajectory = ?
 
 
 def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
-    """How many records the trajectory has, so that the next one is number `length`; and whether
-    something was recorded of it, by its status.
+    """Returns the number of records of the trajectory, which is the number of its next record, and
+    whether its status says that it was begun.
 
-    -1, which no log has, where damage made something else of the number.
+    The number is -1 if damage changed its type. No log has this number.
     """
     row = connection.execute(
         "SELECT length, status != 0 FROM trajectories WHERE id = ?", (trajectory,)
@@ -59,9 +59,10 @@ def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
 
 
 def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, None, None]:
-    """The rows of a log in their order. Takes time in proportion to it, unless links are damaged.
+    """Yields the rows of a log in their order. Its time grows with the log, unless links are
+    damaged.
 
-    A head that is lost, counts records that are not there, or too few, ends in a `BadRecord`.
+    Raises `BadRecord` at the end if the head is lost or counts another number of records.
     """
     done, counted = 0, None
     with closing(connection.execute(_BY_CHAIN, (trajectory,))) as led:
@@ -80,7 +81,8 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, N
 def rows_without_links(
     connection: sqlite3.Connection, trajectory: int, done: int = 0
 ) -> Generator[LogRow, None, None]:
-    """All that claim to be of this log, from number `done` on: a pass over all records."""
+    """Yields all rows that claim to belong to this log, from number `done` on, by a pass over all
+    records. Raises `BadRecord` at the end if the head counts another number."""
     with _snapshot(connection):
         position = 0
         with closing(connection.execute(_BY_SCAN, (trajectory, done))) as rest:
@@ -97,7 +99,7 @@ def rows_without_links(
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several reads of one state, whatever others commit meanwhile."""
+    """Makes the reads of the block see one state, even if others commit in the meantime."""
     if connection.in_transaction:
         yield
         return
@@ -109,17 +111,18 @@ def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def positions(connection: sqlite3.Connection, trajectory: int) -> list[int]:
-    """Where the chain leads, in the order of the log."""
+    """Returns the positions to which the chain leads, in the order of the log."""
     return [position for (position,) in connection.execute(_POSITIONS, (trajectory,))]
 
 
 def found(connection: sqlite3.Connection, trajectory: int) -> list[int]:
-    """Where the records of the log are, in its order: a pass over all records."""
+    """Returns the positions of the log's records, in the order of the log, by a pass over all
+    records."""
     return [position for (position,) in connection.execute(_FOUND, (trajectory,))]
 
 
 def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
-    """Makes links and head say what the records say; whether they did not."""
+    """Corrects links and head according to the records. Returns whether they were wrong."""
     there = found(connection, trajectory)
     if positions(connection, trajectory) == there and head(connection, trajectory)[0] == len(there):
         return False
@@ -141,12 +144,13 @@ def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
 # to read epochs and heads, and one for each table that is written.
 
 MAX_HEADS = 50_000
-"""How many are remembered, at a hundred bytes each."""
+"""The number of remembered heads. Each takes about a hundred bytes."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def _sized(statement: str, columns: int) -> dict[int, str]:
-    """For so many rows of values each; it leaves out rows of NULLs, which fill it up."""
+    """Returns the statement for each number of rows. It skips rows of NULLs, which fill up the
+    parameters."""
     row = f"({','.join('?' * columns)})"
     return {size: statement.format(f"VALUES {','.join([row] * size)}") for size in _SIZES}
 
@@ -167,10 +171,10 @@ _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_gro
 
 
 class LogEnd(Struct):
-    """The state of everything while a batch is written."""
+    """The end of the records and of the logs while a batch is written."""
 
     position: int
-    """The last one that is taken."""
+    """The last position that is taken."""
     heads: dict[int, Head]
 
 
@@ -178,11 +182,11 @@ _heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
 
 
 class LogEnds:
-    """Remembers between batches where the logs stand that a connection appends to.
+    """Remembers, between batches, where the logs end to which a connection appends.
 
-    While only this connection writes, every batch would read what the last one wrote. SQLite counts
-    the commits of all others (`data_version`); a look at that count under the write lock shows
-    whether what is remembered still holds, epochs included.
+    While only this connection writes, a batch would otherwise read again what the last batch wrote.
+    SQLite counts the commits of all other connections (`data_version`). Under the write lock, this
+    count shows whether the remembered state, including epochs, is still valid.
     """
 
     def __init__(self, connection: sqlite3.Connection):
@@ -191,7 +195,8 @@ class LogEnds:
         self._log_end: LogEnd | None = None
 
     def look(self) -> None:
-        """At the beginning of a transaction."""
+        """Forgets the state if another connection has committed. Call it at the beginning of a
+        transaction."""
         (foreign_commits,) = self._connection.execute("PRAGMA data_version").fetchone()
         if foreign_commits != self._foreign_commits:
             self._foreign_commits, self._log_end = foreign_commits, None
@@ -200,7 +205,7 @@ class LogEnds:
         self._log_end = None
 
     def write(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        """See `Store.append`."""
+        """Writes appends as `Store.append` describes."""
         # Unless it is written to the end, it is not what stands in the journal.
         log_end, self._log_end = self._log_end, None
         log_end = _extended(self._connection, log_end, appends)
@@ -214,7 +219,7 @@ def _extended(
     log_end: LogEnd | None,
     appends: Sequence[Sequence[AppendEntry]],
 ) -> LogEnd:
-    """With the heads of all that these append to."""
+    """Returns the log end with the heads of all trajectories to which these appends write."""
     if log_end is None or len(log_end.heads) > MAX_HEADS:
         log_end = LogEnd(-1, {})
     heads = log_end.heads
@@ -240,9 +245,9 @@ def _write(
     touched: Mapping[int, Status | None],
     log_end: LogEnd,
 ) -> None:
-    """Writes rows behind the last position, each linked to the one before it in its log.
+    """Writes rows after the last position, each linked to the previous record of its log.
 
-    Their heads have taken their places already; here they learn the positions.
+    The heads already count these rows; this function sets their positions.
     """
     position, heads = log_end.position, log_end.heads
     records: list[object] = []
@@ -274,8 +279,8 @@ def _execute(
 
 
 def _size_for(rows: int) -> int:
-    """A size that `rows` nearly fill; otherwise one that they fill exactly. A NULL costs as much as
-    a row."""
+    """Returns a statement size that `rows` nearly fill. If there is none, returns the largest size
+    that they fill completely. A row of NULLs costs as much as any other row."""
     return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
         size for size in _SIZES if size <= rows
     )

@@ -1,14 +1,14 @@
 """Moves the write-ahead log into the main file, off the writer's path.
 
-SQLite would do it inside the commit that crosses a threshold, and that one append would wait for
-all the pages. Here a thread of its own copies them while the writer goes on. The log can only be
-used again from its start at a moment when all of it is copied, so when the thread is done, the
-writer itself copies, between two batches, the little that came meanwhile.
+SQLite itself would copy inside the commit that crosses a threshold, and that append would wait for
+all the pages. Here, another thread copies the pages while the writer goes on. The log can be used
+again from its start only when all of it is copied. When the thread is done, the writer therefore
+copies the small rest itself, between two batches.
 
-It is worth being used again: a commit that makes its file longer takes twice as long on the disk as
-one that writes where the file has been written before (benchmarks/journal.py). And it has to be,
-where the disk is small: the log may be many times as long as what is in it, and once it has filled
-the disk, there is no room to copy it.
+Using the log again is worthwhile: a commit that makes the log's file longer takes twice as long on
+the disk as a commit into existing parts of the file (benchmarks/journal.py). On a small disk it is
+also necessary. The log may be many times as long as its content, and once it has filled the disk,
+there is no room to copy it.
 """
 
 import os
@@ -37,7 +37,8 @@ _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
 class Checkpointer:
-    """Counts what the writer wrote; holds it up only for the rest of a long log."""
+    """Counts the bytes that the writer wrote. Delays the writer only to copy the rest of a long
+    log."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Checkpointer:
         connect: Callable[[], sqlite3.Connection],
         copied: Callable[[], None] = lambda: None,
     ):
-        """`copied` is called after each copy, in the thread that made it."""
+        """`copied` is called after each copy, in the thread that copied."""
         self._folder = folder
         self._connect = connect
         self._copied = copied
@@ -53,22 +54,24 @@ class Checkpointer:
         self._starting = threading.Lock()
         self._wake = threading.Event()
         self._copying = threading.Lock()
-        """Held while copying: SQLite lets only one thread, and sends the other away."""
+        """Held while copying, because SQLite refuses a second thread that copies."""
         self._stopping = False
         self._written = 0
-        """Bytes, since the log was used from its start: as the writer counts, which does not see
-        all that is written around its records, or as the last copy found."""
+        """The number of bytes in the log since it was last used from its start. It is the writer's
+        count, which misses bytes around the records, or the length at the last copy."""
         self._found = 0
-        """How long the log was when it was last copied."""
+        """The length of the log at the last copy."""
         self._requested_at = 0
-        """How many of these there were when the thread was last asked to copy them."""
+        """The value of `_written` when the thread was last asked to copy."""
         self._next_rest = 0
-        """The writer does not copy before so many: what it could not do, it cannot do at once."""
+        """The value of `_written` before which the writer does not copy again. A copy that just
+        failed would fail again at once."""
         self._is_copied = False
-        """They are copied, and the writer has not looked since."""
+        """Whether the thread has copied the log since the writer last looked."""
 
     def after_commit(self, size: int) -> bool:
-        """Called by the writer between two transactions; whether it is to `copy_rest` first."""
+        """Counts a commit. Returns whether the writer must call `copy_rest` before its next
+        transaction."""
         self._written = max(self._written + size + COMMIT_BYTES, self._found)
         left = self._written - self._requested_at
         is_long = self._is_copied and self._written >= RESTART_BYTES
@@ -84,8 +87,8 @@ class Checkpointer:
         return False
 
     def copy_rest(self, connection: sqlite3.Connection) -> None:
-        """Where all is copied, the next transaction begins at the log's start, unless someone
-        reads from it."""
+        """Copies the rest of the log. If all of it is copied, the next transaction begins at the
+        log's start, unless a reader still uses the log."""
         with self._copying:
             self._is_copied = False
             self._next_rest = self._written + min(START_BYTES, self._written // 4)
@@ -97,8 +100,8 @@ class Checkpointer:
         self._requested_at = self._written
 
     def _room(self) -> int:
-        """Bytes that are left on the disk. Half of that is as much as the log may be: it is longer
-        than the writer counts, and the file grows by no more than the log has."""
+        """Returns the free bytes on the disk. The log may use half of them, because it is longer
+        than the writer's count, and the file grows by at most the log's length."""
         try:
             disk = os.statvfs(self._folder)
         except OSError:
@@ -145,6 +148,6 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """The length of the log in bytes, and whether all of it that was there is copied."""
+    """Copies the log. Returns its length in bytes, and whether all of it is copied."""
     busy, frames, copied = connection.execute(_PASSIVE).fetchone()
     return frames * PAGE_SIZE, not busy and copied == frames

@@ -1,15 +1,15 @@
-"""One batch, one transaction of SQLite, and an outcome that is known.
+"""Commits one batch as one transaction of SQLite, with an outcome that is known.
 
-After an I/O error the outcome of the transaction is unknown: the connection is closed and never
-used again, since pages that failed to reach the disk look clean to it. A new one reads the number
-of the writer's last commit, under the write lock, and only then is it known whether the batch is in
-the journal. If it is not, it is tried once more; if that fails too, its callers get the error, and
-an outcome that could not be read remains unknown to them.
+After an I/O error, the outcome of the transaction is unknown. The connection is closed and never
+used again, because pages that failed to reach the disk look clean to it. A new connection reads the
+number of the writer's last commit under the write lock. Only this number says whether the journal
+has the batch. If it does not, the batch is tried once more. If the second try fails too, the
+callers get the error. If the outcome could not be read, it stays unknown to them.
 
-A commit whose fsync failed is not in the journal, but it is in the log's file, and where no other
-connection is open, the next one reads the log from there: it would find the commit, and take for
-durable what is in memory only. So a second connection stays open beside the first. It does nothing
-but remember, as all connections to a file do together, where the log ends.
+A commit whose fsync failed is not in the journal, but it is in the log's file. If no other
+connection is open, the next connection reads the log from there: it would find the commit and treat
+it as durable, although only memory has it. A second connection therefore stays open beside the
+first. It only keeps the end of the log in memory, which all connections to a file share.
 """
 
 import secrets
@@ -39,15 +39,15 @@ Connect = Callable[[], sqlite3.Connection]
 
 
 class SqliteCommitter:
-    """See `Committer`. Its connections are opened on first use; the writing one is opened again
-    after it was given up."""
+    """A committer for SQLite (see `Committer`). Its connections are opened on first use. The
+    connection for writing is opened again after an error."""
 
     mixes_calls = True
 
     def __init__(
         self, path: Path, *, connect: Connect, keep: Connect, wrap: Callable[..., SqliteStore]
     ):
-        """`keep`: makes the connection that is opened once; `wrap`: the store of a connection."""
+        """`keep` opens the connection that stays open. `wrap` returns the store of a connection."""
         self._path = path
         self._file = path.absolute()
         self._connect = connect
@@ -59,7 +59,7 @@ class SqliteCommitter:
         self._name = ""
         self._witness: Witness | None = None
         self._number = 0
-        """Of the commit that is being tried; 0 before it has one."""
+        """The number of the commit that is being tried; 0 before it has a number."""
         self._untidied: int | None = None
         self.checkpointer = Checkpointer(self._file.parent, connect, self.sync)
         self.seconds = 0.0
@@ -110,7 +110,8 @@ class SqliteCommitter:
         self._untidied = sum([operation.size for operation in batch])
 
     def _begin(self, connection: sqlite3.Connection, wake: Wake) -> None:
-        """Waits for the write lock, but lets no caller wait for that who is only to be woken."""
+        """Begins a transaction and waits for the write lock. Before it waits, it wakes the callers
+        of the previous batch."""
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -122,7 +123,7 @@ class SqliteCommitter:
             connection.execute("PRAGMA busy_timeout=0")
 
     def tidy(self, wake: Wake) -> None:
-        """Looks after the log, if something was written to it. No caller waits for that."""
+        """Maintains the log after a commit. Wakes waiting callers first."""
         size, self._untidied = self._untidied, None
         if size is None or not self.checkpointer.after_commit(size):
             return
@@ -143,7 +144,7 @@ class SqliteCommitter:
             self._witness.sync()
 
     def close(self) -> None:
-        """The last connection that is closed moves the log into the file."""
+        """Closes the connections. The last connection to close moves the log into the file."""
         self.drop()
         if self._keeper is not None:
             with suppress(sqlite3.Error):  # What cannot be moved stays in the log.
@@ -154,7 +155,8 @@ class SqliteCommitter:
             self._witness = None
 
     def _is_durable(self) -> bool:
-        """Whether the batch that just failed is in the journal after all."""
+        """Returns whether the journal has the batch that just failed. Returns False if this cannot
+        be read."""
         try:
             return self._last_number(self._open().connection) == self._number
         except (sqlite3.Error, JournalError):
@@ -183,7 +185,8 @@ class SqliteCommitter:
         return self._store
 
     def _check_place(self) -> None:
-        """Checks that the file still has its name: SQLite would go on writing to a deleted file."""
+        """Raises `JournalError` if the file no longer has its name, because SQLite would go on
+        writing to a deleted file."""
         if self._inode is not None and _inode_of(self._file) != self._inode:
             raise JournalError(
                 f"journal {self._file} was deleted, moved or replaced while it was in use; put it "
@@ -191,7 +194,7 @@ class SqliteCommitter:
             )
 
     def drop(self) -> None:
-        """Closes the writing connection; the next use makes another one."""
+        """Closes the connection for writing. The next use opens another."""
         store, self._store = self._store, None
         if store is not None:
             with suppress(sqlite3.Error):  # The next connection rolls back what it held.
@@ -200,7 +203,8 @@ class SqliteCommitter:
     # --- the numbers of this writer's commits
 
     def _next_number(self, connection: sqlite3.Connection) -> int:
-        """For the transaction that is open: written in it, and higher than any before."""
+        """Writes and returns a number for the open transaction, which is higher than all numbers
+        before."""
         if self._witness is None:
             self._introduce(connection)
         (number,) = connection.execute(_NUMBERED, (self._name,)).fetchone()
@@ -219,7 +223,7 @@ class SqliteCommitter:
         connection.execute(_OLD, (KEPT,))
 
     def _last_number(self, connection: sqlite3.Connection) -> int | None:
-        """Of this writer's commits in the journal."""
+        """Returns the number of this writer's last commit in the journal; None without one."""
         row = connection.execute(
             "SELECT batch FROM batches WHERE name = ?", (self._name,)
         ).fetchone()
@@ -242,7 +246,8 @@ def _remedy(error: OSError, journal: Path) -> str:
 
 
 def commit_in_memory(store: SqliteStore, batch: list[Operation]) -> None:
-    """The same for a database in memory, which nothing can fail and nobody else sees."""
+    """Commits a batch to a database in memory, which cannot fail and which no other process
+    sees."""
     execute = store.connection.execute
     execute("BEGIN")
     try:
@@ -255,10 +260,11 @@ def commit_in_memory(store: SqliteStore, batch: list[Operation]) -> None:
 
 
 def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
-    """Runs operations in their order: appends in bulk, everything else one by one in between.
+    """Runs operations in their order inside a transaction. Appends between other operations run in
+    bulk.
 
-    Within a transaction. One that does not become durable ends its connection, and what is
-    remembered of the logs ends with that.
+    If the transaction does not become durable, its connection ends, and the remembered log ends are
+    lost with it.
     """
     store.log_ends.look()
     appends: list[Append] = []
@@ -278,7 +284,7 @@ def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
 
 
 def _run_alone(store: SqliteStore, call: WriteCall) -> None:
-    """Isolated by a savepoint: a call that is refused fails itself only."""
+    """Runs a call inside a savepoint, so that a refused call fails only itself."""
     execute = store.connection.execute
     execute("SAVEPOINT call")
     try:

@@ -1,8 +1,8 @@
-"""The journal on SQLite: one file, any number of processes on one machine.
+"""The journal on SQLite: one file for any number of processes on one machine.
 
-WAL mode with `synchronous=FULL`, set explicitly because build defaults differ. One writer thread
-with group commit; reads go through a connection of their own and never wait for the writer. The
-WAL is moved into the main file by a thread of its own, off the writer's path.
+The file uses WAL mode with `synchronous=FULL`, set explicitly because build defaults differ. One
+thread writes with group commit. Reads use their own connection and never wait for the writer.
+Another thread moves the WAL into the main file, off the writer's path.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalError
 
 CACHE_KIB = 8192
-"""Enough for a batch. Logs are written at their end and hardly ever read by a writer, and every
-page of a cache that is not yet full costs a fault when it is first touched."""
+"""The size of the writer's cache, which is enough for a batch. A writer appends to logs and hardly
+ever reads them, and each page of a cache that is not full costs a fault at its first use."""
 Result = TypeVar("Result")
 Connect = Callable[[str], sqlite3.Connection]
 
@@ -53,7 +53,7 @@ def plain_connect(uri: str) -> sqlite3.Connection:
 def connect_to_read(
     path: Path, connect: Connect = plain_connect, *, without_log: bool = False
 ) -> sqlite3.Connection:
-    """A connection that cannot write, to a journal of this version."""
+    """Returns a connection for reading only, to a journal of this version."""
     mode = schema.WITHOUT_LOG if without_log else schema.mode_to_read(path)
     with explained(path, reading=True):
         connection = connect(f"{path.absolute().as_uri()}?{mode}")
@@ -66,7 +66,8 @@ def connect_to_read(
 
 
 class SqliteJournal(SqlJournal):
-    """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
+    """A journal in a file. `Journal` describes its guarantees. Use `opened_journal`, or close the
+    journal yourself."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class SqliteJournal(SqlJournal):
         self._writer = Writer(self.name, self._committer)
 
     def _open_to_write(self) -> None:
-        """A bad file is refused here, not in some later append, and before anything is written."""
+        """Refuses a bad file before anything is written to it, rather than in a later append."""
         try:
             create_if_missing(self._file, self._raw_connect)
         except (OSError, sqlite3.Error) as error:
@@ -123,7 +124,7 @@ class SqliteJournal(SqlJournal):
         return connection
 
     def _keep(self) -> sqlite3.Connection:
-        """A connection that is there, and does nothing: see `committer`."""
+        """Opens the connection that stays open and does nothing (see `committer`)."""
         connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -133,7 +134,8 @@ class SqliteJournal(SqlJournal):
         return connection
 
     def _require_log(self, connection: sqlite3.Connection) -> None:
-        """A copy that SQLite's own tools made of a journal has none."""
+        """Turns the write-ahead log on. A copy that SQLite's own tools made of a journal has
+        none."""
         (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":
             raise JournalError(f"journal {self.path} cannot have a write-ahead log where it is")
@@ -164,10 +166,10 @@ class SqliteJournal(SqlJournal):
             return await asyncio.to_thread(self._give_space_back)
 
     def _give_space_back(self) -> int:
-        """Returns by how many bytes the file and its log became shorter.
+        """Compacts the file. Returns by how many bytes the file and its log became shorter.
 
-        SQLite rewrites the file through its log, so this needs the same room again. A kill at any
-        moment leaves the content as it was.
+        SQLite rewrites the file through its log, so this needs as much room again. A kill at any
+        moment leaves the content unchanged.
         """
         store = self._wrap(self._connect())
         with closing(store.connection) as connection:
@@ -186,7 +188,8 @@ class SqliteJournal(SqlJournal):
         return self._file.stat().st_size + log_size(self._file)
 
     async def close(self) -> None:
-        """Finishes what is queued. The writer leaves last: it moves the log into the file."""
+        """Finishes the queued operations and closes the journal. The writer closes last, because it
+        moves the log into the file."""
         # Again, if it was cancelled: each step may be repeated.
         await self._writer.drain()
         if not self._closed:
@@ -203,8 +206,8 @@ class SqliteJournal(SqlJournal):
 
 
 class MemoryJournal(SqlJournal):
-    """The same in memory, for tests, notebooks and runs that may be lost. Closing it forgets
-    nothing; dropping it does."""
+    """A journal in memory, for tests, notebooks and runs that may be lost. `close` keeps the
+    content. Deleting the object loses it."""
 
     def __init__(self) -> None:
         super().__init__(MEMORY, read_only=False)

@@ -1,11 +1,11 @@
-"""Has the journal lost commits? Looked at before anything is written, and before anyone reads.
+"""Finds out whether the journal has lost commits, before anything is written or read.
 
-Four things are held against each other: what SQLite will read, what the file is without its log,
-what the witness knows, and what lies in the log behind the point where SQLite stops. See `wal` and
-`witness` for what each can show. The log may have been copied into the file already, beyond the
-point where it is damaged: then SQLite would put old pages over newer ones, and the file alone is
-what is left.
-Nothing here writes, and a live writer gives no false alarm: the witness is read before the
+The check compares four things: the state that SQLite will read, the state of the file without its
+log, the notes of the witness, and the log behind the point where SQLite stops. See `wal` and
+`witness` for what each can show. The log may already be copied into the file beyond the point where
+it is damaged. SQLite would then put old pages over newer ones, and only the file is usable.
+
+The check writes nothing. A live writer causes no false alarm: the witness is read before the
 database, which then knows at least as much.
 """
 
@@ -37,21 +37,21 @@ _TRIES, _PAUSE = 5, 0.05
 
 
 class Loss(Struct, frozen=True):
-    """What is lost, and how that is known."""
+    """A loss, with its evidence and its remedy."""
 
     what: str
     remedy: str
     without_log: bool = False
-    """Only the file is left: its log must be neither read nor written into it. The log is another
-    journal's, or older than the file, or SQLite sees no commit in it."""
+    """Whether only the file is usable: its log must be neither read nor written into the file. The
+    log belongs to another journal, is older than the file, or has no commit that SQLite sees."""
     is_foreign: bool = False
-    """The log is another journal's."""
+    """Whether the log belongs to another journal."""
     is_cut: bool = False
-    """It is the file that ends too early, not the log."""
+    """Whether the file ends too early, rather than the log."""
 
 
 class _State(Struct, frozen=True):
-    """What a journal says about itself."""
+    """The state of a journal according to its own content."""
 
     identity: int | None
     number: int
@@ -61,15 +61,16 @@ class _State(Struct, frozen=True):
 
 
 def refuse_losses(path: Path) -> None:
-    """`LostCommits` where something is lost: what may not be done twice may be among it."""
+    """Raises `LostCommits` if commits are lost, because they may belong to calls that must not
+    happen twice."""
     loss = find_loss(path)
     if loss is not None:
         raise LostCommits(f"journal {path} {loss.what}; {loss.remedy}")
 
 
 def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
-    """None if nothing is lost, or if that cannot be known. If the witness confirms the last commit,
-    the log is read only with `thoroughly`."""
+    """Returns the loss; None if nothing is lost, or if this cannot be known. If the witness
+    confirms the last commit, the log is read only with `thoroughly`."""
     noted = notes(witness_of(path))
     try:
         state = _read(path, mode_to_read(path))
@@ -100,14 +101,14 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
 
 
 def _is_of_content(error: Exception) -> bool:
-    """Whether the error says that the content makes no sense, and not that nothing could be
-    read."""
+    """Returns whether the error means damaged content rather than an unreadable file."""
     content = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in content
 
 
 def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
-    """None where the file makes no sense without its log, either."""
+    """Returns the loss of a file that is readable only without its log; None if it is not readable
+    at all."""
     alone = _alone(path) if log_size(path) else None
     if alone is None or alone.identity is None:
         return None
@@ -115,7 +116,7 @@ def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
 
 
 def _left_alone(path: Path, alone: _State, note: Note | None) -> Loss:
-    """The log was copied into the file further than it can be read now."""
+    """Returns the loss of a journal whose log was copied into the file beyond its readable part."""
     why = f"{_why(scan(log_of(path)))}, and the file has newer pages already"
     if note is None:
         what = f"has a log that must not be read, and may have lost commits: {why}"
@@ -137,7 +138,7 @@ def _lost(path: Path, state: _State, log: LogScan, what: str) -> Loss:
 
 
 def _read(path: Path, mode: str) -> _State | None:
-    """None for a file that is no journal."""
+    """Reads the state of a journal; None if the file is not a journal."""
     uri = f"{path.absolute().as_uri()}?{mode}"
     with closing(
         sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
@@ -158,7 +159,7 @@ def _read(path: Path, mode: str) -> _State | None:
 
 
 def _is_foreign(path: Path, state: _State | None) -> bool:
-    """Whether the log makes another journal of the file than it is without it."""
+    """Returns whether the log belongs to another journal than the file."""
     if state is not None and state.has_foreign_writers:
         return True
     for _ in range(_TRIES):
@@ -172,7 +173,8 @@ def _is_foreign(path: Path, state: _State | None) -> bool:
 
 
 def _newer_without_log(path: Path, state: _State) -> _State | None:
-    """The file without its log, if it knows more commits that way."""
+    """Returns the state of the file without its log, if that state has more commits; None
+    otherwise."""
     for _ in range(_TRIES):
         alone = _alone(path) if log_size(path) else None
         if alone is None or alone.number <= state.number:
@@ -185,8 +187,8 @@ def _newer_without_log(path: Path, state: _State) -> _State | None:
 
 
 def _alone(path: Path) -> _State | None:
-    """The state of the file without its log; None if it cannot be read, as when a power loss left
-    half of a page."""
+    """Returns the state of the file without its log; None if it cannot be read, for example because
+    a power loss left half of a page."""
     try:
         return _read(path, WITHOUT_LOG)
     except (sqlite3.Error, UnicodeDecodeError):
@@ -194,7 +196,7 @@ def _alone(path: Path) -> _State | None:
 
 
 def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
-    """Whether the witness has seen the last commit, and has forgotten nothing since."""
+    """Returns whether the witness has noted the last commit during this boot."""
     if note is None or state.identity is None or not note.is_of_this_boot:
         return False
     now = notes(witness_of(path)).get(state.identity)  # A live writer may have gone on meanwhile.
@@ -222,7 +224,7 @@ def _commits(number: int) -> str:
 
 
 def _put_back(path: Path, alone: _State | None) -> str:
-    """Puts the file back, if only the file is left."""
+    """Returns the remedy if only the file is usable."""
     upto = "" if alone is None else f", up to commit {alone.number:,}"
     return _remedy(path, f"keeps the file without its log{upto}, and the log under another name")
 
@@ -235,10 +237,10 @@ def _remedy(path: Path, left: str) -> str:
 
 
 def _cut(path: Path, state: _State, log: LogScan | None) -> Loss | None:
-    """Whether the file ends too early, with pages missing that the log does not have, either.
+    """Returns a loss if the file ends too early and the log does not have the missing pages.
 
-    Where nobody has read the log, only an end inside a page is a reason to do so: while it is not
-    copied into the file, the file is always shorter.
+    If the log has not been read, it is read only if the file ends inside a page. Before the log is
+    copied into the file, the file is always shorter than its page count says.
     """
     whole = state.pages * state.page_size
     size = beside(path, "").stat().st_size

@@ -1,9 +1,8 @@
-"""The SQLite schema: its version, its migrations, and what is refused at the door.
+"""The SQLite schema: its version, its migrations, and the files that are refused.
 
-A file that is no journal, or a journal of a newer version, is refused before anything is written
-to it. Older versions are brought forward in one transaction when they are opened to write.
-
-SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
+A file that is not a journal, or is a journal of a newer version, is refused before anything is
+written to it. An older version is migrated in one transaction when it is opened for writing. This
+module also turns SQLite's errors into messages that name the file and a remedy.
 """
 
 import binascii
@@ -72,7 +71,8 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 
 
 def journal_of(path: Path) -> Path | None:
-    """The journal that the file is or belongs to; None for any other file, there or not."""
+    """Returns the journal that the file is or belongs to; None for any other file, even if it does
+    not exist."""
     if _is_journal(path):
         return path
     wholes = (path.name.removesuffix(part) for part in _PARTS if path.name.endswith(part))
@@ -93,7 +93,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def log_size(path: Path) -> int:
-    """The bytes of the write-ahead log beside the file; 0 without one."""
+    """Returns the size in bytes of the write-ahead log beside the file; 0 without one."""
     try:
         return log_of(path).stat().st_size
     except FileNotFoundError:  # Asked once: the last process to close a journal removes its log.
@@ -104,17 +104,16 @@ WITHOUT_LOG = "mode=ro&immutable=1"
 
 
 def mode_to_read(path: Path) -> str:
-    """How to open the file for reading. SQLite creates files beside a journal to read it. On a
-    read-only medium it cannot, and without a log it need not: nobody is writing."""
+    """Returns the mode for opening the file for reading. SQLite creates files beside a journal to
+    read it. On a read-only medium it cannot create them. If there is no log, it does not need them,
+    because no process writes."""
     is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
     return WITHOUT_LOG if is_fixed and not log_size(path) else "mode=ro"
 
 
 def require(connection: sqlite3.Connection, path: Path | str) -> None:
-    """For reading: makes sure that `connection` is to a journal that was begun, or raises.
-
-    Changes nothing.
-    """
+    """Checks, for reading, that the connection is to a journal that was begun. Raises an error
+    otherwise, and changes nothing."""
     if _is_special(path):
         raise _no_file(path, "read")
     with explained(path, reading=True):
@@ -123,7 +122,8 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
-    """Makes sure that `connection` is to a journal of this version, or raises."""
+    """Makes sure that the connection is to a journal of this version, and migrates an older one.
+    Raises an error for other files."""
     with explained(path):
         version = _version_now(connection, path)
         if version == VERSION and identity_of(connection) is not None:
@@ -137,8 +137,8 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
-    """Creates a journal in an empty file that nobody else knows yet, without a log, which would
-    need the same room again."""
+    """Creates a journal in an empty file that no other process knows yet. It uses no log, which
+    would need the same room again."""
     with explained(path):
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
@@ -147,7 +147,7 @@ def make(connection: sqlite3.Connection, path: Path | str) -> None:
 
 @contextmanager
 def explained(path: Path | str, *, reading: bool = False) -> Iterator[None]:
-    """SQLite's errors within the block are ours, in words for who wants to know what to do."""
+    """Turns SQLite's errors within the block into journal errors that name a remedy."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -158,7 +158,7 @@ def explained(path: Path | str, *, reading: bool = False) -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) -> JournalError:
-    """SQLite's words as ours, for someone who wants to know what to do."""
+    """Returns the journal error for an error of SQLite, with a remedy."""
     text = str(error)
     if _is_special(path):
         return _no_file(path, "read" if reading else "written")
@@ -186,7 +186,8 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
 
 
 def _is_without_room(path: Path) -> bool:
-    """SQLite calls it an I/O error where its shared memory does not fit any more."""
+    """Returns whether the disk is full. SQLite reports an I/O error if its shared memory no longer
+    fits."""
     try:
         disk = os.statvfs(path.parent)
     except OSError:
@@ -195,7 +196,8 @@ def _is_without_room(path: Path) -> bool:
 
 
 def _lock_holder(path: Path) -> str:
-    """Linux tells who locks which byte of a file; to ask SQLite's own file would drop our locks."""
+    """Returns the process that holds the write lock. Linux lists who locks which byte of a file.
+    Opening SQLite's own file would drop our locks."""
     with suppress(OSError):
         inode = beside(path, "-shm").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
@@ -206,7 +208,7 @@ def _lock_holder(path: Path) -> str:
 
 
 def not_creatable(error: OSError | sqlite3.Error, path: Path) -> JournalError:
-    """Why there is no journal where there should be one."""
+    """Returns the error for a journal that could not be created."""
     if isinstance(error, sqlite3.Error):
         return explain(error, path)
     if error.errno == errno.ENOSPC:
@@ -215,7 +217,7 @@ def not_creatable(error: OSError | sqlite3.Error, path: Path) -> JournalError:
 
 
 def _is_special(path: Path | str) -> bool:
-    """A folder, or a device, which looks like an empty file."""
+    """Returns whether the path is a folder or a device. A device looks like an empty file."""
     return Path(path).exists() and not Path(path).is_file()
 
 
@@ -224,7 +226,8 @@ def _no_file(path: Path | str, done: str) -> JournalError:
 
 
 def _unreadable(path: Path, text: str) -> JournalError:
-    """Reading needs SQLite's two files beside it, unless nobody can be writing."""
+    """Returns the error for a journal that cannot be read. Reading needs SQLite's two files beside
+    it, unless no process can be writing."""
     try:
         path.open("rb").close()
     except OSError as error:
@@ -282,7 +285,7 @@ def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    """Ends what is still open; SQLite may have ended it itself."""
+    """Rolls back a transaction that is still open. SQLite may have ended it itself."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -297,14 +300,14 @@ _NUMBER_BYTES = 5
 
 
 def give_identity(connection: sqlite3.Connection) -> None:
-    """Within a transaction; a journal that has one keeps it."""
+    """Gives the journal an identity, inside a transaction. A journal with an identity keeps it."""
     number = secrets.token_bytes(_NUMBER_BYTES)
     identity = int.from_bytes(number + _check_of(number), "big")
     connection.execute("INSERT OR IGNORE INTO counters VALUES ('identity', ?)", (identity,))
 
 
 def identity_of(connection: sqlite3.Connection) -> int | None:
-    """The journal's identity; None if it is damaged."""
+    """Returns the journal's identity; None if it is missing or damaged."""
     row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
     if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
         return None
@@ -313,7 +316,8 @@ def identity_of(connection: sqlite3.Connection) -> int | None:
 
 
 def _check_of(number: bytes) -> bytes:
-    """A part of the identity itself: half a page must not pass for another journal."""
+    """Returns the checksum that is part of the identity, so that half a page does not pass for
+    another journal."""
     return binascii.crc_hqx(number, 0xFFFF).to_bytes(2, "big")
 
 
@@ -323,7 +327,7 @@ def last_number(connection: sqlite3.Connection) -> int:
 
 
 def has_foreign_writers(connection: sqlite3.Connection, identity: int) -> bool:
-    """Whether a writer of another journal has committed here."""
+    """Returns whether a writer of another journal has committed here."""
     (count,) = connection.execute(
         "SELECT count(*) FROM batches WHERE name LIKE '%-%' AND name NOT LIKE ?",
         (f"{identity:016x}-%",),
@@ -341,7 +345,7 @@ _SIDES = ("-wal", "-shm", "-journal")
 
 
 def create_if_missing(path: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
-    """Returns when there is a file with something in it, of whatever kind."""
+    """Creates a journal unless the path has a file with content, of any kind."""
     file = beside(path, "")
     if _is_there(file):
         return
@@ -357,7 +361,7 @@ def _is_there(file: Path) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Until the end no other process creates a journal in the folder."""
+    """Prevents other processes from creating a journal in the folder during the block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -392,7 +396,8 @@ def _remove(*files: Path) -> None:
 
 
 def set_aside(file: Path) -> Path:
-    """Gives the file a name under which nobody but its owner looks for it; empty, it is removed."""
+    """Renames the file to a name that only its owner will look for, and returns the new path.
+    Removes an empty file."""
     if not file.stat().st_size:
         file.unlink()
         return file
@@ -402,7 +407,7 @@ def set_aside(file: Path) -> Path:
 
 
 def aside_of(file: Path) -> Path:
-    """The first such name that is free."""
+    """Returns the first free name for a file that is set aside."""
     return next(
         kept for kept in (kept_name(file, number) for number in count(1)) if not kept.exists()
     )
@@ -425,7 +430,7 @@ _MOUNT_POINT = 4
 
 
 def refuse_second_name(path: Path) -> None:
-    """`JournalError` for a file with a log that may lie elsewhere."""
+    """Raises `JournalError` for a file whose log may lie elsewhere."""
     file = beside(path, "")
     if not file.is_file():
         return

@@ -47,7 +47,7 @@ _LOG = f"""SELECT {chain.COLUMNS} FROM sorted f CROSS JOIN records r ON r.positi
 
 @lru_cache(maxsize=512)
 def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
-    """The statement as SQLite takes it, and which of its parameters are lists."""
+    """Returns the statement in SQLite's dialect, and the names of its list parameters."""
     lists = tuple(set(_LIST.findall(statement) + _EACH.findall(statement)))
     # One parameter, however long the list is: the number of parameters has a limit.
     statement = _LIST.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
@@ -56,12 +56,12 @@ def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(raw: bytes) -> str:
-    """Damage can make anything of a text; what is no UTF-8 is noticed by who uses it."""
+    """Decodes text without an error. Damage can make text invalid, and its user checks it."""
     return raw.decode(errors="surrogateescape")
 
 
 class SqliteStore:
-    """See `Store`."""
+    """A store on SQLite (see `Store`)."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], Instant]):
         connection.text_factory = _text
@@ -108,7 +108,8 @@ class SqliteStore:
         )
 
     def notify(self, run: int, *what: str) -> None:
-        """Other processes look again after a while: SQLite cannot wake them."""
+        """Does nothing, because SQLite cannot wake other processes. They look again after a
+        while."""
 
     # --- records
 
@@ -121,13 +122,14 @@ class SqliteStore:
                 yield trajectory, rows
 
     def index_records(self) -> None:
-        """For `logs_to_check`. Before anything else is read: after an error elsewhere SQLite makes
-        no more tables."""
+        """Indexes the records for `logs_to_check`. Call it before other reads, because SQLite
+        creates no tables after an error elsewhere."""
         for statement in _SORTED:
             self.connection.execute(statement)
 
     def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """Found without links: these are held against the records, not the records against them."""
+        """Yields the rows of each log without use of links if `index_records` was called, so that
+        links can be checked against records. Without the index, it follows the links."""
         is_indexed = self.row("SELECT 1 FROM sqlite_temp_schema WHERE name = 'sorted'")
         for trajectory in trajectories:
             rows = (
@@ -158,11 +160,12 @@ class SqliteStore:
         return len(cut)
 
     def mend_log(self, trajectory: int, *, name: str) -> Cut | None:
-        """Cuts the log if it is torn, and else makes its links and status anew if they are wrong.
+        """Cuts the log if it is torn. Otherwise corrects its links and its status if they are
+        wrong.
 
-        A head that is lost, or counts too few, is made anew first: more records than it knows of
-        are there, so none is lost. Reads without links: needs an index of the records if it is to
-        be done for many.
+        A head that is lost or counts too few records is corrected first. More records exist than
+        the head knows, so no record is lost. The method reads without links, so an index of the
+        records is needed to call it for many logs.
         """
         positions = chain.found(self.connection, trajectory)
         if chain.head(self.connection, trajectory)[0] < len(positions):
@@ -190,8 +193,8 @@ class SqliteStore:
                 yield body
 
     def _doom(self, run: int) -> int:
-        """Collects the positions of the run's records; how many there are. Takes time in proportion
-        to the run, unless links are damaged."""
+        """Collects the positions of the run's records and returns their number. Its time grows with
+        the run, unless links are damaged."""
         execute = self.connection.execute
         execute("DROP TABLE IF EXISTS temp.doomed")
         execute("CREATE TEMP TABLE doomed(position INTEGER PRIMARY KEY)")

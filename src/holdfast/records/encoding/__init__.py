@@ -1,12 +1,11 @@
-"""How values are encoded and checked, and kept from showing secrets.
+"""How values are encoded, checked, and kept from showing secrets.
 
-- `bounds`: What a number has to be so that a record can hold it.
-- `near_names`: The known name that a misspelled one is meant to be.
-- `declared`: What is given from Python, as the type that was declared.
+- `bounds`: The bounds of numbers and texts that a record can hold.
+- `near_names`: The known name that a misspelled name probably means.
+- `declared`: Converts values from Python code to their declared types.
 - `codec`: Records as bytes, and their checksum.
-- `text_files`: Text files that users give are UTF-8, and one that is not is named with its first
-  bad byte.
+- `text_files`: Text files from users, which must be UTF-8.
 - `tokens`: Token ids and logprobs as packed arrays.
-- `redaction`: Taking secrets out of texts.
+- `redaction`: Removes secrets from texts.
 - `file_name`: Ids of users as names of files.
 """

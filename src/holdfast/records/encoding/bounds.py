@@ -7,8 +7,8 @@ MAX_FLOAT32 = 3.4028234663852886e38
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raises unless it is an integer of at least `least` that a record can hold. Callers may ignore
-    annotations, and a record with another type could not be read again."""
+    """Raises `UsageError` unless the value is an integer of at least `least` that a record can
+    hold. Callers may ignore annotations, and a record with a wrong type could not be read again."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
     if not -(2**63) <= value < 2**64:
@@ -18,7 +18,7 @@ def check_whole(name: str, value: object, *, least: int) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    """The same for a number, whole or not."""
+    """Raises `UsageError` unless the value is a number that a record can hold, whole or not."""
     if isinstance(value, float):
         return
     if not isinstance(value, int) or isinstance(value, bool):
@@ -27,7 +27,8 @@ def check_number(name: str, value: object) -> None:
 
 
 def check_characters(name: str, text: str) -> None:
-    """Raises for half of a character, which Python has and no record can hold."""
+    """Raises `UsageError` for a lone surrogate, which Python allows in texts and no record can
+    hold."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise UsageError(
             f"{name} {text!r:.100} has half of a character, a lone surrogate; write the whole or "

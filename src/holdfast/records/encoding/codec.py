@@ -1,8 +1,7 @@
-"""Records to bytes and back, with a checksum.
+"""Encodes records as bytes and decodes them, with a checksum.
 
-SQLite's pages carry no checksum of their own, so every row has one. It covers the row's place as
-well as its content: a record that was moved to another trajectory or position is as corrupt as
-one with a flipped bit.
+SQLite's pages have no checksum of their own, so every row has one. The checksum covers the row's
+place and content, so a record at a wrong place is as corrupt as a record with a flipped bit.
 """
 
 import struct
@@ -21,7 +20,7 @@ _place = struct.Struct("<qqq")
 
 
 def encode(record: Record) -> bytes:
-    """Raises `RecordTooLarge` for what no journal takes."""
+    """Encodes a record. Raises `RecordTooLarge` if no journal accepts a record of this size."""
     body = _encoder.encode(record)
     if len(body) > MAX_RECORD:
         raise RecordTooLarge(

@@ -1,8 +1,8 @@
-"""What is given from Python is what was declared: brought to that type, or refused in one line.
+"""Converts values from Python code to their declared types, or refuses them in one line.
 
-Annotations bind nobody who calls us. A name is as good as the member of a choice, a text as a path,
-a list as a tuple, and a dict as the value whose fields it names. Everything else is a `UsageError`
-that names the field or the argument, before anything is done with it.
+Callers may ignore annotations. A name is accepted for the member of a choice, a text for a path, a
+list for a tuple, and a dict for a struct with these fields. Any other value raises a `UsageError`
+that names the field or the argument, before the value is used.
 """
 
 import functools
@@ -35,26 +35,30 @@ _WORDS: dict[object, str] = {
 
 
 _SECRET = ("key", "env", "headers")
-"""Fields with such names may hold secrets."""
+"""Parts of the names of fields that may hold secrets."""
 
 
 def function_name(function: object) -> str:
-    """As a message calls a function, or another object that is called."""
+    """Returns the name by which messages call a function or another callable object."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def check_fields(values: Struct, where: str = "") -> None:
-    """For `__post_init__`: checks that each field has its declared type. `where` precedes its name
-    in errors."""
+    """Checks, in `__post_init__`, that each field has its declared type. `where` precedes the
+    field's name in errors."""
     for field, kind in _hints(type(values)).items():
         value = as_declared(f"{where}{field}", getattr(values, field), kind)
         structs.force_setattr(values, field, value)
 
 
 def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
-    """A decorator: the function gets arguments that it has, each as it is declared. `own` are
-    those that it checks itself, in better words. Of an async function, which is where a program
-    comes in, errors of ours go out as `for_caller` makes them."""
+    """Returns a decorator that checks the names of a function's arguments and converts the
+    arguments to their declared types.
+
+    `own` names the arguments that the function checks itself, with better messages. Programs enter
+    through async functions, so errors that an async function raises leave it as `for_caller` shapes
+    them.
+    """
 
     def decorate(function: Function) -> Function:
         signature, name = inspect.signature(function), function.__qualname__
@@ -80,8 +84,8 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
 
 
 class NamedFields(StructMeta):
-    """A struct that users make. An unknown field is a `UsageError` that names the field, and a
-    similar one."""
+    """The metaclass of structs that users create. An unknown field raises a `UsageError` that names
+    the field and a similar one."""
 
     if not typing.TYPE_CHECKING:  # A checker has the fields themselves.
 
@@ -91,7 +95,7 @@ class NamedFields(StructMeta):
 
 
 class _Arguments(Struct, frozen=True):
-    """The arguments of a call."""
+    """The declared arguments of a function, and the check of a call."""
 
     function: Callable[..., Any]
     signature: inspect.Signature
@@ -115,7 +119,8 @@ class _Arguments(Struct, frozen=True):
 
 
 def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> Values:
-    """Makes a struct from a dict. An unknown or missing field is named."""
+    """Creates a struct from a dict. Raises `UsageError`, which names an unknown or missing
+    field."""
     check_names(value, kind.__struct_fields__, f"{where} has no")
     needed = [field.name for field in structs.fields(kind) if field.required]
     if missing := [field for field in needed if field not in value]:
@@ -124,7 +129,8 @@ def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> 
 
 
 def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> None:
-    """Raises for a name that is not among `known`; `wrong` precedes it in the error."""
+    """Raises `UsageError` for a name that is not among `known`. `wrong` precedes the name in the
+    error."""
     for name in given:
         if name not in known:
             short_for = (
@@ -136,7 +142,7 @@ def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> 
 
 
 def as_declared(name: str, value: object, kind: Any) -> Any:
-    """`value` as `kind`, a type or an annotation. Raises `UsageError` that names it."""
+    """Converts `value` to `kind`, a type or an annotation. Raises `UsageError` with `name`."""
     kinds = _alternatives(kind)
     if any(_is_instance(value, each) for each in kinds):
         return value  # First of all: a text that may be a path or an address stays as it is.
@@ -163,7 +169,7 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
 
 @functools.cache
 def _hints(of: Any, *but: str) -> dict[str, Any]:
-    """The declared types of a class or function, without `but` and variadic arguments."""
+    """Returns the declared types of a class or function, without `but` and variadic arguments."""
     if isinstance(of, type):
         return typing.get_type_hints(of)
     parameters = inspect.signature(of).parameters.values()
@@ -179,7 +185,8 @@ def _hints(of: Any, *but: str) -> dict[str, Any]:
 
 
 def _alternatives(kind: Any) -> list[Any]:
-    """The members of a union, without annotations of annotations."""
+    """Returns the members of a union, with inner unions resolved; for another type, the type
+    itself."""
     if typing.get_origin(kind) in (typing.Union, UnionType):
         return [each for member in typing.get_args(kind) for each in _alternatives(member)]
     return [kind]
@@ -260,6 +267,6 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    """No secret is in an error."""
+    """Returns the value as errors show it: only its type if the name suggests a secret."""
     is_secret = any(word in name for word in _SECRET)
     return f"of type {type(value).__name__}" if is_secret else f"{value!r:.100}"

@@ -1,22 +1,23 @@
-"""Ids of users as names of files: different ids have different names, and none leads elsewhere."""
+"""Turns users' ids into file names. Different ids have different names, and no name leads to
+another folder."""
 
 import hashlib
 import string
 import sys
 
 LONGEST = 180
-"""Bytes; a file system takes 255, and an ending is often added."""
+"""The maximum number of bytes of a name. File systems accept 255, and an ending is often added."""
 DIGEST = 16
 _UNSAFE = {"/", "\\", "%", "\x7f", *map(chr, range(32))}
 _IS_FOLDED = sys.platform in ("darwin", "win32")
-"""Whether the usual file system takes `a` for `A`, and one way to write `é` for another."""
+"""Whether the usual file system does not distinguish `a` from `A`, or two encodings of `é`."""
 _SAFE_WHERE_FOLDED = {*string.ascii_lowercase, *string.digits, *" !#$&'()+,-.;=@[]^_`{}~"}
 
 
 def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
-    """`text`, with what a file's name cannot hold written as in URLs (`a/b` as `a%2Fb`).
+    """Returns `text` with unsafe characters written as in URLs (`a/b` as `a%2Fb`).
 
-    One that is too long is cut and ends with a digest of the whole.
+    A name that is too long is cut and ends with a digest of the whole text.
     """
     name = "".join(
         character

@@ -1,8 +1,8 @@
-"""Keeping secrets out of journals, logs and errors.
+"""Keeps secrets out of journals, logs and errors.
 
-Two ways: what looks like a credential is taken out of every text that leaves, and a secret that the
-process is known to hold (`hide`) is taken out everywhere, whatever it looks like. What a
-model says or reads is data, and is never changed.
+Text that looks like a credential is removed from every text that leaves the process. Secrets that
+the process is known to hold (`hide`) are removed everywhere, in any form. Text that a model writes
+or reads is data and never changes.
 """
 
 import base64
@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 SHORTEST = 6
 REDACTED = "[redacted]"
 _SHORTEST_LINE = 16
-"""In a secret of several lines, such as a private key, each line of at least this length is hidden
-by itself."""
+"""The shortest line that is hidden by itself in a secret of several lines, such as a private
+key."""
 _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
     r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"
@@ -38,12 +38,12 @@ _CREDENTIALS = (
 )
 _BASIC = re.compile(r"(?i)(\bbasic\s+)([a-z0-9+/_-]{4,}={0,2})")
 _hidden: dict[str, None] = {}
-"""The longest first: one secret may hold another."""
+"""The hidden secrets, the longest first, because one secret may contain another."""
 
 
 def hide(secret: str | None) -> None:
-    """From now on, `redact` takes `secret` out of everything, also as URLs and JSON write it. Too
-    short ones would match words."""
+    """Makes `redact` remove `secret` from every text from now on, including its forms in URLs and
+    JSON. Secrets that are too short are ignored, because they would match words."""
     global _hidden
     if secret is None:
         return
@@ -60,13 +60,13 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is so named, a variable or a field, is a secret by its name."""
+    """Returns whether the name of a variable or field says that the value is a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def hide_variables(variables: Mapping[str, str]) -> None:
-    """Hides the secrets among a program's variables: those with a secret's name, and those with a
-    random-looking part."""
+    """Hides the secrets among a program's variables: values of variables with a secret's name, and
+    values with a random-looking part."""
     for name, value in variables.items():
         is_path_or_text = any(character.isspace() or character == "/" for character in value)
         if is_secret_name(name) or (_RANDOM.search(value) and not is_path_or_text):
@@ -74,7 +74,7 @@ def hide_variables(variables: Mapping[str, str]) -> None:
 
 
 def hide_credentials(url: str) -> None:
-    """Hides the user and the password of an address, as they stand there and as they are sent."""
+    """Hides the user and the password of an address, both as written and as sent."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -88,8 +88,8 @@ def hide_credentials(url: str) -> None:
 
 
 def public_address(url: str) -> str:
-    """The address of a server as it may be shown to anyone: no password, and no parameter that may
-    be one."""
+    """Returns the address of a server without its password and without parameters that may be
+    secret."""
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     # A password may have any character in it, escaped or not: what follows the last @ is a host.
@@ -104,7 +104,8 @@ def public_address(url: str) -> str:
 
 
 def redact(text: str) -> str:
-    """`text` without credentials, before it reaches a journal, a log or an error."""
+    """Returns `text` without credentials. Call it before the text reaches a journal, a log or an
+    error."""
     text = without_hidden(text)
     for pattern in _CREDENTIALS:
         text = pattern.sub(rf"\1{REDACTED}", text)
@@ -112,15 +113,15 @@ def redact(text: str) -> str:
 
 
 def without_hidden(text: str) -> str:
-    """`text` without known secrets. Call it before you cut a text, because half a secret would not
-    be recognized."""
+    """Returns `text` without known secrets. Call it before you cut a text, because a part of a
+    secret would not be recognized."""
     for secret in _hidden:
         text = text.replace(secret, REDACTED)
     return text
 
 
 def _without_basic(matches: re.Match[str]) -> str:
-    """After the word `basic`, only an encoded user with a password counts as a credential."""
+    """Redacts the text after the word `basic` if it is an encoded user with a password."""
     encoded = matches[2].rstrip("=").replace("-", "+").replace("_", "/")
     try:
         decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)

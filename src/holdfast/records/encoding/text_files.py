@@ -1,4 +1,4 @@
-"""Text files that users give are UTF-8, and one that is not is named with its first bad byte."""
+"""Reads users' text files, which must be UTF-8. An error names the first bad byte."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from holdfast.records.errors import UsageError
 
 
 def read_text_file(path: Path, what: str = "") -> str:
-    """The text of a file, which errors call `what`. Raises `UsageError`."""
+    """Returns the text of a file. Errors call the file `what`. Raises `UsageError`."""
     what = what or str(path)
     try:
         return decode_text(path.read_bytes(), where=what)
@@ -15,8 +15,8 @@ def read_text_file(path: Path, what: str = "") -> str:
 
 
 def decode_text(data: bytes, *, where: str) -> str:
-    """The text, without a byte order mark. Raises `UsageError`, with the line if there are several.
-    `where` names a file, or one line of it."""
+    """Decodes text and removes a byte order mark. Raises `UsageError`, with the line number if
+    there are several lines. `where` names a file or one of its lines."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{where} is UTF-16; save it as UTF-8")
     try:

@@ -1,8 +1,8 @@
-"""Token ids and logprobs as packed little-endian arrays.
+"""Packs token ids and logprobs as little-endian arrays.
 
-A list of a thousand Python floats takes 32 KB and 100 µs to encode; packed it takes 4 KB and
-1 µs. Records hold the packed bytes; code that computes asks for an `array`. Logprobs are float32
-everywhere, also before they are recorded, so that a live value and a replayed one are equal.
+A list of a thousand Python floats takes 32 KB and 100 µs to encode. A packed array takes 4 KB and 1
+µs. Records hold packed bytes, and code that computes uses an `array`. Logprobs are always float32,
+even before they are recorded, so that live and replayed values are equal.
 """
 
 import struct
@@ -16,7 +16,7 @@ Value = TypeVar("Value", int, float)
 TYPE_IDS = "i"
 TYPE_LOGPROBS = "f"
 TOKEN_BYTES = 4
-"""Of a packed id, and of a packed logprob."""
+"""The number of bytes of a packed id or logprob."""
 _SLICE = 1 << 16
 
 if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
@@ -24,7 +24,8 @@ if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
 
 
 def ids_of(ids: Sequence[int]) -> "array[int]":
-    """As an array, itself if it is one. Twice as fast as the array's constructor."""
+    """Returns the ids as an array; returns the argument if it is such an array. It is twice as fast
+    as the array's constructor."""
     if isinstance(ids, array) and ids.typecode == TYPE_IDS:
         return ids
     packed: array[int] = array(TYPE_IDS)
@@ -36,8 +37,8 @@ def ids_of(ids: Sequence[int]) -> "array[int]":
 
 
 def last_of(ids: Sequence[int], token: int) -> int:
-    """The last position of `token`; -1 if it is absent. It is fast, because there may be many
-    tokens."""
+    """Returns the last position of `token`; -1 if the token is absent. It searches packed bytes,
+    which is fast for many tokens."""
     packed_token = array(TYPE_IDS, [token]).tobytes()
     packed = ids_of(ids).tobytes()
     at = packed.rfind(packed_token)
@@ -47,7 +48,8 @@ def last_of(ids: Sequence[int], token: int) -> int:
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    """The length of the common beginning, by halving: slices compare at the speed of memory."""
+    """Returns the length of the common beginning. It halves the range, because slices compare at
+    the speed of memory."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,9 +1,9 @@
-"""Routed experts: which experts of a mixture sampled, or read, each token.
+"""The routed experts of tokens: which experts of a mixture sampled or read each token.
 
-An engine that is asked for them gives a row of numbers for each token that it has put through the
-model: `layers` × `top_k` of them. They are recorded once, as a blob beside the generation that
-they came with, and only for tokens that no earlier generation has them for: storage grows with the
-tokens. A trainer that routes each token as the engine did needs them for every token but the last.
+If asked, an engine returns a row of `layers` × `top_k` numbers for each token that it has
+processed. Rows are recorded once, as a blob beside their generation, and only for tokens without
+rows in earlier generations. Storage therefore grows with the number of tokens. A trainer that
+routes tokens as the engine did needs the rows of every token except the last.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,15 @@ from msgspec import Struct
 
 
 class ExpertRows(Struct, frozen=True, gc=False):
-    """The rows of consecutive tokens, as an engine gave them."""
+    """The rows of consecutive tokens, as an engine returned them."""
 
     width: int
-    """Experts of one token: of all layers, one layer after the other."""
+    """The number of experts per token over all layers. A row lists the layers one after the
+    other."""
     layers: int
-    """0: the engine does not say how many of them are of one layer."""
+    """The number of layers; 0 if the engine does not report it."""
     size: int
-    """Bytes of an expert's number: unsigned, the lowest first."""
+    """The number of bytes of an expert's number, which is unsigned and little-endian."""
     data: bytes
 
     @property
@@ -33,7 +34,7 @@ class ExpertRows(Struct, frozen=True, gc=False):
 
 
 class RoutedExperts(Struct, frozen=True, array_like=True, gc=False):
-    """Rows of a token stream in a blob, those of tokens `start` to `end` (exclusive)."""
+    """The rows of tokens `start` to `end` (exclusive) of a token stream, stored in a blob."""
 
     blob: bytes
     start: int
@@ -44,12 +45,13 @@ class RoutedExperts(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """What all rows of one stream have in common."""
+        """Returns the properties that all rows of one stream share."""
         return (self.width, self.layers, self.size)
 
 
 def kept_before(experts: Sequence[RoutedExperts], keep: int) -> list[RoutedExperts]:
-    """Those of a stream whose first `keep` tokens continue in another one."""
+    """Returns the experts for the first `keep` tokens of a stream, which continue in another
+    stream."""
     return [
         RoutedExperts(e.blob, e.start, min(e.end, keep), e.width, e.layers, e.size)
         for e in experts
@@ -58,8 +60,9 @@ def kept_before(experts: Sequence[RoutedExperts], keep: int) -> list[RoutedExper
 
 
 def shrunk(numbers: bytes) -> tuple[int, bytes]:
-    """32-bit little-endian numbers in as few bytes as hold them all, and the number of bytes. It
-    loops over no single byte, because each token has hundreds."""
+    """Packs 32-bit little-endian numbers into the fewest bytes that fit every number. Returns the
+    bytes per number and the packed numbers. The function avoids a Python loop over single bytes,
+    because each token has hundreds."""
     planes = [numbers[place::4] for place in range(4)]
     if any(plane.count(0) != len(plane) for plane in planes[2:]):
         return 4, numbers

@@ -1,9 +1,9 @@
-"""Logprobs: of which distribution they are.
+"""Says to which distribution logprobs belong.
 
 A trainer compares the logprobs of a sample with its own. Temperature, cuts (top_p, top_k, min_p)
-and bends (penalties, logit_bias) change the distribution that tokens are sampled from; whether they
-change the logprobs that an engine gives is a matter of the engine, and cannot be made good
-afterwards: that takes the logits of all tokens.
+and bends (penalties, logit_bias) change the distribution from which tokens are sampled. The engine
+decides whether its logprobs include these changes. They cannot be added later, because that needs
+the logits of all tokens.
 """
 
 from collections.abc import Iterable
@@ -12,48 +12,50 @@ from enum import StrEnum
 from holdfast.records.sampling import Sampling
 
 MAX_LOGPROB = 1e-3
-"""The error that rounding may add to a probability of 1; a larger logprob is invalid."""
+"""The largest logprob that rounding can explain. A larger logprob is invalid."""
 PROCESSING = "vLLM: --logprobs-mode processed_logprobs"
-"""The option that makes an engine's logprobs PROCESSED."""
+"""The engine option that makes logprobs PROCESSED."""
 
 
 class LogprobsMode(StrEnum):
-    """What an engine's logprobs include; in a sample, what the sample's logprobs include."""
+    """What the logprobs of an engine or of a sample include."""
 
     RAW = "raw"
-    """Neither temperature nor cuts: the model's own distribution. vLLM's default."""
+    """Logprobs of the model's own distribution, without temperature and cuts. This is vLLM's
+    default."""
     TEMPERED = "tempered"
-    """Temperature, but no cuts. SGLang's default."""
+    """Logprobs with temperature but without cuts. This is SGLang's default."""
     UNKNOWN = "unknown"
-    """Unknown: not recorded, or the engine could not be measured."""
+    """The mode was not recorded, or the engine could not be measured."""
     PROCESSED = "processed"
-    """Both: the distribution that tokens were sampled from."""
+    """Logprobs of the distribution from which tokens were sampled, with temperature and cuts."""
 
     @property
     def is_known_to_differ(self) -> bool:
-        """Of a sample: whether its logprobs are not of the distribution that was sampled from."""
+        """Returns whether a sample's logprobs are known to belong to another distribution than the
+        sampled one."""
         return self in (LogprobsMode.RAW, LogprobsMode.TEMPERED)
 
 
 class Accepted(StrEnum):
-    """Which logprobs samples are exported with."""
+    """The logprobs with which samples are exported."""
 
     PROCESSED = "processed"
-    """Logprobs of the sampled distribution; samples with known others are refused."""
+    """Logprobs of the sampled distribution. Samples with known other logprobs are refused."""
     RAW = "raw"
-    """Any logprobs: each sample says which (`logprobs_mode`)."""
+    """Any logprobs. Each sample names its mode (`logprobs_mode`)."""
 
 
 _FROM_THE_WORST = tuple(LogprobsMode)
 
 
 def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
-    """What the logprobs of an engine are when it samples like this.
+    """Returns the mode of an engine's logprobs under this sampling.
 
-    At temperature 1, neither cut nor bent, all modes are one. Measured of an engine are temperature
-    and a cut: of one without cuts in its logprobs, bends are taken to be missing, too. Greedy
-    replies have logprobs of temperature 1 with every engine: those of their own distribution would
-    all be 0.
+    At temperature 1 without cuts and bends, all modes are equal. An engine is measured with
+    temperature and a cut. If its logprobs include no cuts, they are assumed to include no bends
+    either. Greedy replies have logprobs of temperature 1 with every engine, because logprobs of the
+    greedy distribution would all be 0.
     """
     if not sampling.temperature:
         return LogprobsMode.RAW
@@ -64,7 +66,7 @@ def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
 
 
 def distribution_of(sampling: Sampling) -> str:
-    """The part of the sampling that decides how far logprobs can be off, as text."""
+    """Describes the part of the sampling that decides how far logprobs can be off."""
     text = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
     numbers = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     for name in sampling.altered_by:
@@ -76,5 +78,5 @@ def distribution_of(sampling: Sampling) -> str:
 
 
 def worst(modes: Iterable[LogprobsMode]) -> LogprobsMode:
-    """That of several together; of nothing, PROCESSED."""
+    """Returns the worst of the modes; PROCESSED if there are none."""
     return min(modes, key=_FROM_THE_WORST.index, default=LogprobsMode.PROCESSED)

@@ -1,7 +1,8 @@
-"""Which weights a replica has: one record for each time that they are sent to it, or looked for.
+"""Records which weights a replica has, with one record each time that weights are sent or looked
+for.
 
-Whoever sends weights writes these records, and everyone who samples reads them. `why_not_counted`
-is the rule that both share.
+The sender of weights writes these records, and every sampler reads them. Both use the rule of
+`why_not_counted`.
 """
 
 from collections.abc import Sequence
@@ -13,14 +14,14 @@ from holdfast.records.step import VersionSource, VersionSpan
 
 
 class WeightState(StrEnum):
-    """Where one sending stands."""
+    """The state of one sending of weights."""
 
     WANTED = "wanted"
-    """Nobody knows the replica's weights. Whoever may send weights is to send them."""
+    """The replica's weights are unknown. A process that may send weights must send them."""
     SENDING = "sending"
-    """They are on their way, or there and not checked yet."""
+    """The weights are on their way, or they have arrived and are not checked yet."""
     CHECKED = "checked"
-    """The replica computes what the trainer computes."""
+    """The replica was checked: it computes the same as the trainer."""
     FAILED = "failed"
 
 
@@ -28,46 +29,47 @@ class ReplicaWeights(Struct, frozen=True):
     """One sending of weights to one replica, as the journal knows it."""
 
     replica: str
-    """Its address."""
+    """The replica's address."""
     state: WeightState
     incarnation: str = ""
-    """Of the engine: another one after each of its starts. "" where the engine does not say."""
+    """The engine's incarnation, which changes at each start; "" if the engine does not report
+    it."""
     version: str = ""
     model: str = ""
     """The name by which requests ask for the version."""
     why: str = ""
-    """Of weights that are wanted, or that failed."""
+    """The reason why the weights are wanted or failed."""
     number: int = 1
-    """Counted from 1 for each replica."""
+    """The number of the sending, counted from 1 for each replica."""
 
     @property
     def is_checked(self) -> bool:
         return self.state is WeightState.CHECKED
 
     def is_of(self, incarnation: str) -> bool:
-        """Whether an engine that says this is the one that got the weights."""
+        """Returns whether an engine with this incarnation is the engine that got the weights."""
         return self.incarnation == incarnation
 
 
 def newest_by_replica(records: Sequence[ReplicaWeights]) -> dict[str, ReplicaWeights]:
-    """`records` are in the order of their numbers."""
+    """Returns the newest record of each replica. `records` are in the order of their numbers."""
     return {record.replica: record for record in records}
 
 
 def is_undecided(records: Sequence[ReplicaWeights]) -> bool:
-    """Whether the last sending is neither checked nor refused yet."""
+    """Returns whether the last sending is neither checked nor failed yet."""
     return bool(records) and records[-1].state is WeightState.SENDING
 
 
 def why_not_counted(
     spans: Sequence[VersionSpan], records: Sequence[ReplicaWeights], incarnation: str
 ) -> str:
-    """Why tokens do not count; "" if they do.
+    """Returns why tokens do not count; "" if they count.
 
-    `records`: those of their replica, from the one that was in force when the request began.
-    `incarnation`: the engine's when the tokens arrived. Each label has to name weights that this
-    incarnation was sent, and that were found right each time. Where nobody knows the label, all
-    weights since the request began have to be right.
+    `records` are the records of the replica, starting with the record in force when the request
+    began. `incarnation` is the engine's incarnation when the tokens arrived. Each version label
+    must name weights that this incarnation was sent and that passed every check. If the label is
+    unknown, all weights since the request began must have passed.
     """
     if not records:
         return "it has no record of its weights"

@@ -1,8 +1,8 @@
-"""Sample: the training view of a trajectory, or of one branch of it.
+"""A sample is the training view of a trajectory, or of one branch of it.
 
-Generations form a tree: each continues the stream of its base, or breaks off from it. Every path
-from the root to a leaf is one sample. A sampled token is trained in the first sample that holds
-it and masked in all others, so that each is trained once (I3).
+Generations form a tree: each generation continues the stream of its base, or breaks off from it.
+Every path from the root to a leaf is one sample. A sampled token is trained in the first sample
+that contains it and masked in all other samples, so that each token is trained once (I3).
 """
 
 import math
@@ -30,10 +30,10 @@ class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
     temperature: float
     top_p: float
     trained: bool
-    """Whether they are trained in this sample."""
+    """Whether the tokens are trained in this sample."""
     is_cut: bool = False
-    """Whether they were drawn from another distribution than the model's own at this temperature:
-    one that was cut or bent (`Sampling.altered_by`)."""
+    """Whether the tokens were sampled from another distribution than the model's own at this
+    temperature, because the sampling cuts or bends it (`Sampling.altered_by`)."""
 
 
 class StepReward(Struct, frozen=True, array_like=True, gc=False):
@@ -47,8 +47,8 @@ class Sample(Struct, omit_defaults=False):
     """The data that a trainer reads.
 
     `loss_mask` and `logprobs` are as long as `token_ids`. Lengths, spans and numbers are checked,
-    so an inconsistent sample cannot be made. Only the placeholder of an aborted trajectory, which
-    is in no loss, has another shape.
+    so that no inconsistent sample can be created. Only the placeholder of an aborted trajectory,
+    which no loss uses, has another shape.
     """
 
     task: str
@@ -65,19 +65,21 @@ class Sample(Struct, omit_defaults=False):
     advantage: float | None = None
     remove_sample: bool = False
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """Of which distribution the logprobs of the trained tokens are; of several, the worst."""
+    """The mode of the trained tokens' logprobs. If modes are mixed, the worst one."""
     trajectory: str = ""
-    """The name that its branches share: task/sample."""
+    """The name that all branches of the trajectory share: task/sample."""
     turns: list[TurnSpan] = []
-    """Where turns were sampled, and how."""
+    """The spans of the sampled turns, with their sampling parameters."""
     step_rewards: list[StepReward] = []
-    """What environments gave along the way; `reward` is the whole trajectory's."""
+    """The rewards of environments during the trajectory. `reward` is the reward of the whole
+    trajectory."""
     truncated: bool = False
     """Whether the trajectory reached a limit."""
     prompt_tokens: int = 0
-    """Sent to the engine for the turns that are new in this sample, each prompt in full."""
+    """The number of prompt tokens of the turns that are new in this sample, with each prompt
+    counted in full."""
     completion_tokens: int = 0
-    """Sampled in these turns."""
+    """The number of tokens that were sampled in these turns."""
     interrupted: bool = False
     """Whether the model was told that a tool call was interrupted (`GroupPolicy.keep_interrupted`
     keeps such a trajectory)."""
@@ -88,7 +90,7 @@ class Sample(Struct, omit_defaults=False):
 
 
 def _inconsistency(sample: Sample) -> str:
-    """What is inconsistent about it; "" if nothing is."""
+    """Describes what is inconsistent in the sample; "" if it is consistent."""
     length = len(sample.token_ids)
     if not length == len(sample.loss_mask) == len(sample.logprobs):
         return (
@@ -129,15 +131,16 @@ class _Branch:
         self.logprobs: array[float] = array("f")
         self.spans: list[VersionSpan] = []
         self.modes: set[LogprobsMode] = set()
-        """Of the tokens that are trained in it."""
+        """The logprob modes of the tokens that this branch trains."""
         self.turns: list[TurnSpan] = []
         self.step_rewards: list[StepReward] = []
         self.used = NOTHING
-        """By the turns that are its own."""
+        """The usage of the branch's own turns."""
         self.experts: list[RoutedExperts] = []
 
     def fork(self, keep: int) -> "_Branch":
-        """A branch that shares the first `keep` tokens; they are trained where they came from."""
+        """Returns a new branch with the first `keep` tokens of this branch. These tokens are
+        trained only in this branch."""
         other = _Branch()
         other.ids, other.logprobs = self.ids[:keep], self.logprobs[:keep]
         other.mask = array("b", bytes(keep))
@@ -186,7 +189,8 @@ class _Branch:
 
 
 def samples_of(history: History, *, task: str, group: str, sample: int) -> list[Sample]:
-    """The samples of an outcome, in the order of their first generation; else none (I5)."""
+    """Returns the samples of an outcome, in the order of their first generation. Returns [] if the
+    trajectory is not an outcome (I5). Raises `NotTrainable` if the engine returned no token ids."""
     if not history.status.is_outcome or history.finished is None:
         return []
     if not has_tokens(history):
@@ -225,13 +229,15 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
 
 
 def experts_of(history: History) -> list[list[RoutedExperts]]:
-    """The routed experts of each branch, by its number; later ones count where two have a row."""
+    """Returns the routed experts of each branch. If two entries cover the same token, the later
+    entry counts."""
     return [branch.experts for branch in _branches(history)]
 
 
 def has_tokens(history: History) -> bool:
-    """Whether there are tokens to train. Replies without token ids beside a policy that has them,
-    such as those of a simulated user behind a chat API, count as part of the environment."""
+    """Returns whether there are tokens to train. Replies without token ids, such as those of a
+    simulated user behind a chat API, count as part of the environment if the policy's replies have
+    token ids."""
     generations = history.generations
     return all(step.ids for step in generations) or any(
         step.ids and step.trainable for step in generations
@@ -268,7 +274,8 @@ def with_tokens(history: History) -> list[Generated]:
 
 
 def placeholder(*, task: str, group: str, sample: int) -> Sample:
-    """ABORTED: keeps a group's shape for a consumer that needs a fixed n. Never in a loss."""
+    """Returns an ABORTED sample, which keeps a group's shape for a consumer that needs a fixed n.
+    No loss uses it."""
     return Sample(
         task=task,
         group=group,

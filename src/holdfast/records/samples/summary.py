@@ -1,7 +1,7 @@
-"""Summary: what lists and reports say of a trajectory, so that they need not read its log.
+"""A summary of a trajectory, so that lists and reports need not read its log.
 
-It follows from the log alone. A journal keeps the summary of each settled trajectory, written by
-the commit that settles it, and `holdfast journal check` holds it against the log.
+The summary follows from the log. A journal stores the summary of each settled trajectory in the
+commit that settles it. `holdfast journal check` compares it with the log.
 """
 
 import math
@@ -15,7 +15,7 @@ from holdfast.records.trajectory import Status
 from holdfast.records.usage import UsageByModel, is_unread
 
 RETURNED_NONE = "returned None"
-"""The end of the reason of a score that a scorer did not explain."""
+"""The end of the reason for a score that the scorer did not explain."""
 
 
 class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
@@ -25,22 +25,23 @@ class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
     root: str
     cause: str
     line: str
-    """Its type and the first line of its message."""
+    """The type of the failure and the first line of its message."""
     permanent: bool
-    """It failed the trajectory for good."""
+    """Whether the failure ended the trajectory for good."""
     closing: bool
-    """Whether an environment could not be closed. The results in it stand."""
+    """Whether the failure is that an environment could not be closed. The results of the episode
+    stay valid."""
 
 
 class Summary(Struct, frozen=True, array_like=True, gc=False):
-    """One trajectory in numbers."""
+    """A summary of one trajectory in numbers."""
 
     records: int = 0
-    """How many records this is the summary of."""
+    """The number of records that the summary covers."""
     status: Status = Status.PENDING
     reward: float | None = None
     reason: str = ""
-    """Why it was truncated or failed."""
+    """The reason why the trajectory was truncated or failed."""
     turns: int = 0
     sampled_tokens: int = 0
     uncounted_turns: int = 0
@@ -56,19 +57,20 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
     refused_calls: int = 0
     unanswered_calls: int = 0
     seconds: float = 0.0
-    """Spent in generations, tools and environments, over all attempts that count."""
+    """The seconds that generations, tools and environments took, over all attempts that count."""
     unscored: str | None = None
-    """Why the scorer gave an outcome no score; None if it gave one, or if nobody scored."""
+    """Why the scorer gave an outcome no score; None if there is a score, or if the trajectory was
+    not scored."""
     unread: bool = False
-    """It has no score because a judge's answers could not be read."""
+    """Whether the score is missing because a judge's answers could not be read."""
     metrics: dict[str, float] = {}
     failures: tuple[FailureSummary, ...] = ()
     used: UsageByModel = {}
-    """All that was ever sampled, by model."""
+    """The usage of everything that was ever sampled, by model."""
     versions: tuple[str, ...] | None = ()
-    """The versions of the weights that sampled it; None if one is unknown."""
+    """The weight versions that sampled the trajectory; None if one is unknown."""
     reused: str = ""
-    """The run that sampled it, where that was another one."""
+    """The run that recorded the trajectory's beginning, if it was another run; "" otherwise."""
 
 
 def summarize(history: History) -> Summary:
@@ -106,19 +108,21 @@ def summarize(history: History) -> Summary:
 
 
 def last_failure(history: History) -> Failure | None:
-    """The failure that ended it; that of its scoring, if it got so far."""
+    """Returns the last failure of scoring if scoring failed, otherwise the last failure of the
+    rollout; None without failures."""
     scored_last = history.finished is not None and history.finished.reason == "scoring failed"
     failures = history.scoring_failures if scored_last else history.failures
     return failures[-1] if failures else None
 
 
 def final_failure(history: History) -> Failure | None:
-    """The same; None for a trajectory that has not failed."""
+    """Returns the failure that ended a FAILED trajectory; None for other trajectories."""
     return last_failure(history) if history.status is Status.FAILED else None
 
 
 def _reason(history: History, final: Failure | None) -> str:
-    """The failure's full message, if there is one: its root lacks the numbers."""
+    """Returns the failure's line, because its root lacks the numbers. Without a failure, returns
+    the reason of the end."""
     if final is not None:
         return final.line
     return history.finished.reason if history.finished is not None else ""
@@ -163,7 +167,8 @@ def _is_unread(history: History) -> bool:
 
 
 def _seconds(history: History, replies: list[Generated]) -> float:
-    """The time of its steps, without the time between a kill and the resume."""
+    """Returns the time of the trajectory's steps, without the time between a kill and the
+    resume."""
     spent = [result.seconds for result in history.results.values()]
     spent += [step.seconds for step in replies]
     steps = history.steps.values()

@@ -1,4 +1,4 @@
-"""Weight versions: ordered, and each name stands for the same bytes for ever."""
+"""Ordered weight versions. Each name stands for the same bytes for ever."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,29 +8,29 @@ from holdfast.records.step import VersionSource, VersionSpan
 
 
 class WeightVersion(Struct, frozen=True):
-    """The weights of one step, as a run's journal knows them."""
+    """The weights of one step, as a run's journal stores them."""
 
     ordinal: int
     """Counted from 1, in the order in which the versions were published."""
     name: str
-    """The name that spans have."""
+    """The name that version spans use."""
     step: int
-    """The optimizer step that made them."""
+    """The optimizer step that created the weights."""
     digest: str
-    """Of the weights."""
+    """The digest of the weights."""
 
 
 def newest_of(versions: Iterable[WeightVersion]) -> WeightVersion | None:
-    """The version of the last step, even if an older step was published later, because steps may be
-    trained again. Of several versions of one step, the latest."""
+    """Returns the version of the last step, and the latest of several versions of that step. An
+    older step may be published later, because steps may be trained again."""
     return max(versions, key=lambda version: (version.step, version.ordinal), default=None)
 
 
 def staleness(
     spans: Iterable[VersionSpan], versions: Sequence[WeightVersion], *, now: int
 ) -> int | None:
-    """How many steps the oldest of `spans` is behind the weights of step `now`. None if a span's
-    version is unknown, or not the run's."""
+    """Returns how many steps the oldest of `spans` is behind the weights of step `now`. Returns
+    None if a span's version is unknown or is not one of the run's."""
     steps = {version.name: version.step for version in versions}
     oldest = now
     for span in spans:
