@@ -147,12 +147,7 @@ def _supervise(
 
 
 def _check_required(args: argparse.Namespace) -> None:
-    needed = {
-        "FILE.py[:NAME]": args.rollout,
-        "--tasks": args.tasks,
-        "--run": args.run,
-        "--out": args.out,
-    }
+    needed = {"FILE.py[:NAME]": args.rollout, "--tasks": args.tasks}
     if missing := [name for name, value in needed.items() if not value]:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}")
 
