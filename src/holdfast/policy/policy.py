@@ -97,7 +97,8 @@ class Completion(Struct, frozen=True, gc=False):
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """The distribution of its engine's logprobs, for any sampling parameters."""
     usage: Usage | None = None
-    """The usage of all tries that sent something, or None if there is none."""
+    """The usage of all tries that sent something. Tokens are counted here if the engine reports no
+    usage. None for a message without reported usage."""
     experts: ExpertRows | None = None
     """The routed experts of the tokens from the request's `experts_from` to the last but one."""
     reasoning_tags: tuple[str, ...] = ()

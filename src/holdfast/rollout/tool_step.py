@@ -1,8 +1,8 @@
 """One tool call. Its intent is durable before it runs and its result after, according to its
 contract.
 
-The intent is written when the call lacks nothing else that it needs. So a call with an intent has
-begun or is about to begin. A call that waits for a thread or a process leaves no trace.
+The intent is written when only the intent is missing. So a call with an intent has begun or is
+about to begin. A call that waits for a thread or a process leaves no trace.
 
 A mistake of the policy (unknown tool, invalid arguments, a tool that says no) is a result that the
 model sees. A failure of infrastructure never is:

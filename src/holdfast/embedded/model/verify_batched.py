@@ -1,5 +1,4 @@
-"""Verifies at start-up, on this machine and with these weights, that the engine can keep its
-promises.
+"""Verifies at start-up, on this machine and with these weights, that batches change no bits.
 
 The machine's libraries decide how a matrix product is computed, and no standard says that a row's
 bits are independent of its place. So a trial runs the same tokens alone and beside others, in other

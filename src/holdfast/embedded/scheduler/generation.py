@@ -158,7 +158,7 @@ class Generation:
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def send(self, delta: TokenDelta) -> None:
-        """Sends a delta. Sends nothing after a cancellation, because the caller and its event loop
+        """Sends a delta, unless the generation was cancelled. Then the caller and its event loop
         may be gone."""
         if self.cancelled:
             return

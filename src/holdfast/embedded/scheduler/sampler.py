@@ -201,7 +201,8 @@ def fresh_seed() -> int:
 
 
 def _mix(bits: int) -> int:
-    """The finalizer of splitmix64: every input bit changes half of the output bits."""
+    """Mixes bits with the finalizer of splitmix64: every input bit changes half of the output
+    bits."""
     bits = (bits + _GOLDEN) & _MASK
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK

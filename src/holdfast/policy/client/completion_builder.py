@@ -277,8 +277,8 @@ class CompletionBuilder:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage of all tries that sent something, without tries that were discarded. None if
-        there is no usage."""
+        """The usage of all tries that sent something, without discarded tries. Tokens are counted
+        here if the engine reports no usage. None for a message without reported usage."""
         found = self._used + self._try_usage
         return None if found == NOTHING else found
 

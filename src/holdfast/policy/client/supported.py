@@ -84,8 +84,8 @@ _ONLY_THE_ENGINE_KNOWS = ("extra_body", "logit_bias", "stop_token_ids")
 
 
 async def check_taken(sampling: Sampling, endpoint: Endpoint) -> None:
-    """Raises `Unsupported` for a parameter that the engine refuses, with the names of both. An
-    engine that does not answer now refuses nothing; the first replies will show a refusal.
+    """Raises `Unsupported` for a parameter that the engine refuses, with the names of both. Returns
+    if the engine does not answer now, because the first replies will show a refusal.
 
     Only the engine knows which members of an `extra_body` it takes, and how large its vocabulary
     is. So it gets a request like those of the run, which ends as soon as the engine accepts it.

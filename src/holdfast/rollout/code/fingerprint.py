@@ -1,4 +1,4 @@
-"""Fingerprints of code, which show whether a rollout or scorer is the same when its run continues."""
+"""Fingerprints of code. They show whether a rollout or scorer is the same when a run continues."""
 
 import functools
 import inspect

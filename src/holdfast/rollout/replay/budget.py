@@ -1,8 +1,8 @@
 """Budgets: how much one trajectory may use, in turns, tokens and time.
 
 The amount spent is the sum over the recorded steps. So a resumed rollout has spent exactly as much
-as before, and the time in between costs nothing. If a limit is reached, the cause is the policy,
-and the trajectory is truncated with a reason.
+as before, and the pause does not count. If a limit is reached, the cause is the policy, and the
+trajectory is truncated with a reason.
 """
 
 from collections.abc import Sequence

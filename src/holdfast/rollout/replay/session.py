@@ -355,7 +355,7 @@ class StepLog:
         return len(self.history.steps) <= self._reached_before
 
     def sampled_below(self, path: str) -> list[Generated]:
-        """The policy's generations inside the step at `path`."""
+        """Returns the policy's generations inside the step at `path`."""
         steps = (self.history.steps[below] for below in self._steps_below(path))
         generations = [step for step in steps if isinstance(step, Generated)]
         return [step for step in generations if step.trainable or not step.ids]

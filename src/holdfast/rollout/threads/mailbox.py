@@ -110,8 +110,8 @@ class StartSignal:
     """A signal for which a call waits in the thread that will run it. It is made on the caller's
     loop.
 
-    Records that must be durable before a call begins are written while the call waits here and
-    lacks nothing else. So a call that still has no thread or process has left no trace.
+    Some records must be durable before a call begins. They are written while the call waits here
+    and only they are missing. So a call that still has no thread or process has left no trace.
     """
 
     def __init__(self) -> None:

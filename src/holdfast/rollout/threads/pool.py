@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 class StillRunning(Exception):
-    """A call did not end in time, and its thread is left behind."""
+    """A call did not end in time. Its thread is left behind."""
 
 
 class DaemonThreads:
