@@ -1,16 +1,16 @@
 """The embedded engine: any Hugging Face causal LM folder, served on this machine.
 
-`load` reads the folder, `DecodeEngine` decodes many requests together, `serve` puts it behind HTTP,
-and `EmbeddedEngine` runs that in a child process. Each is imported when it is first used: torch and
-transformers (the extra `local`) with `DecodeEngine` and `load`, not before.
+`load` reads the folder, `DecodeEngine` decodes many requests together, `serve` puts the engine
+behind HTTP, and `EmbeddedEngine` runs all of that in a child process. Each is imported when it is
+first used. Only `DecodeEngine` and `load` import torch and transformers (the extra `local`).
 
 - `child_process`: The embedded engine as a child process.
-- `arguments`: The words of `holdfast serve`.
-- `serving`: The process of `holdfast serve`: takes its port, loads, listens, says where, and ends
-  cleanly.
+- `arguments`: The command line of `holdfast serve`.
+- `serving`: The process of `holdfast serve`: binds its port, loads, listens, prints its URL, and
+  ends cleanly.
 - `http`: The engine's HTTP interface, in vLLM's shape.
-- `scheduler`: Which sequences are decoded next, and how their tokens are drawn.
-- `model`: The model: loading it, its passes, and the proof that batches change nothing.
+- `scheduler`: Chooses the sequences of each pass, and draws their tokens.
+- `model`: The model: loading it, its passes, and the proof that batches change no results.
 """
 
 from importlib import import_module

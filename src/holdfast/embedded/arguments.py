@@ -10,25 +10,26 @@ from holdfast.records.errors import UsageError
 
 STARTING = "starting: "
 NOTE = "note: "
-"""Begins the lines that `--progress` writes."""
+"""The prefix of the notes that `--progress` writes."""
 
 
 class VllmSettings(Struct, frozen=True, kw_only=True):
-    """A vLLM that is to be started: the options that `--engine vllm` adds."""
+    """The options that `--engine vllm` adds, for a vLLM that is to be started."""
 
     python: str = ""
-    """The Python that has vLLM; "": the one that runs this."""
+    """The Python that has vLLM. "" means the one that runs this code."""
     memory: float | None = None
-    """Its share of the GPU's memory; None: vLLM's own default."""
+    """The share of the GPU's memory for vLLM. None means vLLM's own default."""
     dtype: str = ""
-    """In which it computes; "": vLLM's own default for the model."""
+    """The data type in which vLLM computes. "" means vLLM's own default for the model."""
     lora_rank: int | None = None
-    """The highest rank of adapters that it loads at run time; None: it loads none."""
+    """The highest rank of adapters that vLLM loads at run time. None means that it loads no
+    adapters."""
     options: str = ""
-    """More options of vLLM's own, as on a command line."""
+    """More of vLLM's own options, as on a command line."""
 
     def words(self) -> tuple[str, ...]:
-        """The options of `holdfast serve` that say the same."""
+        """Returns the options of `holdfast serve` that express these settings."""
         given = {
             "--engine-python": self.python,
             "--engine-memory": self.memory,
@@ -48,7 +49,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     name: str | None = None
-    """Default: the folder's own name."""
+    """The served name. By default, it is the folder's own name."""
     max_batch: int = 32
     max_waiting: int = 1024
     max_length: int | None = None
@@ -56,11 +57,11 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     threads: int = 1
     until_stdin_closes: bool = False
     progress: bool = False
-    """Whether it writes to stdout what it does until it serves."""
+    """Whether the process writes its progress to stdout until it serves."""
     api_key: str | None = None
     log_requests: bool = False
     vllm: VllmSettings | None = None
-    """A vLLM serves in place of the embedded engine."""
+    """The settings of a vLLM that serves in place of the embedded engine."""
 
 
 DESCRIPTION = (
@@ -168,7 +169,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def add_vllm(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that starts an engine."""
+    """Adds the options that every command which starts an engine has."""
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -209,7 +210,7 @@ def add_vllm(parser: argparse.ArgumentParser) -> None:
 
 
 def share(text: str) -> float:
-    """Above 0 and at most 1."""
+    """Parses a number above 0 and at most 1."""
     value = float(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"wants a share above 0 and up to 1, not {text}")
@@ -217,7 +218,7 @@ def share(text: str) -> float:
 
 
 def vllm_of(args: argparse.Namespace) -> VllmSettings | None:
-    """What was given on a command line that has these options."""
+    """Returns the vLLM settings of a parsed command line, or None for the embedded engine."""
     if args.engine != "vllm":
         given = [name for name in _VLLM_OPTIONS if getattr(args, f"engine_{name}")]
         if given:

@@ -1,10 +1,9 @@
 """An engine of ours as a child process: `holdfast serve`, with the embedded engine or a vLLM.
 
-It listens on a free port of 127.0.0.1 and ends with its parent, however that ends: it holds the
-other end of a pipe that closes with it.
-
-A start may take minutes: a large model on a busy machine. It is given up when the child neither
-computes nor reads for a while, or after a limit that the caller has set.
+The child listens on a free port of 127.0.0.1. It ends with its parent, however the parent ends,
+because the parent holds the other end of a pipe. A start may take minutes if the model is large and
+the machine is busy. The start is given up if the child neither computes nor reads for a while, or
+after a limit set by the caller.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from holdfast.log_files import open_log
 from holdfast.records.errors import HoldfastError, UsageError
 
 IDLE_SECONDS = 120.0
-"""For how long a child may neither compute nor read before it is ready."""
+"""How long a child may neither compute nor read before it is ready."""
 REPORT_SECONDS = 15.0
 RESTART_SECONDS = 0.5
 """Seconds between two tries to start the child again."""
@@ -34,11 +33,12 @@ _TAIL_BYTES = 2000
 
 
 class EngineDidNotStart(HoldfastError):
-    """The child ended, or was given up; the end of its log is in the message."""
+    """The child ended or was given up. The message includes the end of its log."""
 
 
 class EmbeddedEngine:
-    """`holdfast serve` in a child process. Use as a context manager, or `start` and `stop` it."""
+    """`holdfast serve` in a child process. Use it as a context manager, or call `start` and
+    `stop`."""
 
     def __init__(
         self,
@@ -51,11 +51,13 @@ class EmbeddedEngine:
         report: Callable[[str], None] | None = None,
         vllm: VllmSettings | None = None,
     ):
-        """`vllm`: the vLLM to start; None: the embedded engine serves.
+        """`vllm` is the vLLM to start. If None, the embedded engine serves.
 
-        `ready_within`: seconds that a start may take in all; None: as long as it makes progress.
-        `idle_within`: seconds for which it may do nothing. `report` is called, in the thread that
-        starts it, with the stage of a start that takes long and what makes the engine slow."""
+        `ready_within` is the limit in seconds for a whole start. If None, a start may take as long
+        as it makes progress. `idle_within` is how many seconds it may do nothing. `report` is
+        called in the thread that starts the child. It gets the stage of a long start and the
+        reasons why the engine is slow.
+        """
         self._folder = model
         self._log = log
         self._options = options
@@ -68,11 +70,11 @@ class EmbeddedEngine:
         self._child: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._logged = 0
-        """How long the log was before this start."""
+        """The length of the log before this start."""
         self.url = ""
-        """Like http://127.0.0.1:41234, once it is started."""
+        """The address after the start, for example http://127.0.0.1:41234."""
         self.model = ""
-        """The name that it serves, once it is started."""
+        """The served name, after the start."""
 
     @property
     def pid(self) -> int:
@@ -84,7 +86,7 @@ class EmbeddedEngine:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Returns when it takes requests. Raises `UsageError` and `EngineDidNotStart`."""
+        """Returns when the engine takes requests. Raises `UsageError` and `EngineDidNotStart`."""
         assert self._child is None, "started once"
         with self._open_log() as log:
             self._logged = log.tell()
@@ -108,11 +110,12 @@ class EmbeddedEngine:
             raise
 
     def serve_instead(self, model: Path, *, options: tuple[str, ...]) -> None:
-        """From the next start on, this folder with these options."""
+        """Sets the folder and the options for the next start."""
         self._folder, self._options = model, options
 
     async def start_in_thread(self) -> None:
-        """`start`, or `restart` where it has ended. Cancelled, it ends the child at once."""
+        """Calls `start`, or `restart` if the child was started before. If it is cancelled, the
+        child ends at once."""
         self._starting = True
         start = self.start if self._child is None else self.restart
         # No task: code that cancels all tasks would not wait for the thread.
@@ -126,7 +129,7 @@ class EmbeddedEngine:
             raise
 
     async def wait_ended(self) -> None:
-        """Returns when the child has ended, however it did: its end of the pipe is closed then."""
+        """Returns when the child has ended in any way, because this closes its end of the pipe."""
         if self._child is None or not self.running:
             return
         assert self._child.stdout is not None, "it is read from"
@@ -145,7 +148,7 @@ class EmbeddedEngine:
 
     async def keep_alive(self, notify: Callable[[str], None]) -> None:
         """Starts the child again whenever it has ended. A dead engine is an outage like any other:
-        calls wait until it is back, and go on."""
+        calls wait until it is back, and continue."""
         while True:
             await self.wait_ended()
             try:
@@ -155,13 +158,13 @@ class EmbeddedEngine:
                 await asyncio.sleep(RESTART_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL, as an accident would."""
+        """Sends SIGKILL, as an accident would."""
         assert self._child is not None, "not started"
         self._child.kill()
         self._child.wait()
 
     def restart(self) -> None:
-        """Starts it again at the same address, after it ended."""
+        """Starts the engine again at the same address after it has ended."""
         assert self._child is not None, "not started"
         self._end()
         self._port = int(self.url.rpartition(":")[2])
@@ -169,7 +172,7 @@ class EmbeddedEngine:
         self.start()
 
     def stop(self) -> int:
-        """Ends it and waits; its exit status. Does nothing a second time."""
+        """Ends the engine, waits, and returns its exit status. A second call does nothing more."""
         assert self._child is not None, "not started"
         return self._end()
 
@@ -201,7 +204,7 @@ class EmbeddedEngine:
         return open_log(self._log)
 
     def _first_line(self, start: "Start") -> str:
-        """Its line when it is ready; "" when it ended instead."""
+        """Returns the child's line when it is ready, or "" if it ended instead."""
         reported = start.seconds
         while (line := start.next_line(_POLL_SECONDS)) is None:
             if not self._starting:
@@ -248,7 +251,7 @@ class EmbeddedEngine:
         return code
 
     def _tail(self) -> str:
-        """What the child printed since this start."""
+        """Returns the output of the child since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
         output = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
@@ -259,7 +262,7 @@ class EmbeddedEngine:
 
 
 class Start:
-    """How far a child is that is not ready yet."""
+    """The progress of a child that is not ready yet."""
 
     def __init__(self, child: "subprocess.Popen[bytes]"):
         assert child.stdout is not None, "it is read from"
@@ -268,22 +271,23 @@ class Start:
         self._since = self._active = time.monotonic()
         self._work = 0
         self.stage = "beginning to start"
-        """As it reports it."""
+        """The stage that the child reported last."""
         self.notes: list[str] = []
-        """Messages for whoever waits for the child."""
+        """Messages for the caller that waits for the child."""
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._since
 
     def idle_seconds(self) -> float:
-        """Seconds since it last computed, read or printed something."""
+        """Seconds since the child last computed, read or printed something."""
         if (work := work_of(self._pid)) != self._work:
             self._work, self._active = work, time.monotonic()
         return time.monotonic() - self._active
 
     def next_line(self, seconds: float) -> str | None:
-        """The line that it is ready, "" when it ended; None if neither happened in time."""
+        """Returns the line that the child is ready, or "" if it ended. Returns None if neither
+        happened in time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -303,8 +307,8 @@ class Start:
 
 
 def work_of(pid: int) -> int:
-    """A number that grows while a process computes or reads. On a system without one it is the
-    time: then only `ready_within` ends a start."""
+    """Returns a number that grows while a process computes or reads. On a system without such a
+    number it returns the time. Then only `ready_within` ends a start."""
     try:
         times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
         read = Path(f"/proc/{pid}/io").read_text().split()[1]

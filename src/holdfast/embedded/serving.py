@@ -1,13 +1,14 @@
-"""The process of `holdfast serve`: binds its port, loads, listens, prints its URL, ends cleanly.
+"""The process of `holdfast serve`: binds its port, loads, listens, prints its URL, and ends
+cleanly.
 
-Loading takes long; a client that connects meanwhile is rejected and not left waiting: the port is
-bound before, and listened at afterwards.
+Loading takes long. The port is bound before and listened at afterwards, so that a client that
+connects meanwhile is rejected and does not wait. The process ends when the other end of its stdin
+pipe closes.
 
-It ends with the other end of the pipe on its stdin. While a model is loaded, a library may keep the
-interpreter's lock for a minute, and no thread or handler of Python runs. So until the process
-serves, it is the kernel that ends it: the pipe's end is a signal, and signals have their default
-effect, which is immediate. After that, its end is a stop like any other, and what is in flight is
-answered.
+While a model is loaded, a library may keep the interpreter's lock for a minute, and Python can run
+no thread or handler. So until the process serves, the kernel ends it: the pipe's end is a signal,
+and signals have their default, immediate effect. After that, the pipe's end is a stop like any
+other, and requests in flight are answered.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from holdfast.server_tokens import LoopbackToken, token_file
 _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
 _STOP_SECONDS = 60.0
-"""Seconds for answering requests in flight, also on a busy machine."""
+"""Seconds to answer the requests in flight, also on a busy machine."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -131,7 +132,8 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
 
 
 def report_stage(settings: ServeSettings, stage: str) -> None:
-    """To the parent, or to people: a start takes long enough to look like a hang."""
+    """Reports a stage to the parent or to people, because a start may take so long that it looks
+    hung."""
     if settings.progress:
         print(f"{STARTING}{stage}", flush=True)  # noqa: T201
     else:
@@ -148,7 +150,7 @@ def _log_request(request_id: str) -> None:
 
 
 def bind_port(settings: ServeSettings) -> socket.socket:
-    """A socket that has its port, and does not listen yet."""
+    """Returns a socket that has its port and does not listen yet."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
         # A server that was killed a moment ago still has connections that end.
@@ -191,7 +193,7 @@ def model_path(settings: ServeSettings) -> Path:
 
 
 def _silence_progress_bars() -> None:
-    """No progress bars: stderr is a log."""
+    """Turns off progress bars, because stderr is a log."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -199,13 +201,13 @@ def _silence_progress_bars() -> None:
 
 
 def end_at_once() -> None:
-    """From here on, SIGTERM and SIGINT end this process at once."""
+    """Makes SIGTERM and SIGINT end this process at once from now on."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def end_with_stdin() -> None:
-    """From here on, the end of stdin acts like SIGTERM. Nobody writes to stdin."""
+    """Makes the end of stdin act like SIGTERM from now on. No data is expected on stdin."""
     # A second signal, after the handlers of the first are gone, would kill a clean exit.
     signalled = _signal_from_kernel()
     follow = threading.Thread(target=_follow, args=[signalled], name="holdfast-stdin", daemon=True)

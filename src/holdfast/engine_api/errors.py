@@ -34,14 +34,16 @@ def invalid_parameter(name: str, rule: str, value: object) -> EngineRequestRejec
 
 
 def malformed(field: str, problem: str) -> EngineRequestRejected:
-    """`field` is its path in the body; empty for the body itself."""
+    """Returns the error of an invalid field. `field` is its path in the body, or "" for the body
+    itself."""
     where = f"body.{field}" if field else "body"
     message = f"1 validation error:\n  {{'type': 'invalid', 'loc': '{where}', 'msg': '{problem}'}}"
     return EngineRequestRejected(400, message, kind="Bad Request", param=where)
 
 
 def undecodable(error: Exception) -> EngineRequestRejected:
-    """From msgspec's message, such as "Expected `int`, got `str` - at `$.max_tokens`"."""
+    """Makes the error from msgspec's message, such as "Expected `int`, got `str` - at
+    `$.max_tokens`"."""
     problem, _, path = str(error).partition(" - at `$")
     field = re.sub(r"\[.*", "", path.rstrip("`"))
     if missing := _MISSING.match(problem):
@@ -55,7 +57,7 @@ def unsupported(name: str) -> EngineRequestRejected:
 
 
 def older_limit() -> EngineRequestRejected:
-    """In the words of OpenAI's reasoning models."""
+    """Returns the error with which OpenAI's reasoning models refuse `max_tokens`."""
     message = (
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
         "'max_completion_tokens' instead."
@@ -98,7 +100,7 @@ def no_images(model: str) -> EngineRequestRejected:
 
 
 def no_thinking_budget() -> EngineRequestRejected:
-    """Of a vLLM that does not know how its model reasons."""
+    """Returns the error of a vLLM that does not know how its model reasons."""
     return EngineRequestRejected(
         400,
         "thinking_token_budget is set but reasoning_config is not configured. Please set "
@@ -120,5 +122,5 @@ def unavailable(message: str, *, retry_after: float | None = None) -> EngineRequ
 
 
 def engine_failed(message: str = "EngineCore encountered an issue") -> EngineRequestRejected:
-    """What vLLM reports, as a status or inside a stream, when its worker has died."""
+    """Returns vLLM's error after its worker has died, for a status or inside a stream."""
     return EngineRequestRejected(500, message, kind="InternalServerError")

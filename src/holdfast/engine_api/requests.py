@@ -1,7 +1,7 @@
 """Request bodies of vLLM's sampling endpoints, and the checks that every engine makes.
 
-A field that is null counts as absent. Fields that vLLM has and these types do not are ignored by
-`decode`; an engine that must not ignore them looks for itself.
+A field that is null counts as absent. `decode` ignores fields of vLLM that these types lack. An
+engine that must not ignore such fields checks them itself.
 """
 
 from typing import Any, Literal, TypeVar
@@ -65,7 +65,7 @@ class SamplingFields(Struct, kw_only=True):
 
 
 class OpenAIRequest(SamplingFields, kw_only=True):
-    """What `/v1/completions` and `/v1/chat/completions` have in common."""
+    """The fields that `/v1/completions` and `/v1/chat/completions` share."""
 
     model: str
     response_format: ResponseFormat | None = None
@@ -112,12 +112,12 @@ class GenerateRequest(Struct, kw_only=True):
 
 
 def ends_with_usage(body: OpenAIRequest | GenerateRequest) -> bool:
-    """Whether the response is a stream with the usage in its last chunk."""
+    """Returns whether the response is a stream with the usage in its last chunk."""
     return bool(body.stream and body.stream_options and body.stream_options.include_usage)
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """Raises `EngineRequestRejected`."""
+    """Decodes a body. Raises `EngineRequestRejected`."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
@@ -139,7 +139,7 @@ def check_sampling(*, temperature: float, top_p: float, max_tokens: int | None) 
 
 
 def check_altering(params: SamplingFields) -> None:
-    """The bounds of what cuts or bends the distribution; null is within them."""
+    """Checks the bounds of parameters that change the distribution. Null is allowed."""
     top_k, min_p, factor = params.top_k, params.min_p, params.repetition_penalty
     if top_k is not None and top_k < -1:
         raise errors.invalid_parameter("top_k", "0 or -1 (all), or at least 1", top_k)
@@ -157,7 +157,7 @@ def check_altering(params: SamplingFields) -> None:
 
 
 def check_prompt(prompt: list[int], *, max_tokens: int | None, max_model_len: int) -> None:
-    """A prompt has tokens, and fits into the context together with what is to be sampled."""
+    """Checks that a prompt has tokens, and that prompt and reply together fit into the context."""
     if not prompt:
         raise errors.empty_prompt()
     if len(prompt) + (max_tokens or 1) > max_model_len:

@@ -1,7 +1,7 @@
 """Response bodies of vLLM's sampling endpoints, with the recorded keys in the recorded order.
 
-An engine describes what it sampled in `ChoiceOutput`s; a shape, which is made for one request,
-turns them into JSON values. Shapes keep nothing between two calls, and never sample or encode.
+An engine describes its samples in `ChoiceOutput`s. A shape, which is made for one request, turns
+them into JSON values. Shapes have no state between two calls, and never sample or encode.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ JsonObject = dict[str, Any]
 
 
 class TokenScore(Struct, frozen=True):
-    """A token with its log-probability; `top` are the candidates that are listed beside it."""
+    """A token with its log-probability. `top` are the candidates that are listed beside it."""
 
     token: int
     text: str
@@ -23,25 +23,27 @@ class TokenScore(Struct, frozen=True):
 
 
 class ChoiceOutput(Struct, kw_only=True):
-    """Tokens of one choice: all of them, or those of one chunk."""
+    """Tokens of one choice: all of them, or the tokens of one chunk."""
 
     index: int = 0
     text: str = ""
-    """In a chat, without its tool calls."""
+    """The text. In a chat, it excludes the tool calls."""
     tool_calls: Sequence[JsonObject] = ()
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     scores: Sequence[TokenScore] | None = None
-    """None: the request asked for no logprobs."""
+    """The scores of the tokens, or None if the request asked for no logprobs."""
     text_offset: int = 0
-    """The characters of the choice before these tokens."""
+    """The number of the choice's characters before these tokens."""
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    """Where the request asked for them; in a stream, with a choice's first tokens."""
+    """The prompt's ids if the request asked for them. In a stream, they come with a choice's first
+    tokens."""
     routed_experts: str | None = None
-    """With a choice's last tokens, where the engine gives them."""
+    """The routed experts, with a choice's last tokens, if the engine gives them."""
     weight_versions: Sequence[object] | UnsetType | None = UNSET
-    """Spans of the choice so far. Unset: the engine has them in `/inference/v1/generate` alone."""
+    """The spans of the choice so far. Unset if the engine has them only in
+    `/inference/v1/generate`."""
 
     def with_versions(self, choice: JsonObject) -> JsonObject:
         if self.weight_versions is not UNSET:
@@ -53,7 +55,7 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
     """The responses to one request."""
 
     prefix: ClassVar[str]
-    """Of the ids in its responses."""
+    """The prefix of the ids in its responses."""
     more_candidates: ClassVar[int] = 0
     """How many candidates it lists beyond the requested ones."""
 
@@ -62,26 +64,26 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
     created: int
     fingerprint: str
     usage_chunk: bool = False
-    """Whether a stream ends with the usage; otherwise its last tokens have the fingerprint."""
+    """Whether a stream ends with the usage. If not, its last tokens have the fingerprint."""
 
     @property
     def id(self) -> str:
         return f"{self.prefix}-{self.request_id}"
 
     def whole(self, choices: Sequence[ChoiceOutput], usage: JsonObject) -> JsonObject:
-        """The response to a request without a stream."""
+        """Returns the response to a request without a stream."""
         raise NotImplementedError
 
     def opening(self, index: int, prompt_token_ids: list[int] | None) -> list[JsonObject]:
-        """The events of a choice before its first token."""
+        """Returns the events of a choice before its first token."""
         return []
 
     def chunk(self, output: ChoiceOutput) -> JsonObject:
-        """The event of some tokens."""
+        """Returns the event of some tokens."""
         raise NotImplementedError
 
     def closing(self, usage: JsonObject) -> list[JsonObject]:
-        """The events after the last token."""
+        """Returns the events after the last token."""
         raise NotImplementedError
 
     def _head(self, kind: str, *choices: JsonObject) -> JsonObject:
@@ -277,7 +279,7 @@ def _with_details(usage: JsonObject) -> JsonObject:
 
 
 def text_logprobs(scores: Sequence[TokenScore], offset: int) -> JsonObject:
-    """Tokens by their text, as `/v1/completions` has them. Where two candidates have the same
+    """Returns tokens by their text, as `/v1/completions` does. If two candidates have the same
     text, the sampled or likelier one is kept."""
     offsets, top = [], []
     for score in scores:
@@ -318,7 +320,8 @@ def _id_token(score: TokenScore) -> JsonObject:
 def model_list(
     model: str, *, created: int, owner: str, root: str, max_model_len: int, **extensions: object
 ) -> JsonObject:
-    """`/v1/models` of an engine that serves one model; `extensions` are beyond vLLM."""
+    """Returns `/v1/models` of an engine that serves one model. `extensions` are fields that vLLM
+    lacks."""
     permission = {
         "id": f"modelperm-{model}",
         "object": "model_permission",

@@ -1,14 +1,14 @@
 """Token-in token-out clients for inference engines.
 
-Knows prompts as ids, sampling, retries and the state of an endpoint. Never knows rollouts, tasks
-or the journal, and never turns sampled text back into ids.
+This package knows prompts as ids, sampling, retries and the state of an endpoint. It does not know
+rollouts, tasks or the journal, and never turns sampled text back into ids.
 
 - `policy`: Policy, request and completion: a prompt of tokens in, sampled tokens out.
-- `providers`: Hosted engines that go by the first word of a model's name.
+- `providers`: Hosted engines, named by the first word of a model's name.
 - `rendering`: From messages to tokens, and from sampled tokens to a message.
 - `client`: The client of inference engines: replicas, retries, outages, validation.
 - `dialects`: The HTTP interfaces of the engines, by name.
-- `hold`: Calls and admission wait while weights change.
-- `retry`: Retries of one HTTP call: number, delay, and a shared budget.
+- `hold`: Makes calls and admission wait while weights change.
+- `retry`: Retries of one HTTP call: their number, and the delay between them.
 - `off_loop`: Work on large prompts in a thread instead of on the event loop.
 """

@@ -1,8 +1,8 @@
-"""CallHolds: while an engine's weights change, nothing new is sampled.
+"""CallHolds: while an engine's weights change, no new call begins.
 
-A recorded call is answered all the same: it needs no engine. One that was begun before goes on, as
-the engine lets it. A hold that is not ended lapses at its deadline, and the calls go on: they are
-work that the engine may well serve, and refusing them would cost attempts.
+A recorded call is still answered, because it needs no engine. A call that began before the hold
+continues if the engine lets it. A hold that is not ended lapses at its deadline, and the waiting
+calls continue: the engine may well serve them, and refusing them would cost attempts.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _log = logging.getLogger("holdfast.policy")
 
 
 class Hold:
-    """One reason to wait; there may be several at once."""
+    """One reason to wait. Several holds may be in effect at once."""
 
     def __init__(self, holds: "CallHolds", seconds: float):
         self._holds = holds
         self._timer = asyncio.get_running_loop().call_later(seconds, self._lapse)
 
     def end(self) -> None:
-        """Ending it again changes nothing."""
+        """Ends the hold. A second call changes nothing."""
         self._timer.cancel()
         self._holds.remove(self)
 
@@ -40,14 +40,14 @@ class CallHolds:
     def __init__(self) -> None:
         self._holds: set[Hold] = set()
         self.waiting = 0
-        """Calls that wait."""
+        """The number of calls that wait."""
         self._held_before = 0.0
         self._held_since = 0.0
         self.change_loop()
 
     def change_loop(self) -> None:
-        """Calls of another event loop wait from now on. A hold of the old one would not end: its
-        deadline went with that loop."""
+        """Prepares for calls of another event loop. Drops the old loop's holds, which would never
+        end: their deadlines went with that loop."""
         self._holds.clear()
         self.waiting = 0
         self._is_free = asyncio.Event()
@@ -55,12 +55,12 @@ class CallHolds:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether something is held, or waits."""
+        """Whether a hold is in effect or a call waits."""
         return bool(self._holds or self.waiting)
 
     @property
     def seconds_held(self) -> float:
-        """For how long calls were held, all in all."""
+        """The total time for which calls were held."""
         now = 0.0 if self._is_free.is_set() else time.monotonic() - self._held_since
         return self._held_before + now
 
@@ -73,7 +73,7 @@ class CallHolds:
         }
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Begins a hold, which lapses after so many seconds."""
+        """Begins a hold, which lapses after `seconds`."""
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
         hold = Hold(self, seconds)
@@ -84,14 +84,14 @@ class CallHolds:
         return hold
 
     def remove(self, hold: Hold) -> None:
-        """One that is not in effect changes nothing."""
+        """Removes a hold. A hold that is not in effect changes nothing."""
         self._holds.discard(hold)
         if not self._holds and not self._is_free.is_set():
             self._held_before = self.seconds_held
             self._is_free.set()
 
     async def wait(self) -> None:
-        """Returns when nothing is held."""
+        """Returns when no hold is in effect."""
         self.waiting += 1
         try:
             # A new hold may begin before those that the last one held have run.
@@ -103,14 +103,14 @@ class CallHolds:
 
 @runtime_checkable
 class Holdable(Policy, Protocol):
-    """A policy whose calls wait while they are held."""
+    """A policy whose calls wait while a hold is in effect."""
 
     holds: CallHolds
 
 
 class HoldablePolicy(WrappedPolicy):
-    """Adds holds to a policy that has none. To an attempt, the time of a hold is time in which the
-    engine was down: it counts against no deadline."""
+    """Adds holds to a policy that has none. The time of a hold counts as time in which the engine
+    was down, and so against no deadline of an attempt."""
 
     def __init__(self, policy: Policy, holds: CallHolds | None = None):
         super().__init__(policy)
@@ -126,5 +126,5 @@ class HoldablePolicy(WrappedPolicy):
 
 
 def with_holds(policy: Policy) -> Holdable:
-    """The policy itself, if it can be held."""
+    """Returns the policy itself if it supports holds. Wraps it otherwise."""
     return policy if isinstance(policy, Holdable) else HoldablePolicy(policy)

@@ -1,9 +1,10 @@
 """Work on large prompts in a thread instead of on the event loop.
 
-Rendering, encoding and parsing a prompt of megabytes takes seconds, and would block the loop for as
-long. A thread has a cost of its own, so small prompts, which are nearly all, stay on the loop.
+Rendering, encoding and parsing a prompt of megabytes takes seconds and would block the loop for as
+long. A thread has a cost of its own, so small prompts stay on the loop. Nearly all prompts are
+small.
 
-Invariant: only pure functions run here. A cancelled caller loses the result, and nothing else.
+Invariant: only pure functions run here. A cancelled caller loses only the result.
 """
 
 import asyncio
@@ -14,15 +15,15 @@ from functools import lru_cache
 from typing import TypeVar
 
 MIN_THREAD_SIZE = 1 << 15
-"""Characters or tokens. A tokenizer takes about a second for each million of characters."""
+"""Characters or tokens. A tokenizer takes about a second for a million characters."""
 MAX_THREADS = 4
-"""The most threads: each may need hundreds of bytes for every token of a prompt."""
+"""The most threads. Each may need hundreds of bytes for every token of a prompt."""
 Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
-    """The function's result; it runs in a thread from a `size` of `MIN_THREAD_SIZE` on. Whoever has
-    small work with each turn calls the function itself."""
+    """Returns the function's result. The function runs in a thread if `size` is at least
+    `MIN_THREAD_SIZE`. For small work in each turn, call the function directly."""
     if size < MIN_THREAD_SIZE:
         return function()
     threads = _threads(os.getpid())
@@ -31,8 +32,8 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
 
 @lru_cache(maxsize=1)
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Threads of this process (a fork has none of its parent's). Not the loop's own, which user
-    code may fill with calls that wait for a reply."""
+    """Returns the threads of this process, because a fork has none of its parent's. The loop's own
+    threads do not serve: user code may fill them with calls that wait for a reply."""
     # Half of the cores: the loop needs the interpreter's lock, too.
     most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
     return ThreadPoolExecutor(most, thread_name_prefix="holdfast-large-prompt")

@@ -19,7 +19,7 @@ DEADLINE = "deadline"
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """Tokens of an unfinished completion, from its token `start` on.
+    """Tokens of an unfinished completion, beginning with its token `start`.
 
     The spans count from the completion's first token, not from `start`.
     """
@@ -29,21 +29,21 @@ class Draft(Struct, frozen=True, gc=False):
     logprobs: bytes = b""
     versions: tuple[VersionSpan, ...] = ()
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """Of all tokens up to the last one."""
+    """The mode of all tokens up to the last one."""
 
 
 class Partial(Struct, frozen=True):
-    """Saving an unfinished completion: `save` makes new tokens durable."""
+    """How to save an unfinished completion. `save` makes new tokens durable."""
 
     save: Callable[[Draft], Awaitable[None]]
     every: int
     """Tokens between two saves."""
     seconds: float | None = None
-    """Seconds after which fewer tokens are saved; None: a default."""
+    """Seconds after which fewer tokens than `every` are saved. None means a default."""
 
 
 class Request(Struct, frozen=True):
-    """One sample to draw. `id` names the step, for logs on both sides."""
+    """A request for one sample. `id` names the step, for logs on both sides."""
 
     prompt: "array[int]"
     sampling: Sampling
@@ -53,33 +53,35 @@ class Request(Struct, frozen=True):
     home: str = ""
     """Requests of one home share a long prefix, which one replica has in its cache."""
     family: str = ""
-    """Homes of one family share a short prefix: the samples of a task."""
+    """Homes of one family share a short prefix, for example the samples of a task."""
     draft: Draft = Draft()
-    """The tokens that are durable already: the completion continues from them."""
+    """The tokens that are durable already. The completion continues from them."""
     partial: Partial | None = None
     decode: Callable[[Sequence[int]], str] | None = None
     """Needed to find a stop string that begins in the draft and ends after it."""
     messages: tuple[Message, ...] = ()
-    """For engines that take no tokens."""
+    """The prompt as messages, for engines that take no tokens."""
     tools: tuple[dict[str, object], ...] = ()
     structure: str = ""
-    """The structural tag that constrains the reply, JSON; "": there is none."""
+    """The structural tag in JSON that constrains the reply, or ""."""
     seconds: float | None = None
-    """The time limit of a completion in parts, without outages; then it is truncated."""
+    """The time limit of a completion in parts, without outages. After it, the completion is
+    truncated."""
     experts_from: int | None = None
-    """The first token of prompt and completion whose routed experts are wanted; None: none."""
+    """The first token of prompt and completion whose routed experts are wanted, or None."""
     # What follows is set for one try, whose prompt has the tokens that are sampled already.
     model: str = ""
-    """The name that the engine is asked for."""
+    """The model's name in the request to the engine."""
     max_tokens: int = 0
     stream: bool = False
     adapter: str = ""
-    """The name of the adapter that is asked for, which `model` then is."""
+    """The name of the requested adapter, or "". If set, `model` is the same name."""
     prompt_json: Raw = Raw()
 
 
 class Completion(Struct, frozen=True, gc=False):
-    """Validated: as many finite logprobs as ids, spans that cover them, a reason to stop."""
+    """A validated completion: as many finite logprobs as ids, spans that cover them, a reason to
+    stop."""
 
     ids: bytes
     logprobs: bytes
@@ -89,19 +91,20 @@ class Completion(Struct, frozen=True, gc=False):
     tries: int
     seconds: float
     seams: tuple[int, ...] = ()
-    """The tokens at which it continued after an interruption."""
+    """The positions at which the completion continued after an interruption."""
     message: Message | None = None
-    """The reply of an engine without tokens. Good for evaluation only."""
+    """The reply of an engine without tokens. It is good for evaluation only."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """The distribution of its engine's logprobs, for any sampling parameters."""
     usage: Usage | None = None
-    """The usage of all tries that sent something; None if no engine reports it."""
+    """The usage of all tries that sent something. Tokens are counted here if the engine reports no
+    usage. None for a message without reported usage."""
     experts: ExpertRows | None = None
-    """Of the tokens from the request's `experts_from` to the last but one."""
+    """The routed experts of the tokens from the request's `experts_from` to the last but one."""
     reasoning_tags: tuple[str, ...] = ()
-    """Between which the message's reasoning was part of its content."""
+    """The tags around the reasoning, if it was part of the message's content."""
     dialect: str = ""
-    """The HTTP interface of the engine that ended it."""
+    """The HTTP interface of the engine that finished the completion."""
 
 
 class Policy(Protocol):
@@ -110,7 +113,7 @@ class Policy(Protocol):
     model: str
 
     async def check(self) -> None:
-        """Raises, before any work, if the endpoint is down or does not serve the model."""
+        """Raises an error, before any work, if the endpoint is down or does not serve the model."""
         return
 
     async def ready(self) -> None:
@@ -119,20 +122,20 @@ class Policy(Protocol):
 
     @property
     def seconds_down(self) -> float:
-        """The time for which the endpoint has been down so far: no deadline counts it."""
+        """The total time for which the endpoint has been down. Deadlines do not count it."""
         return 0.0
 
     async def sample(self, request: Request) -> Completion:
-        """One completion, after as many tries as the policy's budget allows."""
+        """Returns one completion, after as many tries as the policy's budget allows."""
         ...
 
     async def aclose(self) -> None:
-        """Closes what it has opened."""
+        """Closes what the policy has opened."""
         return
 
 
 class WrappedPolicy:
-    """A policy that adds something to another one, and passes everything else on to it."""
+    """A policy that adds a behaviour to another policy and passes everything else on to it."""
 
     def __init__(self, policy: Policy):
         self.wrapped = policy
@@ -156,10 +159,10 @@ class WrappedPolicy:
 
 
 class NoPolicy(Policy):
-    """A policy for runs that sample nothing: `sample` raises."""
+    """A policy for runs that sample nothing. Its `sample` raises an error."""
 
     def __init__(self, model: str = "", why: HoldfastError | None = None):
-        """`why`: the error that `sample` raises."""
+        """`why` is the error that `sample` raises."""
         self.model = model
         self._why = why or UsageError(
             "this evaluation has no policy: its processor should generate nothing"

@@ -1,6 +1,6 @@
-"""Providers: hosted engines that go by the first word of a model's name, as in `openai/gpt-4o`.
+"""Providers: hosted engines, named by the first word of a model's name, as in `openai/gpt-4o`.
 
-One table for runs, trainings, judges and evaluations. Keys come from the environment alone.
+Runs, trainings, judges and evaluations share one table. Keys come only from the environment.
 """
 
 from collections.abc import Mapping
@@ -30,27 +30,27 @@ PROVIDERS: Mapping[str, Provider] = {
     "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Provider("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The names of LiteLLM are understood, too."""
+"""The names that LiteLLM uses are included."""
 NEAR = 0.75
 """How similar a word must be to a provider's name for a suggestion."""
 
 
 def provider_of(model: str | None) -> str | None:
-    """The provider that the model's name begins with."""
+    """Returns the provider at the beginning of the model's name, or None."""
     prefix, slash, rest = (model or "").partition("/")
     return prefix if slash and rest and prefix in PROVIDERS else None
 
 
 def meant_provider(text: str) -> str:
-    """`; is 'openai/gpt-4o' meant?` for a misspelled provider; "" for anything else."""
+    """Returns `; is 'openai/gpt-4o' meant?` for a misspelled provider, and "" for anything else."""
     prefix, _, rest = text.partition("/")
     near = nearest(prefix.lower(), PROVIDERS, alike=NEAR)
     return f"; is '{near}/{rest or 'NAME'}' meant?" if near else ""
 
 
 def unknown_provider(text: str) -> str:
-    """What is wrong with `nosuch/model`, which looks like a provider's model; "" for other
-    names."""
+    """Returns what is wrong with `nosuch/model`, which looks like a provider's model. Returns ""
+    for other names."""
     prefix, slash, model = text.partition("/")
     is_name = prefix.replace("-", "").replace("_", "").isalnum()
     if not (slash and model and is_name) or prefix == "localhost":
@@ -59,7 +59,8 @@ def unknown_provider(text: str) -> str:
 
 
 def names_of(model: str | None) -> tuple[str, ...]:
-    """The names that an engine may have for the model: as it is written, or without its prefix."""
+    """Returns the names that an engine may have for the model: the full name, and the name without
+    its prefix."""
     if not model:
         return ()
     prefix, slash, rest = model.partition("/")
@@ -67,7 +68,8 @@ def names_of(model: str | None) -> tuple[str, ...]:
 
 
 def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
-    """The key of the model's provider; `UsageError` with the variable that is to hold it."""
+    """Returns the key of the model's provider. Raises `UsageError` with the name of the variable if
+    the variable is not set."""
     provider = PROVIDERS[model.partition("/")[0]]
     if key := environment.get(provider.key):
         return key

@@ -11,7 +11,8 @@ from holdfast.records.encoding.declared import NamedFields, check_fields
 
 
 class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """A value. One call ends after `tries` or `deadline` seconds, whichever comes first."""
+    """The limits of one call. It ends after `tries` tries or `deadline` seconds, whichever comes
+    first."""
 
     tries: int = 5
     deadline: float = 3600.0
@@ -19,13 +20,13 @@ class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
     base: float = 0.5
     cap: float = 30.0
     stall_timeout: float = 300.0
-    """How long a stream may send nothing. A stream as a whole has only the deadline."""
+    """How long a stream may be silent. A stream as a whole has only the deadline."""
 
     def __post_init__(self) -> None:
         check_fields(self, "retry ")
 
     def delay(self, failures: int, *, retry_after: float | None = None) -> float:
-        """Full jitter, plus the server's own delay.
+        """Returns a random delay (full jitter), plus the server's own delay.
 
         Without jitter, all calls with the same delay would come back in one wave.
         """
@@ -34,8 +35,8 @@ class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
-    """The server's delay in seconds, sent as milliseconds, seconds, or an HTTP date. Names of
-    headers are in lower case."""
+    """Returns the server's delay in seconds, or None. The server sends milliseconds, seconds or an
+    HTTP date. The names of `headers` are in lower case."""
     precise = _seconds(headers.get("retry-after-ms", ""), scale=1000)
     if precise is not None:
         return precise

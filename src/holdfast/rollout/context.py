@@ -1,9 +1,9 @@
-"""The durable context: what a rollout awaits on it is journaled.
+"""The durable context: each step that a rollout awaits on it is journaled.
 
-A rollout is an ordinary async function of a `Rollout`. When it is started again, steps that are
-recorded return their results at memory speed; the first without a record runs for real. The
-contract for user code is only this: between steps, be deterministic, and take clocks, randomness
-and outside reads through `value`.
+A rollout is an ordinary async function of a `Rollout`. When it is started again, recorded steps
+return their results at memory speed, and the first step without a record runs for real. User code
+has one duty: between steps it must be deterministic, so clocks, randomness and outside reads go
+through `value`.
 """
 
 import asyncio
@@ -50,7 +50,8 @@ Value = TypeVar("Value")
 
 
 class Rollout:
-    """One trajectory's context, or one branch of it. Made by the engine, used by a rollout."""
+    """The context of one trajectory, or of one branch of it. The engine makes it, a rollout uses
+    it."""
 
     def __init__(self, session: Session, *, scope: str = "", stream: Stream | None = None):
         self.task: Task = session.task
@@ -60,7 +61,7 @@ class Rollout:
         self._scope = scope
         self._ordinal = 0
         self.step = ""
-        """The step that was begun last."""
+        """The path of the step that began last."""
         self._stream = stream or Stream()
         self._sources: dict[int, tuple[Message, str]] = {
             id(message): (message, f"task:{index}")
@@ -75,7 +76,7 @@ class Rollout:
 
     @property
     def session(self) -> Session:
-        """The attempt, for processors that take steps of their own."""
+        """The attempt, for processors that make their own steps."""
         return self._session
 
     @property
@@ -87,8 +88,8 @@ class Rollout:
 
     @breaks_on_misuse
     def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
-        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape. A string, or
-        an observation, becomes a user message."""
+        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape. A string or an
+        observation becomes a user message."""
         check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
             if isinstance(message, Observation):
@@ -97,7 +98,7 @@ class Rollout:
                 self.messages.append(validate.message_of(message))
 
     def truncate(self, reason: str) -> NoReturn:
-        """Ends the trajectory at a limit: an outcome, kept and scored."""
+        """Ends the trajectory at a limit. This is an outcome: the trajectory is kept and scored."""
         self._check_own()
         raise Truncated(str(reason))
 
@@ -110,16 +111,17 @@ class Rollout:
         tokens: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Bounds what the policy may use; the turn after that ends the trajectory, truncated.
+        """Bounds what the policy may use. The first turn beyond a limit ends the trajectory as
+        truncated.
 
-        Counted are recorded steps: a resumed rollout has spent what it had before, no more.
+        Only recorded steps count. So a resumed rollout has spent exactly as much as before.
         """
         check_not_in_step(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
     @property
     def spent(self) -> Spent:
-        """What of the limits was used so far."""
+        """The turns, tokens and seconds used so far."""
         return self.budget.copy().spent
 
     # --- steps
@@ -151,10 +153,11 @@ class Rollout:
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
-        What is None is as if it was not given: no tools, and the run's own sampling.
-        `json`: True for any JSON object, or the JSON schema that the reply has to fit. Which engine
-        knows which of the others: docs/engines.md.
-        Another `speaker` than the run's own samples from another policy.
+        None means not given: no tools, and the sampling of the run. `json` is True for any JSON
+        object, or the JSON schema that the reply has to fit. docs/engines.md lists which engine
+        supports which of the other parameters.
+
+        If `speaker` is not the run's own, its policy and renderer are used.
         """
         session = self._session
         check_not_in_step(session, self._scope, "t.generate")
@@ -207,8 +210,8 @@ class Rollout:
 
     @must_be_awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
-        """Runs the tool that `call` names, and adds its result to the conversation if the model
-        made the call: one of the rollout's own (`search.call(…)`) is answered to the rollout alone.
+        """Runs the tool that `call` names. If the model made the call, adds the result to the
+        conversation. The result of the rollout's own call (`search.call(…)`) is only returned.
 
         The intent is durable before the tool runs, the result before anyone sees it.
         """
@@ -219,7 +222,7 @@ class Rollout:
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
         """Runs all calls of a turn side by side, and adds their results in the order of the calls.
 
-        Those of one environment run one by one. If one breaks, the others are let finish first.
+        Calls to one environment run one by one. If a call breaks, the other calls finish first.
         """
         return await self._run_tools(calls, tools)
 
@@ -242,10 +245,10 @@ class Rollout:
 
     @must_be_awaited("t.env")
     async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
-        """Opens an environment: an episode begins, with its first observation.
+        """Opens an environment. An episode begins, with its first observation.
 
-        The seed is derived from the run's, or drawn, and recorded. What is left open is closed at
-        the end of the attempt.
+        The seed is derived from the run's seed or drawn at random, and recorded. An episode that is
+        left open is closed at the end of the attempt.
         """
         episode = Episode(self._session, environment, self._next_path(), self.act)
         await episode.open(seed)
@@ -254,7 +257,7 @@ class Rollout:
 
     @must_be_awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
-        """Does what `episode.step` does, from another branch than the one that opened the
+        """Does the same as `episode.step`, from another branch than the one that opened the
         episode."""
         self._check_own(episode)
         path = self._next_path()
@@ -266,7 +269,8 @@ class Rollout:
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
-        """Runs `function` once and remembers what it returned: clocks, randomness, reads."""
+        """Runs `function` once and records its result, for example for clocks, randomness and
+        reads."""
         label = validate.label_of(function, name)
         path = self._next_path()
         step = await self._session.match(
@@ -292,10 +296,11 @@ class Rollout:
 
     @must_be_awaited("t.branch")
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
-        """Runs branches side by side, each from here and with a key space of its own.
+        """Runs branches side by side. Each starts from the present conversation and has its own key
+        space.
 
-        If one raises, the others are cancelled and awaited, and its error is raised; of several,
-        the worst.
+        If a branch raises, the other branches are cancelled and awaited, and its error is raised.
+        If several raise, the worst error is raised.
         """
         validate.check_rollouts(rollouts, "t.branch")
         check_not_in_environment(self._session, self._scope)
@@ -319,7 +324,7 @@ class Rollout:
 
     @must_be_awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
-        """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
+        """Runs a sub-rollout, which has its own conversation and its own key space."""
         validate.check_rollouts((rollout,), "t.sub")
         child = self.beside()
         child.budget = self._budget_below()
@@ -331,8 +336,9 @@ class Rollout:
 
     @breaks_on_misuse
     def beside(self) -> "Rollout":
-        """A second conversation with a key space and a budget of its own, which goes on beside this
-        one: the other side of a dialogue, a judge that is asked again and again."""
+        """Returns a second conversation with its own key space and budget, which continues beside
+        this one. Examples are the other side of a dialogue, or a judge that is asked again and
+        again."""
         path = self._next_path()
         self._session.log.open_scope(path, "a conversation of its own")
         return Rollout(self._session, scope=f"{path}.0.")
@@ -348,7 +354,7 @@ class Rollout:
     # --- how steps run
 
     def _check_own(self, *episodes: Episode) -> None:
-        """Checks that an object that is used here belongs to the current trajectory."""
+        """Checks that the code and the episodes it uses belong to the current attempt."""
         check_own_attempt(self._session)
         for episode in episodes:
             episode.check_of(self._session)
@@ -358,13 +364,13 @@ class Rollout:
         return self._take_place() if inside is None else inside.next_path()
 
     def _take_place(self) -> str:
-        """The path of the conversation's next step."""
+        """Returns the path of the conversation's next step."""
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
         return self.step
 
     def _spend(self, seconds: float, *paths: str) -> None:
-        """Counts what steps took, and what was sampled inside them."""
+        """Counts the time of steps and the tokens sampled inside them."""
         if enclosing_step(self._session, self._scope) is None:
             self.budget.spent.seconds += seconds
             for path in paths:
@@ -389,7 +395,7 @@ class Rollout:
         messages: list[Message],
         budget: Budget,
     ) -> Generated:
-        """The generation at `path`: the recorded one, if it is this one, else a new one."""
+        """Returns the generation at `path`: the recorded one if it matches, else a new one."""
         session, schemas = self._session, self._schemas
         prompt = await self._stream.prepare(
             messages, schemas, renderer=speaker.renderer, sampling=sampling
@@ -426,8 +432,8 @@ class Rollout:
         self._sources[id(message)] = (message, reference)
 
     def _index_of(self, path: str) -> int:
-        """Where the result of a tool call goes: before those of calls that were begun after it and
-        ended first, since on replay all end in the order in which they were begun."""
+        """Returns the position for the result of a tool call. On replay, calls end in the order in
+        which they began. So the result goes before the results of later calls that ended first."""
         place, (scope, ordinal) = len(self.messages), scope_of(path)
         while place:
             _, reference = self._sources.get(id(self.messages[place - 1]), (None, ""))
@@ -438,7 +444,7 @@ class Rollout:
         return place
 
     def _added_last(self) -> tuple[Message | str, ...]:
-        """What follows the last reply, if some of it is recorded nowhere else."""
+        """Returns the messages after the last reply, if some of them are recorded nowhere else."""
         known = self._stream.messages
         validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):
@@ -447,7 +453,8 @@ class Rollout:
         return added if any(isinstance(each, Message) for each in added) else ()
 
     def _reference(self, message: Message) -> Message | str:
-        """A message that is recorded elsewhere is recorded here by its place."""
+        """Returns a reference to a message that is recorded elsewhere, or else the message
+        itself."""
         known = self._sources.get(id(message))
         return validate.as_recorded(message) if known is None else known[1]
 

@@ -1,15 +1,16 @@
-"""One tool call: its intent is durable before it runs, its result after, by its contract.
+"""One tool call. Its intent is durable before it runs and its result after, according to its
+contract.
 
-The intent is written when the call has all that it needs, and only that is missing: whatever has
-an intent has begun, or is about to. A call that waits for a thread or a process leaves no trace.
+The intent is written when only the intent is missing. So a call with an intent has begun or is
+about to begin. A call that waits for a thread or a process leaves no trace.
 
-What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
-the model is shown. What infrastructure did to a call is never one:
+A mistake of the policy (unknown tool, invalid arguments, a tool that says no) is a result that the
+model sees. A failure of infrastructure never is:
 
-- A call that raised, or ran into its timeout, has ended. It fails the attempt, and the next attempt
-  makes it again, with the same idempotency key and another intent, whatever the tool's contract.
-- A call in which the process died has no recorded end. The tool's contract decides; where that
-  forbids to make it again, the model is told so, and the trajectory counts as a failure of
+- A call that raised or timed out has ended. It fails the attempt. The next attempt makes the call
+  again, with the same idempotency key and another intent, whatever the tool's contract.
+- A call in which the process died has no recorded end, so the tool's contract decides. If the
+  contract forbids another call, the model is told so. The trajectory then counts as a failure of
   infrastructure (`InterruptedCall`), unless the run says otherwise.
 """
 
@@ -56,10 +57,10 @@ async def run_calls(
     calls: Sequence[ToolCall],
     tools: "Sequence[Tool | Function]",
 ) -> tuple[list[ToolResult], float]:
-    """Results in the order of the calls, and how long they took.
+    """Returns the results in the order of the calls, and how long they took.
 
-    Calls run side by side, but those that act in one environment one after the other. If one
-    breaks, the others are let finish first: what they did is recorded.
+    Calls run side by side, but calls in one environment run one by one. If a call breaks, the other
+    calls finish first, and their results are recorded.
     """
     known = [as_tool(tool) for tool in tools]
     by_name = {tool.name: tool for tool in reversed(known)}
@@ -83,7 +84,7 @@ async def run_calls(
 
 
 async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
-    """Waits for all of them; then raises the first error, in the given order."""
+    """Waits for all works. Then raises the first error, in the given order."""
     if len(works) == 1:
         return [await works[0]]
     tasks = [asyncio.create_task(work) for work in works]
@@ -98,7 +99,7 @@ async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list
 async def _run_call(
     session: Session, path: str, call: ToolCall, *, tool: Tool | None, tools: Sequence[Tool]
 ) -> ToolResult:
-    """The recorded result, or a live one; durable when it is returned."""
+    """Returns the recorded result or a live one. It is durable when it is returned."""
     mark = _fingerprint(call)
     intent = await session.match(
         path,
@@ -124,7 +125,8 @@ def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> 
 
 
 async def _tell_interrupted(session: Session, intent: ToolIntent) -> ToolResult:
-    """What the model is told; but a life that the group replaces anyway ends here."""
+    """Returns the result that tells the model about the interruption. Fails the attempt if the
+    group replaces such a trajectory anyway."""
     group = session.context.spec.group
     if not group.keep_interrupted and group.refills(session.history.life):
         raise session.state.fail(InterruptedCall(intent.name), intent.path)
@@ -223,7 +225,7 @@ async def _call(
 def _fail_on_accident(
     session: Session, intent: ToolIntent, tool: Tool, deadline: asyncio.Timeout | None = None
 ) -> Iterator[None]:
-    """What breaks a call, or keeps it from being made, fails the attempt."""
+    """Fails the attempt if an accident breaks a call or prevents it."""
     try:
         yield
     except ToolSaysNo:
@@ -244,7 +246,8 @@ def _fingerprint(call: ToolCall) -> bytes:
 
 
 def _key(session: Session, path: str, call: ToolCall) -> str:
-    """The same whenever this call is run again; another in another life, or after a fork."""
+    """Returns a key that is the same whenever this call runs again. It differs in another life and
+    after a fork."""
     history = session.history
     place = f"{session.name}\0{path}\0{call.id}\0{history.life}\0{len(history.forks)}"
     return hashlib.sha256(place.encode()).hexdigest()[:32]

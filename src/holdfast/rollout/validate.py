@@ -1,6 +1,6 @@
-"""What a rollout gives to its steps, checked before anything is sampled or recorded.
+"""Checks the arguments of a rollout's steps, before anything is sampled or recorded.
 
-A mistake is a `UsageError` of one line: it names what was given, and says what to do.
+A mistake is a `UsageError` of one line, which names the argument and says what to do.
 """
 
 import inspect
@@ -20,7 +20,7 @@ Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
 def message_of(value: object) -> Message:
-    """A message from a message, a dict in OpenAI's shape, or a user's text."""
+    """Returns a message, made from a message, a dict in OpenAI's shape, or a user's text."""
     if isinstance(value, str | Message | Mapping) or _dumps(value):
         message = as_message(value, where="t.add: the message")
         _check_parts(message)
@@ -38,8 +38,8 @@ _PARTS = (
 
 
 def _check_parts(message: Message) -> None:
-    """A part of a type that nothing knows would be left out of the prompt, or be refused by an
-    engine with each reply."""
+    """Refuses a part of an unknown type. It would be left out of the prompt, or an engine would
+    refuse it with each reply."""
     for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
         if (kind := part.get("type", "text")) not in _PARTS:
             raise UsageError(
@@ -49,13 +49,13 @@ def _check_parts(message: Message) -> None:
 
 
 def _dumps(value: object) -> bool:
-    """Whether it is another library's message."""
+    """Returns whether the value is another library's message."""
     return hasattr(value, "role") and callable(getattr(value, "model_dump", None))
 
 
 def _describe(value: object) -> str:
-    """A collection by its length: what is in it differs from task to task, and one mistake is one
-    line of the report."""
+    """Describes a value. A collection is described by its length, because its items differ from
+    task to task, and one mistake should be one line of the report."""
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"{type(value).__name__} {value!r:.100}"
@@ -72,8 +72,8 @@ def _hint(value: object) -> str:
 def conversation_of(
     messages: "list[Message]", tools: Sequence[dict[str, object]], renderer: Renderer
 ) -> "list[Message]":
-    """The conversation for the model, if the model can be asked at all. It is a copy, because
-    messages may be added meanwhile."""
+    """Returns a copy of the conversation for the model, because messages may be added meanwhile.
+    Raises `UsageError` if the model cannot be asked at all."""
     adopt_messages(messages)
     # Templates cannot begin with nothing; a renderer of one's own, as for a base model, may.
     if not messages and not getattr(renderer, "begins_empty", False):
@@ -89,7 +89,7 @@ def conversation_of(
 
 
 def adopt_messages(messages: "list[Message]") -> None:
-    """Makes messages of the dicts that were put into the list, wherever."""
+    """Replaces dicts in the list with messages."""
     for at, value in enumerate(list[object](messages)):
         if not isinstance(value, Message):
             if not isinstance(value, Mapping) and not _dumps(value):
@@ -100,8 +100,8 @@ def adopt_messages(messages: "list[Message]") -> None:
 def check_calls(
     calls: Sequence[ToolCall], tools: Sequence[Tool], schemas: Sequence[dict[str, object]]
 ) -> None:
-    """A tool that was offered to the model has to be there when the model calls it: "there is no
-    such tool" would punish the model for the rollout's mistake."""
+    """Checks that a tool that was offered to the model is there when the model calls it. "There is
+    no such tool" would punish the model for the rollout's mistake."""
     names = [tool.name for tool in tools]
     for call in calls:
         if not isinstance(call, ToolCall):
@@ -128,7 +128,7 @@ def check_rollouts(rollouts: Sequence[object], where: str) -> None:
 
 
 def label_of(function: object, name: object) -> str:
-    """The label that identifies a value."""
+    """Returns the label that identifies a value."""
     if not callable(function):
         raise UsageError(f"t.value takes a function that is called once, not {_describe(function)}")
     label = name or getattr(function, "__qualname__", type(function).__name__)
@@ -136,7 +136,8 @@ def label_of(function: object, name: object) -> str:
 
 
 def as_recorded(value: Recordable) -> Recordable:
-    """Refuses, before anything is done, what cannot be recorded or never read again."""
+    """Returns the value as it will be recorded. Raises `UsageError` if it cannot be recorded or
+    read again."""
     try:
         packed = msgspec.msgpack.encode(value)
         _check_size(len(packed))
@@ -153,7 +154,7 @@ def _check_size(size: int) -> None:
 
 
 def sampling_of(run: Sampling, **changes: object) -> Sampling:
-    """The run's sampling, but for what is given."""
+    """Returns the run's sampling with the given changes."""
     named = {name: value for name, value in changes.items() if value is not None}
     if not named:
         return run
@@ -172,7 +173,7 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
 
 
 def pack_value(value: object, label: str) -> bytes:
-    """A value as it is recorded."""
+    """Encodes a value for the record."""
     try:
         packed = msgspec.msgpack.encode(value)
         msgspec.msgpack.decode(packed)

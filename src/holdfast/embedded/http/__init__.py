@@ -1,6 +1,6 @@
 """The engine's HTTP interface, in vLLM's shape (`holdfast.engine_api`).
 
-- `server`: The routes, `/metrics` among them, and the way of a request through them.
+- `server`: The routes, including `/metrics`, and the handling of a request.
 - `parse_request`: From a body to generations: decoded, checked, prompts made into ids.
 - `chat_prompt`: Messages and tools to a prompt, by the tokenizer's own chat template.
 - `token_queue`: From the engine's thread to the requests that wait for its tokens.

@@ -1,4 +1,4 @@
-"""Messages and tools to a prompt, by the tokenizer's own chat template."""
+"""Turns messages and tools into a prompt, by the tokenizer's own chat template."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from holdfast.engine_api.requests import ChatRequest, check_model
 
 
 def parse_chat(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
-    """`/v1/chat/completions`."""
+    """Parses a request of `/v1/chat/completions`."""
     body = parse_request.decode(raw, ChatRequest)
     check_model(body.model, served)
     tools = _tools(body)
@@ -92,7 +92,7 @@ def _render(model: LoadedModel, messages: list[dict[str, Any]], **options: Any) 
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """A message as templates expect it: text parts joined, arguments as objects."""
+    """Returns a message as templates expect it, with joined text parts and arguments as objects."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise malformed("messages", "Each message should be an object with a role")
     plain = dict(message)

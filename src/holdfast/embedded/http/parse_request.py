@@ -1,6 +1,6 @@
-"""From a request's body to generations: decoded, checked, prompts made into ids.
+"""Turns a request's body into generations: decoded, checked, prompts made into ids.
 
-Nothing is ignored in silence: a parameter that this engine lacks is rejected, unless its value
+No parameter is ignored in silence. A parameter that this engine lacks is rejected, unless its value
 changes nothing or it concerns only the client's bookkeeping (`user`, `metadata`).
 """
 
@@ -34,7 +34,7 @@ _DEFAULT_MAX_TOKENS = 16
 _MAX_CHOICES = 1024
 MAX_LOGPROBS = 20
 _MIN_TEMPERATURE = 1e-200
-"""Logits divided by less are no numbers any more."""
+"""The least temperature. Logits divided by less are no longer finite numbers."""
 _IGNORED = frozenset(
     ("user", "metadata", "store", "service_tier", "request_id", "priority", "cache_salt",
      "safety_identifier", "prompt_cache_key", "spaces_between_special_tokens", "stream_interval",
@@ -68,13 +68,13 @@ T = TypeVar("T", bound=Struct)
 
 
 class ParsedRequest(Struct, kw_only=True):
-    """A client's request, checked."""
+    """A client's request after all checks."""
 
     prompts: list[list[int]]
     n: int
     sampling: TokenSampling
     max_tokens: int | None
-    """None: as many as fit."""
+    """The most tokens to sample. None means as many as fit."""
     stop: tuple[str, ...]
     stream: bool
     usage_chunk: bool
@@ -85,10 +85,11 @@ class ParsedRequest(Struct, kw_only=True):
     include_stop: bool
     text: bool = True
     tools: bool = False
-    """Whether tool calls are to be found in the text."""
+    """Whether to look for tool calls in the text."""
 
     def generations(self, model: LoadedModel, sinks: Sequence[Sink]) -> list[Generation]:
-        """n for each prompt, in order; `sinks` has one for each."""
+        """Returns n generations for each prompt, in order. `sinks` has one sink for each
+        generation."""
         made: list[Generation] = []
         for prompt in self.prompts:
             limit = self.max_tokens or model.max_length - len(prompt)
@@ -117,7 +118,8 @@ class ParsedRequest(Struct, kw_only=True):
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """Raises `EngineRequestRejected`, also for parameters that this engine lacks."""
+    """Decodes a body. Raises `EngineRequestRejected`, also for parameters that this engine
+    lacks."""
     try:
         members = msgspec.json.decode(raw)
         body = msgspec.convert(members, kind)
@@ -139,7 +141,7 @@ def _reject_unsupported(members: dict[str, Any], kind: type[Struct], *, where: s
 
 
 def parse_completions(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
-    """`/v1/completions`."""
+    """Parses a request of `/v1/completions`."""
     body = decode(raw, CompletionsRequest)
     check_model(body.model, served)
     return build(
@@ -153,7 +155,7 @@ def parse_completions(raw: bytes, model: LoadedModel, *, served: str) -> ParsedR
 
 
 def parse_generate(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
-    """`/inference/v1/generate`: tokens in, tokens out."""
+    """Parses a request of `/inference/v1/generate`: tokens in, tokens out."""
     body = decode(raw, GenerateRequest)
     check_model(body.model, served)
     if not body.token_ids:
@@ -180,7 +182,7 @@ def build(
     max_tokens: int | None,
     logprobs: int | None,
 ) -> ParsedRequest:
-    """The parameters that all endpoints share, checked."""
+    """Checks the parameters that all endpoints share, and builds the request from them."""
     n = check_range("n", params.n, 1, _MAX_CHOICES) or 1
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
     sampling = _sampling(params, model, max_tokens=max_tokens)
@@ -250,7 +252,7 @@ def _check_ids(ids: Sequence[int], model: LoadedModel) -> None:
 
 
 def _prompts(prompt: str | list[Any], model: LoadedModel) -> list[list[int]]:
-    """A string, ids, or a list of either."""
+    """Returns the prompts as ids. `prompt` is a string, ids, or a list of either."""
     if not prompt:
         raise errors.empty_prompt()
     single = isinstance(prompt, str) or all(isinstance(item, int) for item in prompt)

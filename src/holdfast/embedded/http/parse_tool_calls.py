@@ -8,11 +8,8 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
 class ToolCallParser:
-    """Divides growing text into content and `calls`.
-
-    A block that is not what it should be is text like any other. White space after a call is held
-    back until something follows it.
-    """
+    """Divides growing text into content and `calls`. A block that is not a valid call is text like
+    any other. White space after a call is held back until more content follows."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -20,7 +17,8 @@ class ToolCallParser:
         self._inside = False
 
     def push(self, text: str) -> str:
-        """The content that is certain by now. Calls that are complete are added to `calls`."""
+        """Adds text and returns the content that is certain now. Complete calls are added to
+        `calls`."""
         self._rest += text
         content = ""
         while (piece := self._next()) is not None:
@@ -28,14 +26,14 @@ class ToolCallParser:
         return content
 
     def close(self) -> str:
-        """Nothing follows: the rest of the content."""
+        """Ends the text and returns the rest of the content."""
         rest, self._rest = self._rest, ""
         if self._inside:
             return self._parse_block(rest, end="")
         return "" if self.calls and not rest.strip() else rest
 
     def _next(self) -> str | None:
-        """A piece of content, or None when more text is needed to decide."""
+        """Returns a piece of content, or None if more text is needed to decide."""
         if self._inside:
             block, mark, rest = self._rest.partition(_CLOSE)
             if not mark:
@@ -57,7 +55,7 @@ class ToolCallParser:
         return content
 
     def _parse_block(self, block: str, *, end: str) -> str:
-        """Adds a call. Returns the block as content if it is no call."""
+        """Adds a call. Returns the block as content if it is not a call."""
         try:
             call = json.loads(block)
             name, arguments = call["name"], call.get("arguments", {})

@@ -31,11 +31,12 @@ from holdfast.version import installed_version
 
 FINGERPRINT = f"holdfast-{installed_version()}"
 _LEAST_LOGPROB = -9999.0
-"""JSON has no infinity; this is what vLLM writes for a token outside of top_p."""
+"""The value that vLLM writes for a token outside of top_p, because JSON has no infinity."""
 
 
 class EngineResponse:
-    """Choice i of the response is generation i, set by `generations` before anything is read."""
+    """The response to one request. Choice i is generation i. Set `generations` before reading
+    anything."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class EngineResponse:
         return len(self.request.prompts) * self.request.n
 
     def whole(self) -> JsonObject:
-        """When all generations are finished."""
+        """Returns the whole response. Call it when all generations are finished."""
         outputs = []
         for choice, generation in enumerate(self.generations):
             text = generation.text.whole if generation.text else ""
@@ -75,7 +76,7 @@ class EngineResponse:
         return self._shape.whole(outputs, self._usage())
 
     def opening(self) -> list[JsonObject]:
-        """The first events of a stream."""
+        """Returns the first events of a stream."""
         return [
             event
             for choice in range(self.choices)
@@ -83,11 +84,11 @@ class EngineResponse:
         ]
 
     def chunk(self, choice: int, delta: TokenDelta) -> JsonObject:
-        """A stream's event for new tokens of one choice."""
+        """Returns a stream's event for new tokens of one choice."""
         return self._shape.chunk(self._output(choice, delta))
 
     def closing(self) -> list[JsonObject]:
-        """The events after the last token of a stream."""
+        """Returns the events after the last token of a stream."""
         return self._shape.closing(self._usage())
 
     def _output(self, choice: int, delta: TokenDelta) -> ChoiceOutput:
@@ -119,7 +120,7 @@ class EngineResponse:
         return usage(sum(map(len, self.request.prompts)), sampled)
 
     def _split(self, choice: int, delta: TokenDelta) -> tuple[str, list[JsonObject]]:
-        """Text and tool calls, where there are tools to call."""
+        """Splits a delta into text and tool calls, if the request has tools."""
         if not self.request.tools:
             return delta.text, []
         parser = self._parsers[choice]
@@ -143,7 +144,8 @@ class EngineResponse:
         return [self._score(token, count + self._shape.more_candidates) for token in drawn]
 
     def _score(self, drawn: Drawn, count: int) -> TokenScore:
-        """With `count` candidates: the sampled token first, then the most likely others."""
+        """Returns the token's score with `count` candidates: the sampled token first, then the most
+        likely others."""
         sampled = self._candidate(drawn)
         rest = [self._candidate(other) for other in drawn.top if other.token != drawn.token]
         return replace(sampled, top=(sampled, *rest)[:count])
@@ -156,6 +158,6 @@ class EngineResponse:
 
 @lru_cache(maxsize=1 << 16)
 def _text(decode: Any, token: int) -> str:
-    """A token's own text; "" for one that is only part of a character."""
+    """Returns a token's own text, or "" for a token that is only part of a character."""
     text = str(decode([token], skip_special_tokens=False))
     return "" if "\ufffd" in text else text

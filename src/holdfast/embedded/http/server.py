@@ -1,7 +1,7 @@
-"""The HTTP side: OpenAI-compatible, as vLLM answers, over one engine.
+"""The HTTP side of one engine: OpenAI-compatible, with vLLM's answers.
 
-Every request that was begun is either answered or cancelled: a client that goes away frees its
-places in the batch before the next step.
+Every request that has begun is either answered or cancelled. If a client goes away, its places in
+the batch are free before the next step.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _Parser = Callable[..., ParsedRequest]
 
 
 class Server:
-    """One engine behind HTTP. `application` is to be run in the event loop that made it."""
+    """One engine behind HTTP. Run `application` in the event loop that made it."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Server:
         token: str = "",
         log: Callable[[str], object] | None = None,
     ):
-        """Every request needs the `api_key`. Without one, whoever reaches the server may sample,
-        and `token` opens what changes the engine. `log` is called with the id of each request that
-        is taken."""
+        """With an `api_key`, every request needs it. Without one, any client that reaches the
+        server may sample, and `token` protects the routes that change the engine. `log` is called
+        with the id of each accepted request."""
         self._engine = engine
         self._log = log
         self._served = served
@@ -87,7 +87,7 @@ class Server:
         return handle
 
     async def _parse(self, request: web.Request, parse: _Parser) -> ParsedRequest:
-        """A large body is parsed in a thread."""
+        """Parses the body of a request. A large body is parsed in a thread."""
         raw = await request.read()
         return await off_loop(
             lambda: parse(raw, self._engine.model, served=self._served), size=len(raw)
@@ -152,7 +152,7 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Who asks, and every error in OpenAI's shape."""
+        """Checks the client's rights, and returns every error in OpenAI's shape."""
         try:
             check_request(request, names=() if self._api_key is None else None)
             self._check_key(request)

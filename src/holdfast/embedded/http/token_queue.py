@@ -1,8 +1,8 @@
 """From the engine's thread to the requests that wait for its tokens.
 
-What a stream has not sent yet is bounded: a client that does not read loses its connection, by the
-number of tokens that wait for it or by the time that it lets pass, whichever is first. It can send
-its request again, with the tokens that it has.
+The unsent part of a stream is bounded. A client that does not read loses its connection when too
+many tokens wait for it or when too much time passes. The client can send its request again, with
+the tokens that it has.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from aiohttp import web
 from holdfast.embedded.scheduler.generation import Generation, TokenDelta
 
 MAX_UNREAD_TOKENS = 4096
-"""Tokens of one request that wait while its client does not read."""
+"""The most tokens of one request that wait while its client does not read."""
 UNREAD_SECONDS = 120.0
-"""How long a client may not read at all."""
+"""How long a client may stop reading."""
 
 
 class TokenQueue:
-    """New tokens of one request, in order. Used in the event loop."""
+    """The new tokens of one request, in order. Used in the event loop."""
 
     def __init__(self, request: web.Request):
         self._request = request
@@ -39,13 +39,13 @@ class TokenQueue:
         return await self._waiting.get()
 
     async def send(self, response: web.StreamResponse, events: Iterable[object]) -> None:
-        """Raises `ConnectionResetError` when nobody reads them."""
+        """Sends the events. Raises `ConnectionResetError` if the client does not read them."""
         async with self._write_timeout():
             for event in events:
                 await response.write(b"data: " + msgspec.json.encode(event) + b"\n\n")
 
     async def close(self, response: web.StreamResponse) -> None:
-        """The last event, and the end of the response."""
+        """Sends the last event and ends the response."""
         async with self._write_timeout():
             await response.write(b"data: [DONE]\n\n")
             await response.write_eof()
@@ -63,13 +63,13 @@ class TokenQueue:
             self._writing = False
 
     def _disconnect(self) -> None:
-        """Ends the connection, and with it the handler, which cancels what is in flight."""
+        """Ends the connection and with it the handler, which cancels the generations in flight."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
 
 class TokenDispatcher:
-    """Hands tokens to the queues of all requests, with one wake-up of the loop for each step."""
+    """Hands tokens to the queues of all requests, and wakes the loop once for each step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Weights and pauses over HTTP."""
+"""The HTTP routes for weights and pauses."""
 
 import asyncio
 import secrets
@@ -21,7 +21,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class WeightUpdateRequest(Struct):
-    """`path` is a folder."""
+    """A request to load weights. `path` is a folder."""
 
     path: _Text
     version: _Text
@@ -37,7 +37,8 @@ class WeightRoutes:
         # threads, since an update goes on when its client has left.
         self._updating = threading.Lock()
         self._incarnation = secrets.token_hex(8)
-        """Of this start of the engine: whoever gave weights to another one gave none to this."""
+        """The id of this start of the engine. Weights that were sent to another start are not in
+        this one."""
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_post("/update_weights_from_disk", self._update)

@@ -1,12 +1,12 @@
-"""The model: loading it, its passes, and the proof that batches change nothing.
+"""The model: loading it, its passes, and the proof that batches change no results.
 
-- `load`: A model folder as Hugging Face writes it, loaded: config, tokenizer, safetensors.
-- `files`: Which files a model folder must have.
-- `weights`: New weights for a running model: checked as a whole before the first number is changed.
-- `attention`: The cache of keys and values, and attention with bits that depend on a query's own
-  position and cache alone.
+- `load`: Loads a model folder as Hugging Face writes it: config, tokenizer, safetensors.
+- `files`: The files that a model folder must have.
+- `weights`: New weights for a running model: all are checked before the first number changes.
+- `attention`: The cache of keys and values, and attention with bits that depend only on a query's
+  own position and cache.
 - `batched`: Forward passes of fixed shapes.
 - `sequential`: Passes for a model that cannot share a batch.
-- `verify_batched`: Verifies at start-up that batches change no bits, on this machine.
-- `verify_sequential`: The same for a model that is run one sequence at a time.
+- `verify_batched`: Verifies at start-up that batches change no bits on this machine.
+- `verify_sequential`: Verifies at start-up a model that runs one sequence at a time.
 """

@@ -1,18 +1,18 @@
-"""Attention with bits that depend on a query's own position and its own cache, and nothing else.
+"""Attention with bits that depend only on a query's own position and its own cache.
 
 Keys and values are taken in blocks of fixed size. The product of a query with one block is always
-the same small matrix product, many of them in one batched call; the maximum over blocks is exact;
-the sums over blocks are made one after another in order of position, where a block that a shorter
-sequence does not have adds exactly 0. So neither the other rows, nor their lengths, nor the slot
-can be seen in the result.
+the same small matrix product, and one batched call makes many of them. The maximum over blocks is
+exact. The sums over blocks are made one after another in order of position. A block that a shorter
+sequence does not have adds exactly 0. So the other rows, their lengths, and the slot do not affect
+the result.
 
-The blocks of the cache are the outermost dimension: block b of all slots is one piece of memory, so
-that the decoding of all slots multiplies straight out of the cache, and growing is appending
+The blocks of the cache are the outermost dimension, so block b of all slots is one piece of memory.
+The decoding of all slots multiplies directly from the cache, and the cache grows by appending
 blocks. Memory follows the longest sequence that was ever held, not the longest that is allowed.
 
-It is registered with transformers under the name `holdfast`; a model's layers call it with one row
-of tokens that belong to many sequences. What belongs where is in the `AttentionBatch` that the
-thread which runs the model has entered.
+The attention is registered with transformers under the name `holdfast`. A model's layers call it
+with one row of tokens that belong to many sequences. The `AttentionBatch` that the running thread
+has entered says which token belongs to which sequence.
 """
 
 import threading
@@ -27,16 +27,19 @@ from torch import Tensor
 NAME = "holdfast"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
 _MIN_SHARED_ROWS = 8
-"""Rows from which sharing is cheaper than copying."""
+"""The number of rows from which sharing is cheaper than copying."""
 _current = threading.local()
 
 
 BLOCK = 64
-"""Positions in a block. Part of the arithmetic: it decides in which order sums are made."""
+"""The positions in a block. This number is part of the arithmetic: it decides the order of the
+sums.
+"""
 
 
 class Cache:
-    """For each layer a tensor [blocks, slots, heads, BLOCK, size] of keys and one of values."""
+    """The keys and values: for each layer, one tensor [blocks, slots, heads, BLOCK, size] of
+    each."""
 
     def __init__(self, *, layers: int, slots: int, heads: int, size: int, device: torch.device):
         self._shape = (slots, heads, BLOCK, size)
@@ -46,7 +49,7 @@ class Cache:
         self.values = [self._empty(0) for _ in range(layers)]
 
     def reserve(self, positions: int) -> None:
-        """Makes room for sequences of so many positions."""
+        """Makes room for sequences of `positions` positions."""
         needed = -(-positions // BLOCK)
         if needed <= self.blocks:
             return
@@ -57,13 +60,14 @@ class Cache:
         self.blocks += len(more)
 
     def copy(self, source: int, target: int, *, positions: int) -> None:
-        """The first positions of one slot become those of another."""
+        """Copies the first positions of one slot to another."""
         blocks = -(-positions // BLOCK)
         for tensor in (*self.keys, *self.values):
             tensor[:blocks, target] = tensor[:blocks, source]
 
     def clean(self, slot: int) -> None:
-        """Removes numbers that are not finite: even a masked one spoils a sum, as 0 × NaN."""
+        """Clears a slot to remove numbers that are not finite. Even a masked one spoils a sum, as 0
+        × NaN."""
         for tensor in (*self.keys, *self.values):
             tensor[:, slot] = 0.0
 
@@ -73,7 +77,7 @@ class Cache:
 
 
 class TokenRun(Struct, frozen=True):
-    """Rows [first, last) are neighbours in one sequence, the first of them at `position`."""
+    """Rows [first, last), which are neighbours in one sequence. The first row is at `position`."""
 
     slot: int
     first: int
@@ -81,17 +85,17 @@ class TokenRun(Struct, frozen=True):
     position: int
 
     def rows_reaching(self, block: int) -> slice | None:
-        """Its rows that are long enough to have a block. Never one alone, since a batch of one
-        product may be computed in another way than a larger one."""
+        """Returns the rows that are long enough to have the block, or None. Never returns a single
+        row, because a batch of one product may be computed in another way than a larger one."""
         start = self.first + max(block * BLOCK - self.position, 0)
         return slice(min(start, self.last - 2), self.last) if start < self.last else None
 
 
 class AttentionBatch:
-    """Which slot and position each row of a pass has; rows past `slots` are padding.
+    """The slot and the position of each row of a pass. Rows past `slots` are padding.
 
-    `aligned`: row i is slot i, for every slot, so that nothing has to be gathered. Rows of slots
-    that have no token are `idle`: what their slots hold is left alone.
+    `aligned` says that row i is slot i, for every slot, so that no rows have to be gathered. Rows
+    of slots that have no token are `idle`, and the contents of their slots stay unchanged.
     """
 
     def __init__(
@@ -122,8 +126,9 @@ class AttentionBatch:
             self._divide(slots, positions)
 
     def _divide(self, slots: list[int], positions: list[int]) -> None:
-        """Long runs share their keys and values; other rows each get a copy of theirs: `single`
-        has, for each block, those that are long enough to have it."""
+        """Divides the rows. Long runs share their keys and values, and every other row gets its
+        own copy. For each block, `single` has those other rows that are long enough to have the
+        block."""
         runs = _runs(slots, positions)
         self.runs = [run for run in runs if run.last - run.first >= _MIN_SHARED_ROWS]
         alone = [
@@ -139,12 +144,13 @@ class AttentionBatch:
             self.single.append(torch.tensor(rows, dtype=torch.long, device=self.slots.device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keys and values [rows, heads, size] go to their sequences' places."""
+        """Writes keys and values [rows, heads, size] to the places of their sequences."""
         self.cache.keys[layer][self._place] = keys[self._written]
         self.cache.values[layer][self._place] = values[self._written]
 
     def mask(self, window: int | None) -> Tensor:
-        """[blocks, rows, 1, 1, BLOCK]: what a row must not see. Shared by all layers."""
+        """Returns what a row must not see, as [blocks, rows, 1, 1, BLOCK]. All layers share the
+        mask."""
         if window not in self._hidden:
             device = self.positions.device
             place = torch.arange(self.blocks * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
@@ -156,7 +162,7 @@ class AttentionBatch:
 
 @contextmanager
 def use_batch(batch: AttentionBatch) -> Iterator[None]:
-    """The model may be run in this thread, on this batch."""
+    """Lets this thread run the model on this batch."""
     _current.batch = batch
     try:
         yield
@@ -181,7 +187,8 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: query [1, heads, rows, size], the result [1, rows, heads, size]."""
+    """Computes attention as transformers calls it: query [1, heads, rows, size], result [1, rows,
+    heads, size]."""
     for name in _UNKNOWN_ARGUMENTS:
         if options.get(name) is not None:
             raise ValueError(f"its attention uses {name}, which this engine's does not have")
@@ -202,7 +209,8 @@ def attend(
 def _attend_aligned(
     batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
 ) -> Tensor:
-    """Row i is slot i: all blocks of all slots in one product, straight out of the cache."""
+    """Computes the case where row i is slot i: all blocks of all slots in one product, directly
+    from the cache."""
     rows, heads, group, size = queries.shape
     blocks = batch.blocks
     keys = batch.cache.keys[layer][:blocks].view(-1, BLOCK, size)
@@ -222,7 +230,7 @@ def _attend_aligned(
 def _attend_gathered(
     batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
 ) -> Tensor:
-    """Any rows, block by block, and only those rows that have the block."""
+    """Computes any rows, block by block. Each block takes only the rows that have it."""
     scores = queries.new_full((batch.blocks, *queries.shape[:3], BLOCK), float("-inf"))
     for block in range(batch.blocks):
         keys = batch.cache.keys[layer][block]
@@ -242,11 +250,11 @@ def _attend_gathered(
 def _products(
     batch: AttentionBatch, block: int, left: Tensor, right: Tensor, *, out: Tensor, flip: bool
 ) -> None:
-    """Each row's product with its slot's matrix of the block: [rows, heads, group, n] × [slots,
-    heads, n, m] → [rows, heads, group, m], always as a batch of products of one shape.
+    """Multiplies each row with its slot's matrix of the block: [rows, heads, group, n] × [slots,
+    heads, n, m] → [rows, heads, group, m]. Always uses a batch of products of one shape.
 
-    `flip`: the matrices are to be transposed. They stay as they lie in memory, here as in the
-    aligned case, since the layout decides how a product is computed.
+    `flip` says that the matrices are to be transposed. They keep their layout in memory, here as in
+    the aligned case, because the layout decides how a product is computed.
     """
     rows = batch.single[block]
     if len(rows):

@@ -1,11 +1,11 @@
 """Forward passes of fixed shapes.
 
-Every pass is one row of tokens that belong to many sequences, padded to one of a few widths:
-`narrow`, the number of slots, and others, for few requests or for prompts, that are used only where
-a trial at start-up found that they give the same bits. Each linear layer is then always the same
-matrix product, and a token's result depends on its own sequence alone (see `attention`).
+Every pass is one row of tokens that belong to many sequences, padded to one of a few widths. One
+width is `narrow`, which follows the number of slots. The others serve few requests or prompts, and
+are used only if a trial at start-up found the same bits. Each linear layer is then always the same
+matrix product, and a token's result depends only on its own sequence (see `attention`).
 
-It knows tokens, slots and positions; it knows nothing of requests or sampling.
+The module knows tokens, slots and positions, but no requests and no sampling.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Passes:
     def __init__(self, model: LoadedModel, *, slots: int):
         self.narrow = _narrow(slots)
         self.widths = [self.narrow]
-        """Ascending. Those beside `narrow` are added by `verify_batched`."""
+        """The widths in ascending order. `verify_batched` adds the widths other than `narrow`."""
         self.layers_seen = 0
         """How many layers of the last pass called this engine's attention."""
         self._network = model.network
@@ -58,12 +58,12 @@ class Passes:
 
     @property
     def other_widths(self) -> list[int]:
-        """Widths that would save work beside `narrow`, if their bits are the same."""
+        """Widths besides `narrow` that would save work, if their bits are the same."""
         return [*(width for width in _SMALL if width < self.narrow), max(_WIDE, 2 * self.narrow)]
 
     def run(self, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
-        """Computes the rows' keys and values; gives the logits [len(ends), vocabulary] of the rows
-        that `ends` names, no more than one of each slot."""
+        """Computes the rows' keys and values. Returns the logits [len(ends), vocabulary] of the
+        rows that `ends` names. `ends` names at most one row of each slot."""
         self.cache.reserve(max(row.position for row in rows) + 1)
         if len(ends) == len(rows) and self._worth_aligning(rows):
             placed = self._by_slot(rows)
@@ -76,13 +76,15 @@ class Passes:
         return next(width for width in self.widths if width >= count)
 
     def _worth_aligning(self, rows: Sequence[Row]) -> bool:
-        """Decoding of slots of like length: computing all of them costs less than gathering."""
+        """Returns whether computing all slots costs less than gathering, as for slots of similar
+        length."""
         blocks = [row.position // BLOCK + 1 for row in rows]
         fitting = self._width(len(rows)) == self.narrow
         return fitting and 2 * sum(blocks) >= self.narrow * max(blocks)
 
     def _by_slot(self, rows: Sequence[Row]) -> list[Row]:
-        """Row i is slot i. A slot without a token gets one that leaves no trace."""
+        """Returns the rows such that row i is slot i. A slot without a token gets a row that leaves
+        no trace."""
         placed = {row.slot: row for row in rows}
         return [placed.get(slot) or Row(_IDLE, slot, 0) for slot in range(self.narrow)]
 
@@ -114,7 +116,7 @@ class Passes:
 
 
 def _narrow(slots: int) -> int:
-    """A width at which all rows fill the vector registers completely."""
+    """Returns a width at which all rows fill the vector registers completely."""
     if slots > _LANES:
         return -(-slots // _LANES) * _LANES
     return max(4, 1 << (slots - 1).bit_length())

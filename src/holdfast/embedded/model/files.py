@@ -1,4 +1,4 @@
-"""The folder of a model, and which files it must have. Imports nothing heavy."""
+"""The folder of a model, and the files that it must have. Imports no heavy libraries."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from holdfast.policy.rendering.tokenizer import download, is_hub_name
 from holdfast.records.errors import UsageError
 
 TINY = Path(__file__).parents[1] / "tiny"
-"""The model that is served if none is named."""
+"""The model that is served if no model is named."""
 FETCHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-"""What of a repository on the hub is downloaded: neither code nor pickles."""
+"""The files that are downloaded from a repository on the hub: neither code nor pickles."""
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """The folder of a model that is named by it, by its name on the hub (`ORG/NAME`, downloaded
-    unless there is such a folder), or not at all. Blocks while it downloads. Raises `UsageError`
-    where the hub does not give it."""
+    """Returns the folder of a model. `model` is a folder, a name on the hub (`ORG/NAME`, downloaded
+    unless there is such a folder), or None for the tiny model. Blocks during the download. Raises
+    `UsageError` if the hub does not give the model."""
     if not model:
         return TINY
     if isinstance(model, Path) or Path(model).exists() or not is_hub_name(model):
@@ -24,7 +24,7 @@ def model_folder(model: str | Path | None) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raises `UsageError` for a folder that cannot be a model's."""
+    """Raises `UsageError` if the folder cannot be a model's."""
     if not (path / "config.json").is_file():
         raise UsageError(f"{path} is no model folder: it has no config.json")
     if not any(path.glob("*.safetensors")):

@@ -1,8 +1,9 @@
-"""A model folder as Hugging Face writes it, loaded: config, tokenizer, safetensors.
+"""Loads a model folder as Hugging Face writes it: config, tokenizer, safetensors.
 
-Nothing is unpickled, no code of the folder is run and no hub is contacted. A model that is known to
-depend on its neighbours in a batch, or that cannot take this engine's attention, is loaded as it is
-and marked to be run alone. What is no causal LM is rejected, in one line with the reason.
+Loading unpickles no file, runs no code of the folder and contacts no hub. Some models are known to
+depend on their neighbours in a batch, or cannot take this engine's attention. They are loaded as
+they are and marked to run one sequence at a time. A folder without a causal LM is rejected, in one
+line with the reason.
 """
 
 import os
@@ -26,11 +27,13 @@ _MOVING_ROPE = ("dynamic", "longrope")
 _UNLOADABLE = (
     OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError,
 )  # fmt: skip
-"""What transformers raises for a config or weights that its code for the model cannot use."""
+"""The errors that transformers raises for a config or weights that its code for the model cannot
+use.
+"""
 
 
 class LoadedModel(Struct, frozen=True):
-    """A folder, loaded."""
+    """A loaded model folder."""
 
     path: Path
     network: Any
@@ -38,14 +41,14 @@ class LoadedModel(Struct, frozen=True):
     tokenizer: Any
     eos: frozenset[int]
     vocabulary: int
-    """The number of logits; token ids are below it."""
+    """The number of logits. Token ids are below it."""
     max_length: int
     layers: int = 0
     heads: int = 0
-    """Of keys and values."""
+    """The number of heads of keys and values."""
     head_size: int = 0
     why_solo: str = ""
-    """Why its sequences are run one at a time; "" when they may share a pass."""
+    """Why its sequences run one at a time, or "" if they may share a pass."""
     steady: bool = True
     """Whether a token's position is encoded the same way however long the sequence becomes."""
 
@@ -54,13 +57,13 @@ class LoadedModel(Struct, frozen=True):
         return bool(self.why_solo)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Straight from the tokenizer's core: nothing is cleaned up afterwards."""
+        """Decodes ids with the tokenizer's core, without any cleaning afterwards."""
         backend = self.tokenizer.backend_tokenizer
         return str(backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
 
 def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
-    """Raises `UsageError` when the folder cannot be served."""
+    """Loads the folder. Raises `UsageError` if it cannot be served."""
     files.check(path)
     attention.register()
     config = _config(path)
@@ -84,7 +87,7 @@ def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
 
 
 def _sizes(text: Any) -> dict[str, int]:
-    """Of keys and values, as the cache needs them."""
+    """Returns the sizes of keys and values that the cache needs."""
     heads = text.num_attention_heads
     return {
         "layers": int(text.num_hidden_layers),
@@ -118,7 +121,7 @@ def _check_causal(config: Any, path: Path) -> None:
 
 
 def _why_unbatchable(text: Any) -> str:
-    """Why it is known beforehand that sequences must not share a pass; "" when it is not."""
+    """Returns a reason, known beforehand, why sequences must not share a pass, or ""."""
     if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
         return "a mixture of experts, where it shows which rows share an expert"
     missing = [name for name in _SIZES if not isinstance(getattr(text, name, None), int)]
@@ -126,7 +129,8 @@ def _why_unbatchable(text: Any) -> str:
 
 
 def _why_moving(text: Any, length: int) -> str:
-    """The same for an encoding of positions that changes with the length of the sequence."""
+    """Returns why sequences must not share a pass if the encoding of positions changes with the
+    length of the sequence, or ""."""
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") not in _MOVING_ROPE:
         return ""
@@ -140,8 +144,8 @@ def _why_moving(text: Any, length: int) -> str:
 
 
 def _network(path: Path, why_solo: str) -> tuple[Any, str]:
-    """The network, and why it is to be run alone. With its own attention if there is a reason
-    already, or if that cannot be replaced."""
+    """Returns the network and why it must run one sequence at a time. The network keeps its own
+    attention if there is already such a reason, or if its attention cannot be replaced."""
     if why_solo:
         return _load_network(path, "eager"), why_solo
     try:
@@ -156,8 +160,9 @@ def _network(path: Path, why_solo: str) -> tuple[Any, str]:
 
 
 def _exchangeable(network: Any) -> bool:
-    """Some models take any name for their attention and go on with their own, but then without the
-    mask that hides later tokens. They are recognised by not letting go of the name."""
+    """Returns whether the model's attention can be replaced. Some models accept any name for their
+    attention and continue with their own, without the mask that hides later tokens. They are
+    recognised because they do not change the name."""
     network.set_attn_implementation("eager")
     config = network.config.get_text_config()
     let_go = bool(config._attn_implementation == "eager")  # noqa: SLF001  # set, but not asked for
@@ -187,8 +192,8 @@ def _load_network(path: Path, attending: str) -> Any:
 
 
 def best_device(network: torch.nn.Module) -> torch.device:
-    """A GPU, if there is one and the model is large enough: a small one has computed a token on the
-    CPU before a GPU has been told what to do."""
+    """Returns the GPU if there is one and the model is large enough. For a small model, the CPU is
+    faster than sending work to a GPU."""
     is_large = sum(weight.numel() for weight in network.parameters()) >= _LARGE
     return torch.device("cuda" if is_large and torch.cuda.is_available() else "cpu")
 
@@ -206,7 +211,8 @@ def _tokenizer(path: Path) -> Any:
 
 
 def longest_of(text: Any) -> int | None:
-    """How many positions the model was made for, if its configuration says so."""
+    """Returns how many positions the model was made for, or None if its configuration does not
+    say."""
     sizes = (getattr(text, name, None) for name in _POSITIONS)
     return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
@@ -220,7 +226,8 @@ def _length(requested: int | None, longest: int | None, path: Path) -> int:
 
 
 def _eos(network: Any, tokenizer: Any) -> frozenset[int]:
-    """The ids that end a text: those of generation_config.json, else of the config."""
+    """Returns the ids that end a text, from generation_config.json, else from the config, else from
+    the tokenizer."""
     eos_ids: set[int] = set()
     for source in (network.generation_config, network.config.get_text_config(), tokenizer):
         ids = getattr(source, "eos_token_id", None)

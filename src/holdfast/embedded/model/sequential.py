@@ -1,17 +1,17 @@
-"""Passes for a model that cannot share a batch: each sequence is run by itself.
+"""Passes for a model that cannot share a batch. Each sequence runs by itself.
 
-A mixture of experts, an attention of its own, a state-space model: what a batch would do to a
-sequence's bits is unknown, so there is no batch. A sequence's results come from its own ids alone,
-in one of two ways, and which one is decided by a trial at start-up:
+Examples are a mixture of experts, a model with its own attention, and a state-space model. The
+effect of a batch on a sequence's bits is unknown, so there is no batch. A sequence's results come
+only from its own ids, in one of two ways. A trial at start-up chooses the way:
 
-- With the model's own memory of the tokens before. The tokens of every full block of `stride` are
-  read at once, from the memory of the blocks before; those after the last full block one by one.
-  A block that fills up while it is decoded is read again as a whole. So the way to any token is the
-  same for every request and after every interruption: a memory is a pure function of the tokens
-  that it has seen, and a copy is as good.
-- Without, the whole sequence is computed anew for each token. Slow, and nothing to get wrong.
+- With the model's own memory of the earlier tokens. The tokens of every full block of `stride` are
+  read at once, from the memory of the blocks before. The tokens after the last full block are read
+  one by one. A block that fills up during decoding is read again as a whole. So the way to any
+  token is the same for every request and after every interruption: a memory is a pure function of
+  the tokens that it has seen, and a copy is as good.
+- Without memory, the whole sequence is computed anew for each token. This is slow and simple.
 
-It knows tokens, slots and positions, as `batched` does, and nothing of layers.
+The module knows tokens, slots and positions, as `batched` does, but no layers.
 """
 
 import copy
@@ -27,19 +27,21 @@ from holdfast.embedded.model.batched import Row
 from holdfast.embedded.model.load import LoadedModel
 
 STRIDE = 16
-"""Tokens in a block. Part of the arithmetic: it decides what is computed together."""
+"""The tokens in a block. This number is part of the arithmetic: it decides which tokens are
+computed together.
+"""
 _MEMORIES = ("past_key_values", "cache_params", "state")
-"""What models call the memory that they give back and take again."""
+"""The names that models give to the memory that they return and take again."""
 
 Held = dict[str, Any]
-"""A model's memory, by the name under which it takes it. Models write into what they are given."""
+"""A model's memory, by the name under which the model takes it. Models write into their memory."""
 
 
 class Memory(Struct, frozen=True):
-    """What the model remembers of the first `length` tokens of a sequence.
+    """The model's memory of the first `length` tokens of a sequence.
 
-    `before` is the memory of the first `start` of them, which are whole blocks. It is given to no
-    model, only copies of it are; so it may be shared.
+    `before` is the memory of the first `start` tokens, which are whole blocks. A model gets only
+    copies of `before`, so it may be shared.
     """
 
     length: int = 0
@@ -51,15 +53,15 @@ class Memory(Struct, frozen=True):
         return Memory(self.length, _copy(self.held), self.start, self.before)
 
     def of_blocks(self) -> "Memory":
-        """That of its whole blocks only."""
+        """Returns the memory of the whole blocks only."""
         if self.length == self.start:
             return self
         return Memory(self.start, _copy(self.before), self.start, self.before)
 
 
 class SlotMemory:
-    """One slot: its tokens, the memory of as many of them as were run, and the memory just before
-    the end of its prompt, from which others with the same prompt begin."""
+    """One slot: its tokens, the memory of the tokens that were run, and the memory just before the
+    end of its prompt. Other requests with the same prompt begin from the latter."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -67,7 +69,7 @@ class SlotMemory:
         self.prompt = Memory()
 
     def at(self, position: int) -> Memory:
-        """A copy of the longest memory that has seen no more than the tokens before a position."""
+        """Returns a copy of the longest memory that has seen only tokens before a position."""
         known = (self.memory, self.prompt)
         fitting = [memory for memory in known if memory.length <= position]
         fitting += [m.of_blocks() for m in known if m.start <= position < m.length]
@@ -85,22 +87,22 @@ class SlotMemory:
 
 
 class TokenCache:
-    """What each slot has read, in place of `Cache`."""
+    """The tokens that each slot has read, in place of `Cache`."""
 
     def __init__(self, slots: int):
         self.slots = [SlotMemory() for _ in range(slots)]
 
     def reserve(self, positions: int) -> None:
-        """Nothing to do: lists grow."""
+        """Does nothing, because lists grow by themselves."""
 
     def copy(self, source: int, target: int, *, positions: int) -> None:
-        """The first positions of one slot become those of another."""
+        """Copies the first positions of one slot to another."""
         copied, original = self.slots[target], self.slots[source]
         copied.tokens = original.tokens[:positions]
         copied.memory, copied.prompt = original.at(positions), Memory()
 
     def clean(self, slot: int) -> None:
-        """Numbers that are not finite stay nowhere."""
+        """Clears a slot to remove numbers that are not finite."""
         self.slots[slot] = SlotMemory()
 
 
@@ -109,7 +111,7 @@ class SoloPasses:
 
     def __init__(self, model: LoadedModel, *, slots: int):
         self.stride = 0
-        """Tokens in a block, 0 for no memory at all. Set by `verify_sequential`."""
+        """The tokens in a block, or 0 for no memory. Set by `verify_sequential`."""
         self.narrow = slots
         self.cache = TokenCache(slots)
         self._longest = model.max_length
@@ -120,8 +122,8 @@ class SoloPasses:
 
     @property
     def room(self) -> int:
-        """The most rows that a pass can have: a block for each slot or, where only the ends cost
-        anything, all that there can be."""
+        """The most rows of a pass: a block for each slot. Without memory, only the ends cost time,
+        so the limit is all positions of all slots."""
         return self.narrow * (self.stride or self._longest)
 
     @property
@@ -129,8 +131,8 @@ class SoloPasses:
         return [self.room]
 
     def run(self, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
-        """Takes the rows in; gives the logits [len(ends), vocabulary] of the rows that `ends`
-        names, no more than one of each slot."""
+        """Adds the rows to their slots. Returns the logits [len(ends), vocabulary] of the rows that
+        `ends` names. `ends` names at most one row of each slot."""
         last, logits = set(ends), {}
         for i, row in enumerate(rows):
             slot = self.cache.slots[row.slot]
@@ -145,14 +147,15 @@ class SoloPasses:
         return torch.stack([logits[end] for end in ends]) if logits else torch.empty(0)
 
     def logits(self, tokens: Sequence[int], **options: Any) -> Tensor:
-        """The logits of a sequence, computed from scratch in one pass: [tokens, vocabulary]."""
+        """Returns the logits [tokens, vocabulary] of a sequence, computed from scratch in one
+        pass."""
         with torch.inference_mode():
             answer = self._network(input_ids=self._row(tokens), use_cache=False, **options)
         logit: Tensor = answer.logits[0]
         return logit
 
     def _last(self, slot: SlotMemory, *, ends_prompt: bool) -> Tensor:
-        """The logits after the last token, which is always read by itself."""
+        """Returns the logits after the last token, which is always read by itself."""
         if not self.stride:
             return self.logits(slot.tokens, **self._last_only)[-1]
         before = len(slot.tokens) - 1
@@ -164,7 +167,7 @@ class SoloPasses:
         return self._step(slot, slot.tokens[-1])
 
     def _read_blocks(self, slot: SlotMemory, length: int) -> None:
-        """Reads what is missing of the whole blocks up to there."""
+        """Reads the missing whole blocks up to `length`."""
         if slot.memory.start >= length:
             return
         memory = slot.memory.of_blocks()
@@ -184,7 +187,8 @@ class SoloPasses:
         return logits
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
-        """The memory after these tokens, which uses up the one before, and the last logits."""
+        """Returns the memory after these tokens, and the last logits. The memory `held` is used
+        up."""
         with torch.inference_mode():
             answer = self._network(
                 input_ids=self._row(tokens), use_cache=True, **held, **self._last_only

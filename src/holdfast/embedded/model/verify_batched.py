@@ -1,9 +1,9 @@
-"""Proof at start-up, on this machine, with these weights, that the engine may promise what it does.
+"""Verifies at start-up, on this machine and with these weights, that batches change no bits.
 
-How a matrix product is computed is the business of the machine's libraries; no standard says that a
-row's bits are independent of its place. So it is tried: the same tokens alone and beside others, in
-other slots, decoded one by one and read in at once, in passes of every width. A width that differs
-is not used; if the main one does, the model is `Unfit` to share its passes.
+The machine's libraries decide how a matrix product is computed, and no standard says that a row's
+bits are independent of its place. So a trial runs the same tokens alone and beside others, in other
+slots, decoded one by one and read at once, in passes of every width. A width that differs is not
+used. If the main width differs, the model is `Unfit` to share its passes.
 """
 
 import random
@@ -26,19 +26,20 @@ _TOLERANCE = 2e-3
 
 
 class Unfit(HoldfastError):
-    """The model's sequences must not share a pass; the message says why."""
+    """The model's sequences must not share a pass. The message says why."""
 
 
 def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
-    """As the folder promises, not yet verified."""
+    """Returns the passes that fit the folder's promises, not yet verified."""
     return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
 
 
 def verify(
     model: LoadedModel, tried: Passes | SoloPasses
 ) -> tuple[LoadedModel, Passes | SoloPasses]:
-    """The same, verified; or the model marked to be run alone, and passes for that. Raises
-    `UsageError` for what cannot be served in either way."""
+    """Returns the model and its verified passes. If the model is unfit to share passes, returns it
+    marked to run alone, with passes for that. Raises `UsageError` if the model cannot be served in
+    either way."""
     if isinstance(tried, Passes):
         try:
             check(model, tried)
@@ -53,7 +54,7 @@ def verify(
 
 
 def check(model: LoadedModel, passes: Passes) -> None:
-    """Raises `Unfit`; adds the good ones of `passes.other_widths` to `passes.widths`."""
+    """Adds the `passes.other_widths` that proved good to `passes.widths`. Raises `Unfit`."""
     chance = random.Random(0)
     length = min(_TRIAL_TOKENS, model.max_length)
     ids = [chance.randrange(model.vocabulary) for _ in range(length)]
@@ -76,19 +77,19 @@ def _advice(device: torch.device) -> str:
 
 
 def _same_bits(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
-    """Whether passes of this width give the same bits, filled up and almost empty."""
+    """Returns whether passes of this width give the same bits, both full and almost empty."""
     passes.widths = sorted((width, passes.narrow))
     crowded_logits = _run_crowded(passes, ids, slots=min(width, passes.narrow), width=width)
     return _equal(alone, crowded_logits + _run_crowded(passes, ids, slots=1, width=width))
 
 
 def _prompt(ids: list[int]) -> int:
-    """How many tokens are read as a prompt; the rest is decoded one by one."""
+    """Returns how many tokens are read as a prompt. The rest is decoded one by one."""
     return max(1, len(ids) - _DECODED_TOKENS)
 
 
 def _run_alone(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor]:
-    """The sequence on its own: logits after the prompt and after each further token."""
+    """Runs the sequence alone. Returns the logits after the prompt and after each further token."""
     try:
         logits = _run_crowded(passes, ids, slots=1, width=passes.narrow)
     except Exception as error:
@@ -99,8 +100,8 @@ def _run_alone(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tenso
 
 
 def _run_crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
-    """The same in several slots, with passes of `width` rows filled up by the next slot's prompt:
-    for each slot what `_run_alone` has for one."""
+    """Runs the sequence in several slots, with passes of `width` rows that the next slot's prompt
+    fills up. Returns for each slot the same logits as `_run_alone` does for one."""
     length = _prompt(ids)
     queue = [Row(ids[i], slot, i) for slot in range(slots) for i in range(length)]
     by_slot: list[list[Tensor]] = [[] for _ in range(slots)]
@@ -123,7 +124,7 @@ def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
 
 
 def _check_reference(model: LoadedModel, ours: Tensor, ids: list[int]) -> None:
-    """Against the attention that transformers itself would use, which must not look ahead."""
+    """Compares with the attention that transformers itself would use, which must not look ahead."""
     network: Any = model.network
     half = len(ids) // 2
     network.set_attn_implementation("eager")

@@ -1,9 +1,10 @@
-"""Proof at start-up that a model which is run alone gives a sequence's tokens and nothing else.
+"""Verifies at start-up that a model which runs alone computes a sequence from its tokens only.
 
-The same ids must give the same bits again after others were computed, and what comes later must not
-show in what came before. Then the quick ways are tried, with the model's own memory, in blocks and
-token by token: broken off for another sequence, and continued from a copy, they must give the same
-bits as undisturbed, and numbers as close to those of the whole sequence as rounding allows.
+The same ids must give the same bits again after others were computed, and later tokens must not
+affect earlier results. Then the quick ways are tried: the model's own memory, in blocks and token
+by token. A sequence that is interrupted by another and continued from a copy must give the same
+bits as an undisturbed one. Its numbers must be as close to those of the whole sequence as rounding
+allows.
 """
 
 import math
@@ -20,17 +21,19 @@ from holdfast.records.errors import UsageError
 _TRIAL_TOKENS = 72
 _STEPPED_TOKENS = 2 * STRIDE + 8
 _DECODED_TOKENS = 11
-"""So that a block ends among them."""
+"""The number of decoded tokens, chosen so that a block ends among them."""
 _SLOTS = 3
 _TOLERANCE = 2e-3
 _FORGETTING = 0.05
 _MIN_LATER_EFFECT = 1e-4
-"""Rounding is far below; a model that looks ahead, however small its weights, is above."""
+"""The least effect that counts. Rounding is far below it. A model that looks ahead is above it,
+however small its weights.
+"""
 
 
 def check(model: LoadedModel) -> int:
-    """The stride that the model allows, 0 for none. Raises `UsageError` if it is no causal LM, or
-    does not give the same numbers twice."""
+    """Returns the stride that the model allows, or 0 for none. Raises `UsageError` if the model is
+    not a causal LM, or does not give the same numbers twice."""
     chance = random.Random(0)
     length = min(_TRIAL_TOKENS, model.max_length)
     ids, other = ([chance.randrange(model.vocabulary) for _ in range(length)] for _ in range(2))
@@ -66,23 +69,25 @@ def check(model: LoadedModel) -> int:
 
 
 def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor) -> float:
-    """Rounding, and far less than forgetting would do: results may be much alike."""
+    """Returns a tolerance that allows rounding and is far below the effect of forgotten tokens.
+    Results may be much alike, so that effect is measured."""
     changed = passes.logits([*other[:STRIDE], *ids[STRIDE:]])
     effects = _logprob_differences(whole, changed)[STRIDE : 2 * STRIDE]
     return min(_TOLERANCE, _FORGETTING * float(effects.median())) if len(effects) else _TOLERANCE
 
 
 def sees_later_tokens(left: Tensor, right: Tensor) -> bool:
-    """Whether logits [tokens, vocabulary] of the same tokens before different ones differ by more
-    than rounding, at most of the places: at a few, even experts may be chosen otherwise by it."""
+    """Returns whether the logits [tokens, vocabulary] of the same tokens before different ones
+    differ by more than rounding at most places. At a few places, rounding may change even the
+    choice of experts."""
     return not bool(_logprob_differences(left, right).median() < _MIN_LATER_EFFECT)
 
 
 def _logprob_error(
     passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor, *, stride: int
 ) -> float:
-    """The largest difference from the logprobs of the whole sequence; infinite if they depend on
-    how they are computed."""
+    """Returns the largest difference from the logprobs of the whole sequence. Returns infinity if
+    the logprobs depend on how they are computed."""
     passes.stride = stride
     cut = max(1, len(ids) - _DECODED_TOKENS)
     try:
@@ -101,8 +106,8 @@ def _logprob_error(
 
 
 def _run_continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, slot: int) -> Tensor:
-    """A prompt, of which the slot holds the first tokens already, then one token after another: the
-    logits after the prompt and after each."""
+    """Runs a prompt whose first `kept` tokens the slot holds already, then one token after another.
+    Returns the logits after the prompt and after each token."""
     rows = [Row(token, slot, i) for i, token in enumerate(ids)]
     logits = [passes.run(rows[kept:cut], [cut - kept - 1])]
     logits += [passes.run([row], [0]) for row in rows[cut:]]
@@ -110,7 +115,8 @@ def _run_continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, s
 
 
 def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
-    """The same, broken off in the middle of a block, and then in turns with another sequence."""
+    """Runs the same, but stops in the middle of a block and then alternates with another
+    sequence."""
     half = max(1, cut // 2)
     passes.run([Row(token, 2, i) for i, token in enumerate(ids[:half])], [half - 1])
     logits = [
@@ -121,7 +127,7 @@ def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: 
 
 
 def _logprob_differences(left: Tensor, right: Tensor) -> Tensor:
-    """The difference of the logprobs at each position."""
+    """Returns the largest difference of the logprobs at each position."""
     return (left.log_softmax(-1) - right.log_softmax(-1)).abs().amax(-1)
 
 

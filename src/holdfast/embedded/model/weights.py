@@ -1,4 +1,4 @@
-"""New weights for a running model: checked as a whole before the first number is changed."""
+"""New weights for a running model. All are checked before the first number changes."""
 
 import copy
 from collections.abc import Collection, Mapping
@@ -11,12 +11,12 @@ from torch import Tensor
 from holdfast.records.errors import UsageError
 
 Plan = list[tuple[Tensor, Tensor]]
-"""Where to, what."""
+"""Pairs of a target tensor and its new content."""
 _MAX_NAMED = 3
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's safetensors. Raises `UsageError`."""
+    """Reads all tensors of a folder's safetensors. Raises `UsageError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -33,8 +33,9 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 
 def read_converted(network: Any, folder: Path) -> dict[str, Tensor]:
-    """The same under the names that the model has in memory, where transformers writes others: the
-    experts of a mixture are many tensors in a file and one in the model. Raises `UsageError`."""
+    """Reads the tensors under the names that the model has in memory. Transformers may write other
+    names: the experts of a mixture are many tensors in a file and one in the model. Raises
+    `UsageError`."""
     state = read(folder)
     if not set(state) - set(network.state_dict()):
         return state
@@ -58,10 +59,9 @@ def read_converted(network: Any, folder: Path) -> dict[str, Tensor]:
 
 
 def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
-    """What to copy where. Raises `UsageError` unless names, shapes and numbers are all right.
-
-    Tied tensors have several names; any of them will do, and all that are given must agree.
-    """
+    """Returns which tensors to copy where. Raises `UsageError` unless names, shapes and numbers are
+    all right. Tied tensors have several names. One of them is enough, and all that are given must
+    agree."""
     targets: dict[str, Tensor] = network.state_dict()
     _check_names(unknown=set(state) - set(targets))
     steps: dict[int, tuple[str, Tensor, Tensor]] = {}

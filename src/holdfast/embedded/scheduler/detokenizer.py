@@ -1,21 +1,23 @@
 """From tokens to text, one token at a time, and the stop strings in it.
 
 The text of a completion is the concatenation of these pieces, streamed or not. Each push costs the
-same however long the completion is: only a few tokens back are decoded again, since a token's text
-depends on its neighbours, never on those far away.
+same however long the completion is, because only the last few tokens are decoded again. A token's
+text depends on its neighbours, but never on distant tokens.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 _BROKEN = "\ufffd"
-"""What a decoder writes for bytes that are not yet, or never, a character."""
+"""The character that a decoder writes for bytes that do not form a character, or not yet."""
 _LONGEST_CHARACTER = 8
-"""Tokens that may have to be seen before a character is whole; more are broken for good."""
+"""The most tokens that may be needed to complete a character. After more tokens, the character is
+broken for good.
+"""
 
 
 class Decoder(Protocol):
-    """Ids to text, without cleaning anything up."""
+    """Turns ids into text, without any cleaning."""
 
     def __call__(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -23,8 +25,8 @@ class Decoder(Protocol):
 class GenerationText:
     """The growing text of one completion.
 
-    `stop` strings are looked for as text arrives; the text ends before the first of them. What
-    might be the beginning of one is held back until that is known.
+    It looks for `stop` strings as text arrives, and the text ends before the first one. A possible
+    beginning of a stop string is held back until the text after it decides.
     """
 
     def __init__(
@@ -52,8 +54,8 @@ class GenerationText:
         return "".join(self._released) + self._held
 
     def push(self, token: int, *, last: object | None = None) -> str:
-        """The text that is final now. `last` is why the generation ends with this token; a
-        token that ends it by being an end token has no text."""
+        """Adds a token and returns the text that is final now. `last` is the reason if the
+        generation ends with this token. An end token has no text."""
         if last != "stop" or self._include_stop:
             self._append(token)
         if last is None and self.stopped_by is None:
@@ -61,7 +63,7 @@ class GenerationText:
         return self.flush()
 
     def flush(self) -> str:
-        """All that is left, broken characters included: nothing follows."""
+        """Returns all the remaining text, including broken characters, because no tokens follow."""
         if self.stopped_by is None:
             self._extend(self._window()[len(self._read_window()) :])
             self._prefix = self._read = len(self._ids)
@@ -84,7 +86,8 @@ class GenerationText:
         return self._decode(self._ids[self._prefix : self._read], skip_special_tokens=self._skip)
 
     def _extend(self, piece: str) -> None:
-        """A stop string begins in what is held back, or it would have been seen before."""
+        """Adds text and looks for stop strings. A stop string begins in the text that is held back,
+        because otherwise it would have been found before."""
         self._held += piece
         stops = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if stops:

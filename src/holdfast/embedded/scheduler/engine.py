@@ -1,11 +1,11 @@
 """The engine: one thread that owns the model and decodes many generations together.
 
 Requests join and leave between any two steps. The same prompt, seed and sampling give the same
-tokens and bit-identical logprobs whatever else is running, in any slot, and at whatever token the
-request was interrupted and sent again with the tokens it had.
+tokens and bit-identical logprobs. This does not depend on the other requests or on the slot. It
+also holds if a request was interrupted at any token and sent again with the tokens it had.
 
-It knows tokens, not messages or HTTP. Requests of other threads are put into an inbox and done by
-its own thread between two steps; `sink`s are called in that thread.
+The engine knows tokens, not messages or HTTP. Other threads put their requests into an inbox, which
+the engine's own thread handles between two steps. Sinks are called in that thread.
 """
 
 import threading
@@ -32,26 +32,26 @@ _T = TypeVar("_T")
 
 
 class QueueFull(HoldfastError):
-    """So many requests wait already that another would only wait longer."""
+    """Too many requests are waiting already."""
 
 
 class EngineStopped(HoldfastError):
-    """The engine was closed, or its thread died of the error that is the cause."""
+    """The engine was closed, or its thread died of an error, which is the cause."""
 
 
 class PauseMode(StrEnum):
-    """What becomes of the requests in flight."""
+    """What happens to the requests in flight."""
 
     KEEP = "keep"
-    """They are frozen until `resume`."""
+    """The requests are frozen until `resume`."""
     ABORT = "abort"
-    """They end now, with the tokens that they have."""
+    """The requests end now, with the tokens that they have."""
     WAIT = "wait"
-    """They are finished first; no other request is started."""
+    """The requests are finished first, and no other request starts."""
 
 
 class DecodeEngine:
-    """Serves one model. Use as a context manager, or `start` and `close` it."""
+    """Serves one model. Use it as a context manager, or call `start` and `close`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DecodeEngine:
         self.statistics = Statistics()
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        """Called in the engine's thread when it dies."""
+        """Called in the engine's thread when the thread dies."""
         self._max_waiting = max_waiting
         self._passes = verify_batched.passes(model, slots=max_batch)
         self._slots = CacheSlots(max_batch)
@@ -83,9 +83,9 @@ class DecodeEngine:
     # --- for any thread
 
     def start(self) -> None:
-        """Verifies on this machine that sequences do not affect each other, then begins to work. A
-        model in which they do is run one sequence at a time, and has the reason in
-        `model.why_solo`. Raises `UsageError` for one that is not reliable even so."""
+        """Verifies on this machine that sequences do not affect each other, then begins to work. If
+        sequences affect each other, the model runs one sequence at a time, with the reason in
+        `model.why_solo`. Raises `UsageError` for a model that is unreliable even then."""
         verified = self._do(self._verify)
         self._thread.start()
         try:
@@ -95,7 +95,7 @@ class DecodeEngine:
             raise
 
     def close(self) -> None:
-        """Ends what is in flight with `abort`, and the thread."""
+        """Ends the generations in flight with `abort`, then ends the thread."""
         self._put(self._shut_down)
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
@@ -108,7 +108,7 @@ class DecodeEngine:
         self.close()
 
     def submit(self, *generations: Generation) -> None:
-        """All of them, or none: raises `QueueFull` or `EngineStopped`."""
+        """Submits all generations or none. Raises `QueueFull` or `EngineStopped`."""
         for generation in generations:
             self._check(generation)
         with self._wake:
@@ -119,7 +119,8 @@ class DecodeEngine:
             self._wake.notify()
 
     def cancel(self, *generations: Generation) -> None:
-        """Their slots are free before the next step; their sinks are not called again."""
+        """Cancels generations. Their slots are free before the next step, and their sinks are not
+        called again."""
         for generation in generations:
             generation.cancelled = True
         self._put(self._drop_cancelled)
@@ -127,14 +128,14 @@ class DecodeEngine:
     def update_weights(
         self, state: Mapping[str, Tensor], version: str, *, reset_cache: bool = False
     ) -> None:
-        """Replaces all tensors at once, between two steps; requests in flight continue with the new
-        weights. Their cache is kept or, with `reset_cache`, computed again. Raises `UsageError` for
+        """Replaces all tensors at once, between two steps. Requests in flight continue with the new
+        weights. Their cache is kept, or computed again with `reset_cache`. Raises `UsageError` for
         weights that do not fit, and then changes nothing."""
         steps = weights.plan(self.model.network, state)
         self._do(lambda: self._switch(steps, version, reset_cache=reset_cache)).result()
 
     def pause(self, mode: PauseMode) -> "Future[None]":
-        """Done when nothing is computed any more. New requests wait."""
+        """Pauses the engine. The future is done when computing has stopped. New requests wait."""
         done: Future[None] = Future()
         self._put(lambda: self._hold(mode, done), must=True)
         return done
@@ -156,7 +157,7 @@ class DecodeEngine:
 
     @property
     def cache_use(self) -> float:
-        """How much of the cache's positions the requests in flight fill, 0 to 1."""
+        """The share of the cache's positions that the requests in flight fill, from 0 to 1."""
         held = sum(generation.computed for generation in list(self._running))
         return held / (self._slots.count * self.model.max_length)
 
@@ -169,7 +170,7 @@ class DecodeEngine:
             )
 
     def _do(self, work: Callable[[], _T]) -> "Future[_T]":
-        """Has the engine's thread do something between two steps."""
+        """Runs work in the engine's thread between two steps."""
         done: Future[_T] = Future()
 
         def run() -> None:
@@ -216,7 +217,7 @@ class DecodeEngine:
         self._sharing = PrefixSharing(self._passes.cache)
 
     def _next(self) -> bool:
-        """Waits for work, does what is in the inbox; False when the engine is closed."""
+        """Waits for work and handles the inbox. Returns False if the engine is closed."""
         with self._wake:
             while not (self._inbox or self._admissible or self._steppable or self._closed):
                 self._wake.wait()
@@ -280,7 +281,8 @@ class DecodeEngine:
         self._publish(news)
 
     def _publish(self, news: Sequence[tuple[Generation, TokenDelta]]) -> None:
-        """A client that sees an end finds its slot free already."""
+        """Sends new tokens. Finished requests leave first, so that a client that sees an end finds
+        its slot free."""
         self._sweep()
         for generation, delta in news:
             generation.send(delta)
@@ -293,7 +295,7 @@ class DecodeEngine:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Takes out what is finished or cancelled."""
+        """Removes finished and cancelled generations."""
         for generation in [
             generation
             for generation in self._running
@@ -350,10 +352,11 @@ class DecodeEngine:
 
 
 def compose(running: Sequence[Generation], *, room: int) -> list[tuple[Generation, int]]:
-    """The generations of the next pass, with the number of tokens to compute of each.
+    """Returns the generations of the next pass, with the number of tokens to compute for each.
 
-    Those with a single token go first: none waits for another's prompt. The rest of the room goes
-    to prompts, in order of arrival."""
+    Generations with a single token go first, so that they never wait for another prompt. The
+    remaining room goes to prompts, in order of arrival.
+    """
     parts: list[tuple[Generation, int]] = []
     for generation in sorted(running, key=lambda generation: generation.pending > 1):
         count = min(generation.pending, room)

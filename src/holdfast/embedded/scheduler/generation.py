@@ -1,7 +1,7 @@
 """One generation: its request, and its tokens so far.
 
-The engine's thread alone changes a generation while it is in flight; once `finish_reason` is set
-and its sink was called with it, it is final.
+Only the engine's thread changes a generation while it is in flight. A generation is final once
+`finish_reason` is set and its sink was called with that reason.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ class Finish(StrEnum):
     LENGTH = "length"
     """`max_tokens` were sampled."""
     ABORT = "abort"
-    """It was ended from outside; the tokens so far are good."""
+    """The generation was ended from outside. The tokens so far are good."""
     ERROR = "error"
-    """The model gave numbers that are not finite."""
+    """The model returned numbers that are not finite."""
 
 
 class TokenSampling(Struct, frozen=True, kw_only=True):
-    """How tokens are drawn. `temperature` 0 is greedy; `logprobs` is how many candidates to keep
-    beside the sampled token, None for no logprobs at all."""
+    """How tokens are drawn. `temperature` 0 is greedy. `logprobs` is how many candidates to keep
+    beside the sampled token. None means no logprobs."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -45,12 +45,13 @@ class TokenSampling(Struct, frozen=True, kw_only=True):
 
     @property
     def is_cut(self) -> bool:
-        """Whether some tokens cannot be drawn; a greedy token is the likeliest anyway."""
+        """Whether some tokens cannot be drawn. Greedy sampling does not count, because it takes the
+        likeliest token anyway."""
         return self.temperature > 0 and bool(self.top_p < 1 or self.top_k or self.min_p)
 
     @property
     def is_bent(self) -> bool:
-        """Whether logits are changed before anything else."""
+        """Whether biases or penalties change the logits first."""
         return bool(
             self.logit_bias
             or self.presence_penalty
@@ -60,7 +61,7 @@ class TokenSampling(Struct, frozen=True, kw_only=True):
 
 
 class WeightSpan(Struct, frozen=True):
-    """Tokens [start, end) of a completion were sampled by the weights of one version."""
+    """Tokens [start, end) of a completion, which the weights of one version sampled."""
 
     version: str
     start: int
@@ -76,7 +77,7 @@ class TokenCandidate(Struct, frozen=True):
 
 
 class Drawn(Struct, frozen=True):
-    """A sampled token; `top` are the most likely candidates, as many as were requested."""
+    """A sampled token. `top` are the most likely candidates, as many as requested."""
 
     token: int
     logprob: float
@@ -85,24 +86,24 @@ class Drawn(Struct, frozen=True):
 
 
 class TokenDelta(Struct, frozen=True):
-    """What is new since the last delta. `text` leaves out what may become a stop string."""
+    """The news since the last delta. `text` leaves out a possible beginning of a stop string."""
 
     drawn: tuple[Drawn, ...]
     text: str
     finish_reason: Finish | None
     spans: "tuple[WeightSpan, ...]" = ()
-    """The versions of all tokens up to here: a stream that breaks off has reported them."""
+    """The versions of all tokens up to here, so that a stream that breaks off has reported them."""
 
 
 Sink = Callable[["Generation", TokenDelta], None]
-"""Called in the engine's thread: it must hand over and return at once."""
+"""Called in the engine's thread. It must hand over the delta and return at once."""
 
 
 class Generation:
-    """One completion in the making: its prompt, its tokens, its slot in the cache.
+    """A completion in progress: its prompt, its tokens, and its slot in the cache.
 
-    `computed` counts the first tokens of prompt + completion that the cache has in `slot`. Setting
-    it back to 0 is always safe: they are computed again, to the same bits.
+    `computed` counts the first tokens of prompt + completion that the cache holds in `slot`.
+    Setting it back to 0 is always safe: the tokens are computed again, with the same bits.
     """
 
     def __init__(
@@ -126,13 +127,13 @@ class Generation:
         self.computed = 0
         self.cancelled = False
         self.mixed = False
-        """Whether its cache is the work of more than one set of weights."""
+        """Whether more than one set of weights computed its cache."""
         self.finish_reason: Finish | None = None
         self.stop_reason: int | str | None = None
 
     @property
     def pending(self) -> int:
-        """How many tokens the cache does not hold yet."""
+        """The number of tokens that the cache does not hold yet."""
         return len(self.ids) - self.computed
 
     @property
@@ -140,7 +141,7 @@ class Generation:
         return self.ids[self.prompt_length :]
 
     def add(self, drawn: Drawn, *, version: str, eos: frozenset[int]) -> TokenDelta:
-        """Takes a sampled token in, and decides whether it was the last."""
+        """Adds a sampled token and decides whether it was the last."""
         self.ids.append(drawn.token)
         self.drawn.append(drawn)
         self._extend_span(version)
@@ -151,13 +152,14 @@ class Generation:
         return TokenDelta((drawn,), delta, self.finish_reason, tuple(self.spans))
 
     def end(self, reason: Finish) -> TokenDelta:
-        """Ends it from outside, with the tokens that it has."""
+        """Ends the generation from outside, with the tokens that it has."""
         assert self.finish_reason is None, "a generation ends once"
         self.finish_reason = reason
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def send(self, delta: TokenDelta) -> None:
-        """Sends nothing once it is cancelled: the caller may be gone, and its event loop closed."""
+        """Sends a delta, unless the generation was cancelled. Then the caller and its event loop
+        may be gone."""
         if self.cancelled:
             return
         if self.stream or delta.finish_reason is not None:
@@ -187,7 +189,7 @@ class Statistics(Struct):
     finished: dict[str, int] = field(default_factory=dict)
     passes: int = 0
     rows: list[int] = field(default_factory=lambda: [0] * 9)
-    """Passes by how many rows were in use: at most 1, 2, 4 … 128, and more."""
+    """The number of passes by their rows in use: at most 1, 2, 4 … 128, and more."""
     row_sum: int = 0
     weight_updates: int = 0
 

@@ -1,11 +1,9 @@
-"""Drawing tokens from logits, row by row, to the last bit the same whatever rows are beside it.
+"""Draws tokens from logits, row by row. A row's bits do not depend on the other rows.
 
-Computed in float64: the cumulative sums run in order of the vocabulary, one row at a time, and
-every elementwise operation works on rows padded to a multiple of the vector width, so that no
-element of any row is ever treated as a remainder.
-
-Random numbers are pure functions: a token's depends on its seed and its position alone. No
-generator has a state that an interruption could lose.
+All numbers are float64. The cumulative sums run in order of the vocabulary, one row at a time. Rows
+are padded to a multiple of the vector width, so that elementwise operations never treat an element
+as a remainder. Random numbers are pure functions: a token's number depends only on its seed and its
+position. No generator has a state that an interruption could lose.
 """
 
 import math
@@ -27,12 +25,13 @@ def draw(
     requests: Sequence[tuple[TokenSampling, int]],
     texts: Sequence[tuple[Sequence[int], int]] = (),
 ) -> list[Drawn | None]:
-    """One token for each row. `requests` has each row's sampling and the token's absolute position;
-    `texts`, for penalties, each row's tokens so far, and how many of them are the prompt's.
+    """Draws one token for each row. `requests` has each row's sampling and the token's absolute
+    position. `texts`, for penalties, has each row's tokens so far and how many of them belong to
+    the prompt.
 
-    In the order of vLLM: bias, penalties, temperature, min_p, top_k, top_p. Logprobs are of the
-    distribution that was sampled from; for greedy rows, of temperature 1, uncut. A row with logits
-    that are not finite gives None.
+    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Logprobs are those of
+    the distribution that was sampled from. For greedy rows, they are those at temperature 1, uncut.
+    A row with logits that are not finite gives None.
     """
     scaled = _scale(logits, [sampling for sampling, _ in requests], texts)
     weights, cumulative = _weights(scaled)
@@ -53,7 +52,7 @@ def _scale(
     samplings: Sequence[TokenSampling],
     texts: Sequence[tuple[Sequence[int], int]],
 ) -> Tensor:
-    """Logits with biases and penalties, by temperature, less each row's largest: at most 0."""
+    """Returns the logits after biases, penalties and temperature, minus the largest of each row."""
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
     temperature = torch.tensor(
@@ -72,8 +71,8 @@ def _scale(
 
 
 def _bend(row: Tensor, sampling: TokenSampling, ids: Sequence[int], prompt_length: int) -> None:
-    """Applies penalties as vLLM does: the repetition penalty concerns tokens of prompt and reply,
-    the others only tokens of the reply."""
+    """Applies biases and penalties as vLLM does. The repetition penalty applies to tokens of prompt
+    and reply, the other penalties only to tokens of the reply."""
     if sampling.logit_bias:
         _add(row, dict(sampling.logit_bias))
     if sampling.repetition_penalty != 1 and ids:
@@ -99,8 +98,9 @@ def _weights(scaled: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outside(weights: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
-    """The tokens that are cut: those below `min_p` (of the likeliest, which weighs 1), beyond the
-    first `top_k`, and outside of the smallest set with a mass of `top_p`; ties by token id."""
+    """Returns the tokens that are cut: tokens below `min_p` (relative to the likeliest, which
+    weighs 1), beyond the first `top_k`, or outside of the smallest set with a mass of `top_p`. Ties
+    are ordered by token id."""
     width = weights.shape[-1]
     weights = weights.masked_fill(
         weights < _column(weights, [sampling.min_p for sampling in samplings]), 0.0
@@ -131,7 +131,7 @@ def _choose(
     totals: Tensor,
     requests: Sequence[tuple[TokenSampling, int]],
 ) -> list[int]:
-    """By inverting the cumulative sum: the first token with a sum above the random number."""
+    """Inverts the cumulative sum: chooses the first token whose sum is above the random number."""
     device = scaled.device
     numbers = [[uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
@@ -182,25 +182,27 @@ SEED_LEAST, SEED_MOST = -(1 << 63), (1 << 63) - 1
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in (0, 1), neither end included, for the token at an absolute position."""
+    """Returns a number strictly between 0 and 1 for the token at an absolute position."""
     bits = _mix(_mix(seed & _MASK) ^ (position * _GOLDEN & _MASK))
     return ((bits >> 12) + 0.5) / _STEPS
 
 
 def derive_seed(seed: int, choice: int) -> int:
-    """The seed of one of n choices. Choice 0 has the request's own: it equals n = 1."""
+    """Returns the seed of one of n choices. Choice 0 has the request's own seed, so it equals n =
+    1."""
     if choice == 0:
         return seed
     return _mix(_mix(seed & _MASK) + choice * _GOLDEN & _MASK) >> 1
 
 
 def fresh_seed() -> int:
-    """For a request without one."""
+    """Returns a random seed for a request without one."""
     return secrets.randbits(63)
 
 
 def _mix(bits: int) -> int:
-    """The finalizer of splitmix64: every input bit changes half of the output bits."""
+    """Mixes bits with the finalizer of splitmix64: every input bit changes half of the output
+    bits."""
     bits = (bits + _GOLDEN) & _MASK
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK

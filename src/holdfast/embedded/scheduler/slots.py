@@ -1,13 +1,13 @@
-"""The slots of the cache: which are taken, and what the free ones still hold.
+"""The slots of the cache: which are taken, and which tokens the free slots still hold.
 
-Keys and values are a pure function of the tokens before them (see `attention`), so a new request
-may take over what an earlier one left, as far as their tokens agree: the bits are the same. A
-conversation's next turn finds its own beginning this way.
+Keys and values are a pure function of the tokens before them (see `attention`). So a new request
+may take over the cache of an earlier one as far as their tokens agree, and gets the same bits. In
+this way, a conversation's next turn finds its own beginning.
 
-The samples of one task arrive together with the same prompt. Prompts with a common beginning are
-read once, by a leader; followers copy its keys and values. A follower is held out of the passes
-until its leader has computed enough. Leaders come before their followers, so there is always one
-that computes; a leader that leaves hands over what it has.
+The samples of one task arrive together with the same prompt. A leader reads a common beginning
+once, and its followers copy the keys and values. A follower joins no pass until its leader has
+computed enough. Leaders come before their followers, so at least one of them can compute. A leader
+that leaves hands over its keys and values.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,8 @@ class CacheSlots:
         return bool(self._free)
 
     def take(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The free slot that has most of these tokens, and how many.
-
-        At least one token is always left to compute, since its logits are needed."""
+        """Returns the free slot that has most of these tokens, and how many. At least one token is
+        left to compute, because its logits are needed."""
         prompt = list(ids)[:-1]
         shared = {slot: common_prefix(held, prompt) for slot, held in self._free.items()}
         slot = max(shared, key=shared.__getitem__)
@@ -41,22 +40,22 @@ class CacheSlots:
         return slot, shared[slot]
 
     def release(self, slot: int, held: Sequence[int]) -> None:
-        """The slot is free, and holds the keys and values of these tokens."""
+        """Frees the slot, which holds the keys and values of these tokens."""
         assert slot not in self._free, "a slot is released once"
         self._free[slot] = list(held)
 
     def forget(self) -> None:
-        """The weights have changed: what the free slots hold is of no use."""
+        """Forgets the contents of the free slots, because the weights have changed."""
         for slot in self._free:
             self._free[slot] = []
 
 
 MIN_SHARED_TOKENS = 32
-"""From which a copy is worth the wait."""
+"""The number of tokens from which a copy is worth the wait."""
 
 
 class PrefixSharing:
-    """Which generation follows which. Used in the engine's thread."""
+    """Which generation follows which one. Used in the engine's thread."""
 
     def __init__(self, cache: Cache | TokenCache):
         self._cache = cache
@@ -71,20 +70,21 @@ class PrefixSharing:
                 self._leaders[generation] = (other, count)
 
     def free(self, running: Sequence[Generation]) -> list[Generation]:
-        """The generations that follow none, after finished prefixes were handed over."""
+        """Hands over finished prefixes, then returns the generations that follow no leader."""
         for follower, (leader, count) in list(self._leaders.items()):
             if leader.computed >= count:
                 self._hand_over(follower)
         return [generation for generation in running if generation not in self._leaders]
 
     def leave(self, generation: Generation) -> None:
-        """It is finished or cancelled; its slot still holds what it held."""
+        """Removes a finished or cancelled generation, whose slot still holds its keys and
+        values."""
         self._leaders.pop(generation, None)
         for follower in [f for f, (leader, _) in self._leaders.items() if leader is generation]:
             self._hand_over(follower)
 
     def dissolve(self) -> None:
-        """The weights have changed: no generation follows another one any more."""
+        """Ends all sharing, because the weights have changed."""
         self._leaders.clear()
 
     def _hand_over(self, follower: Generation) -> None:

@@ -1,9 +1,9 @@
-"""One sample, try after try, until it is whole.
+"""Tries one sample until it is complete.
 
 All retries of a request are here, under one budget and one deadline. An interrupted try keeps its
-tokens: the next try, on any replica, continues from the last token, or starts again where only that
-gives the tokens of an undisturbed run. In an outage the call waits and does not fail. Rollouts
-never see a transient error.
+tokens, and the next try, on any replica, continues from the last token. The next try starts from
+the beginning if only a fresh start gives the tokens of an undisturbed run. In an outage the call
+waits and does not fail. Rollouts never see a transient error.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""A reply at its deadline is still under way if its last token is not older than this."""
+"""At its deadline, a reply still makes progress if its last token is not older than this."""
 _BUSY = 4.0
-"""How much longer than usual is waited for an engine that takes no more requests now."""
+"""The factor by which a call waits longer than usual if the engine takes no more requests now."""
 
 
 class SampleCall:
-    """The state of one sample. Used once."""
+    """The state of one sample. Each instance makes one call."""
 
     def __init__(self, request: Request, replicas: "EnginePolicy"):
         self._request = request
@@ -62,19 +62,19 @@ class SampleCall:
         self._down = replicas.seconds_down
         self._tries = 0
         self._failures = 0
-        """Since the last outage."""
+        """Failures in a row since the last outage or the last progress."""
         self._outages = 0
         self._last_save = self._started
         self._version: str | None = None
         self._record: ReplicaWeights | None = None
-        """By which the present try was admitted."""
+        """The record of weights by which the replica was admitted for the present try."""
         self._is_named = False
-        """Whether the present try asks for its version by name: no update changes that one."""
+        """Whether the present try requests its weights by name. No update changes those weights."""
         self._watch: StopStringSearch | None = None
         self._renewals = 0
-        """How often all tokens were dropped, to be sampled again with the same seed."""
+        """How often the call dropped all tokens to sample them again with the same seed."""
         self._fresh = 0
-        """Tokens of the present try when the last one came."""
+        """The number of tokens in the present try when its last token came."""
         self._fresh_at = self._started
 
     async def complete(self) -> Completion:
@@ -143,21 +143,22 @@ class SampleCall:
             raise
 
     async def _check_weights(self, endpoint: Endpoint) -> None:
-        """Raises `WeightsDoubted` where the tokens of this try do not count."""
+        """Raises `WeightsDoubted` if the tokens of this try do not count."""
         gate = self._replicas.gate
         if gate is not None and self._record is not None:
             await gate.check(endpoint, self._record, self._sampled.fresh_spans)
 
     async def _counts_now(self, endpoint: Endpoint) -> bool:
-        """Whether the new tokens of this try count already: else its end decides."""
+        """Returns whether the new tokens of this try count already. If not, the end of the try
+        decides."""
         gate, record = self._replicas.gate, self._record
         if gate is None or record is None or not self._sampled.fresh:
             return True
         return await gate.counts_now(endpoint, record, self._sampled.fresh_spans)
 
     async def _is_doubted(self, endpoint: Endpoint, error: PolicyError) -> bool:
-        """Whether the tokens of a try that failed do not count. Those of an invalid answer are
-        dropped anyway."""
+        """Returns whether the weights behind a failed try's tokens are in doubt. Returns False for
+        an invalid answer, whose tokens are dropped in any case."""
         if isinstance(error, BadAnswer) or not self._sampled.fresh:
             return False
         try:
@@ -168,8 +169,8 @@ class SampleCall:
 
     @cached_property
     def _is_constrained(self) -> bool:
-        """Whether an engine starts the reply's format, or counts its tokens, anew with each
-        request: no reply continues from its first tokens then."""
+        """Whether an engine restarts the reply's format or its token count with each request. Such
+        a reply cannot continue from its first tokens."""
         request = self._request
         return (
             request.sampling.json is not False
@@ -178,7 +179,7 @@ class SampleCall:
         )
 
     def _is_complete(self) -> bool:
-        """Whether an interrupted try has a whole completion all the same."""
+        """Returns whether an interrupted try has a complete reply nevertheless."""
         if self._watch is not None:
             self._watch.found(self._sampled)
         return self._sampled.finish_reason in FINISHED
@@ -186,8 +187,8 @@ class SampleCall:
     async def _keep_after(
         self, error: PolicyError, endpoint: Endpoint, *, is_doubted: bool
     ) -> None:
-        """Keeps the tokens of a failed try, but not of an invalid answer or of weights that are in
-        doubt, and not of a constrained reply."""
+        """Keeps the tokens of a failed try. Drops them after an invalid answer, if the weights are
+        in doubt, and if the reply is constrained."""
         partial = self._request.partial
         if not (isinstance(error, BadAnswer) or is_doubted or self._is_constrained):
             self._sampled.interrupt()
@@ -196,7 +197,8 @@ class SampleCall:
             await partial.save(taken_back)
 
     def _is_whole(self, endpoint: Endpoint) -> bool:
-        """Whether the earlier tokens are the whole reply, or leave no room for another."""
+        """Returns whether the earlier tokens are the whole reply or leave no room for another
+        token."""
         sampled = self._sampled
         room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
@@ -208,12 +210,13 @@ class SampleCall:
         return sampled.finish_reason is not None
 
     def _must_begin_anew(self, endpoint: Endpoint) -> bool:
-        """Whether the tokens of an interrupted try are dropped, although the reply could continue.
+        """Returns whether to drop the tokens of an interrupted try although the reply could
+        continue.
 
-        Where a seed holds for a whole request, only that request gives the tokens of an undisturbed
-        run. So it is repeated if there is a seed, unless tokens are durable already. A reply that
-        is interrupted again and again continues from its tokens all the same: else one that takes
-        longer than the time between two aborts would never end.
+        If the engine applies a seed to a whole request, only a whole request gives the tokens of an
+        undisturbed run. Then a request with a seed is repeated, unless some of its tokens are
+        durable. The number of repetitions is limited. Otherwise a reply that takes longer than the
+        time between two aborts would never end.
         """
         request = self._request
         if not self._sampled.ids or request.seed is None or self._renewals >= self._retry.tries:
@@ -223,7 +226,8 @@ class SampleCall:
         return endpoint.seeds is Seeds.REQUEST
 
     async def _build_request(self, endpoint: Endpoint) -> Request:
-        """The request of one try: its prompt has the tokens that are sampled already."""
+        """Returns the request of one try. Its prompt includes the tokens that are sampled
+        already."""
         request, ids = self._request, self._sampled.ids
         check_request(request, endpoint)
         prompt: array[int] = request.prompt + ids if ids else request.prompt
@@ -245,10 +249,10 @@ class SampleCall:
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:
-        """The request's seed; for the rest of a completion, a seed derived from it.
+        """Returns the request's seed, or a seed derived from it for the rest of a completion.
 
-        An engine starts a seed's noise again with each request. With the same seed, it would sample
-        the rest with the noise of the beginning.
+        An engine restarts a seed's noise with each request. With the same seed, it would sample the
+        rest of the completion with the noise of the beginning.
         """
         seed, at = self._request.seed, len(self._sampled.ids)
         if seed is None or not at or endpoint.seeds is Seeds.POSITION:
@@ -280,16 +284,17 @@ class SampleCall:
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note_version(self, endpoint: Endpoint) -> None:
-        """An update during a stream splits it there; for an answer in one piece, nobody knows which
-        weights sampled which token."""
+        """Notes an update of the weights during a try. A stream gets a new span of tokens there. In
+        an answer in one piece, the version of each token is unknown."""
         if endpoint.weights != self._version and not self._is_named:
             self._version = endpoint.weights
             whole = self._request.partial is None
             self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """Whether it is late. At its deadline, a completion whose tokens still arrive ends as it
-        is. A stream without new tokens has stalled, whatever else it sends."""
+        """Returns whether to end the completion now because its deadline or its time budget has
+        passed. Then the completion ends with the tokens it has. Raises `EngineUnavailable` if the
+        stream has stalled: it may send other things, but no tokens."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False
@@ -303,7 +308,8 @@ class SampleCall:
         return late and sampled.fresh > 0
 
     def _is_time_to_save(self, partial: Partial) -> bool:
-        """A finished completion is recorded as a whole: it needs no draft any more."""
+        """Returns whether to save a draft now. A finished completion is recorded as a whole and
+        needs no draft."""
         if self._sampled.finish_reason is not None or self._is_constrained:
             return False
         unsaved = len(self._sampled.ids) - self._sampled.saved
@@ -313,7 +319,7 @@ class SampleCall:
         return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, endpoint: Endpoint, *, hold: int) -> None:
-        """Makes durable what is new, if its weights are known to be right."""
+        """Makes the new tokens durable if their weights are known to be right."""
         partial = self._request.partial
         if partial is None:
             return
@@ -339,7 +345,7 @@ class SampleCall:
     # --- after a try that failed
 
     async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
-        """Returns when trying again makes sense, or raises `error`."""
+        """Returns when another try makes sense. Raises `error` otherwise."""
         # A call that makes progress is not failing, however often it is interrupted.
         self._failures = 1 if self._sampled.fresh else self._failures + 1
         if await self._is_outage(endpoint, error, outages=outages):
@@ -359,7 +365,7 @@ class SampleCall:
         return self._retry.deadline - self._seconds_taken()
 
     def _seconds_taken(self) -> float:
-        """Seconds since the call began, without outages."""
+        """Returns the seconds since the call began, without outages."""
         down = self._replicas.seconds_down - self._down
         return max(0.0, self._clock.elapsed() - self._started - down)
 
@@ -367,7 +373,8 @@ class SampleCall:
         return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
-        """Whether the endpoint was down since this try began; waits while no replica is up."""
+        """Returns whether the endpoint was down since this try began. Waits while no replica is
+        up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate lets no call pass until they are sent again.
@@ -394,8 +401,9 @@ class SampleCall:
         await self._clock.sleep(delay)
 
     def _seconds_to_wait(self, error: PolicyError) -> float | None:
-        """A limit on requests is there for seconds or a minute, whether the engine says so or not:
-        asked again at once, it would only be met again."""
+        """Returns how long the engine wants us to wait, or None if it does not say. A limit on
+        requests lasts for seconds or a minute, even if the engine names no time. So a busy engine
+        gets a longer pause."""
         if not isinstance(error, EngineUnavailable):
             return None
         if error.is_busy and error.retry_after is None:

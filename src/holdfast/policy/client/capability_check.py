@@ -1,4 +1,4 @@
-"""What an endpoint can do, and what is missing for training; this samples some tokens."""
+"""Reports what an endpoint can do and what it lacks for training. The check samples some tokens."""
 
 import asyncio
 from array import array
@@ -28,13 +28,13 @@ PLAIN = "sample at temperature 1 and top_p 1 alone"
 
 
 class CapabilityFinding(Struct, frozen=True):
-    """One ability. `fit`: whether it is good enough for training."""
+    """One ability of an engine. `fit` says whether it is good enough for training."""
 
     what: str
     fit: bool
     detail: str
     failed: bool = False
-    """Whether the check failed; `detail` then is the engine's answer."""
+    """Whether the check itself failed. Then `detail` is the engine's answer."""
     remedy: str = ""
     """The change that makes it fit, if there is one."""
 
@@ -52,7 +52,7 @@ class Inspection(Struct, frozen=True):
 
     @property
     def is_fit_for_evaluation(self) -> bool:
-        """Whether anything could be sampled."""
+        """Whether at least one check succeeded."""
         return not all(finding.failed for finding in self.findings)
 
 
@@ -193,13 +193,12 @@ _TRIED = "alone and beside 1, 3 and 7 other requests"
 
 
 async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
-    """What a seed is worth, in words: tried, and not taken on trust. `seeds_by_position`: the
-    engine promises that a reply which continues from its tokens gets the same tokens as without
-    an interruption.
+    """Describes in words how well replies repeat with the same seed, by trying.
 
-    How an engine computes a batch may depend on what is in it. So the same request is made alone,
-    beside others and, where the engine promises it, from its own middle. Tokens and logprobs are
-    compared bit by bit.
+    How an engine computes a batch may depend on the batch's other requests. So the same request is
+    made alone and beside others. Tokens and logprobs are compared bit by bit. `seeds_by_position`
+    says that the engine promises the same tokens for a reply that continues after an interruption.
+    Then the request is also continued from the middle of its reply.
     """
     first, second = await policy.sample(request), await policy.sample(request)
     if first.ids != second.ids:
@@ -217,7 +216,7 @@ async def repeatability(policy: Policy, request: Request, *, seeds_by_position: 
 
 
 async def _beside(policy: Policy, request: Request, *, others: int) -> Completion:
-    """The reply, while other prompts of other lengths are sampled."""
+    """Returns the reply to the request while prompts of other lengths are sampled."""
     seed, prompt = request.seed or 0, request.prompt
     together = [
         structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)

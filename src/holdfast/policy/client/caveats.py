@@ -9,7 +9,8 @@ from holdfast.records.sampling import Sampling
 def caveats(
     policy: EnginePolicy, sampling: Sampling, *, seed: int | None, in_parts: bool
 ) -> list[str]:
-    """A line for each caveat of a checked policy. `in_parts`: replies become durable in parts."""
+    """Returns a line for each caveat of a checked policy. `in_parts` says that replies become
+    durable in parts."""
     if not policy.has_tokens:
         return []
     name = policy.endpoints[0].name
@@ -20,7 +21,8 @@ def caveats(
 
 
 def _about_logprobs(name: str, engine: LogprobsMode, sampling: Sampling) -> str:
-    """ "" for greedy replies: no option of any engine would change their logprobs."""
+    """Returns the caveat, or "". Greedy replies have no caveat: no engine option would change their
+    logprobs."""
     mode = mode_with(engine, sampling)
     if mode is LogprobsMode.PROCESSED or not sampling.temperature:
         return ""

@@ -1,11 +1,12 @@
-"""The circuit breaker of an endpoint: calls pass while it works, and wait while it is down.
+"""The circuit breaker of an endpoint. Calls pass while the endpoint works, and wait while it is
+down.
 
-When calls fail in a row, or the shared retry budget is spent, the breaker trips, and a probe asks
-the endpoint again and again whether it is back. Meanwhile calls and admission wait; an outage fails
-nothing until it has lasted longer than the run's patience.
+The breaker trips when several calls in a row fail, or when the shared retry budget is spent. Then a
+probe asks the endpoint again and again whether it is back. Meanwhile calls and admission wait. An
+outage fails no call until it has lasted longer than the run's patience.
 
-A server may answer probes and do nothing else: its front is up, its engine is not. So if calls fail
-again after a successful probe, the next probe has to sample a token.
+A server may answer probes although its engine cannot sample. So if calls fail again after a
+successful probe, the next probe has to sample a token.
 """
 
 import asyncio
@@ -20,14 +21,12 @@ PROBE_MAX_SECONDS = 5.0
 COOL_BASE_SECONDS = 1.0
 COOL_MAX_SECONDS = 30.0
 PROBE_TASK_PREFIX = "probe "
-"""The beginning of the names of its tasks."""
+"""The prefix of the names of the breaker's tasks."""
 
 
 class RetryBudget:
-    """Shared by all calls to an endpoint: retries may be a tenth of the successes, plus a floor.
-
-    Without it, an overloaded engine would get the most calls.
-    """
+    """A budget of retries that all calls to an endpoint share. It allows one retry for every ten
+    successes, plus a floor. Without the budget, an overloaded engine would get the most calls."""
 
     def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
         self._floor = floor
@@ -38,7 +37,7 @@ class RetryBudget:
         self._left = min(self._floor, self._left + self._earned)
 
     def spend(self) -> bool:
-        """Takes one retry out; False when there is none left."""
+        """Takes one retry out of the budget. Returns False if no retry is left."""
         if self._left < 1:
             return False
         self._left -= 1
@@ -53,10 +52,9 @@ class RetryBudget:
 
 
 class CircuitBreaker:
-    """One per endpoint. `probe(must_sample)` returns None when the endpoint works, else the reason.
-
-    One probe runs at a time; when it ends, all waiting calls pass together.
-    """
+    """The breaker of one endpoint. `probe(must_sample)` returns None if the endpoint works, else
+    the reason why it does not. One probe runs at a time. When it ends, all waiting calls pass
+    together."""
 
     def __init__(
         self,
@@ -79,23 +77,24 @@ class CircuitBreaker:
         self._cool_down = COOL_BASE_SECONDS
         self._prober: asyncio.Task[None] | None = None
         self._reason_down = ""
-        """Why it is abandoned; "": it is not."""
+        """Why the endpoint is abandoned, or "" if it is in use."""
         self._is_out_of_patience = False
-        """Whether it is abandoned for an outage alone, which may be over when it is used again."""
+        """Whether the endpoint was abandoned only because of an outage, which may end before the
+        next use."""
         self.budget = RetryBudget()
         self.outages = 0
-        """Outages that a failed probe confirmed."""
+        """The number of outages that a failed probe confirmed."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when an outage begins or ends."""
         self.notify: Callable[[str], None] = lambda line: None
-        """Gets a line for people when an outage is confirmed, and when it is over."""
+        """Called with a line for people when an outage is confirmed and when it is over."""
         self._down_before = 0.0
         self.down_since: float | None = None
         """When the present outage began, on the clock's own scale."""
 
     @property
     def seconds_down(self) -> float:
-        """Total time in outages, the present one included."""
+        """Total time in outages, including the present one."""
         if self.down_since is None:
             return self._down_before
         return self._down_before + self._clock.elapsed() - self.down_since
@@ -107,7 +106,7 @@ class CircuitBreaker:
 
     @property
     def reason_down(self) -> str:
-        """Why it is abandoned; "": it is not."""
+        """Why the endpoint is abandoned, or "" if it is in use."""
         return self._reason_down
 
     @property
@@ -116,11 +115,11 @@ class CircuitBreaker:
         return bool(self._reason_down)
 
     async def wait_resolved(self) -> None:
-        """Returns when calls pass, or never will."""
+        """Returns when calls pass or the endpoint is abandoned."""
         await self._open.wait()
 
     async def wait_ready(self) -> None:
-        """Returns when calls pass; raises `EndpointDown` when patience is at its end."""
+        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned."""
         await self._open.wait()
         if self._reason_down:
             raise EndpointDown(self._reason_down)
@@ -133,20 +132,20 @@ class CircuitBreaker:
             self._cool_down = COOL_BASE_SECONDS
 
     def record_failure(self) -> None:
-        """A call did not reach the endpoint, or the endpoint cannot serve."""
+        """Records that a call did not reach the endpoint, or that the endpoint cannot serve."""
         self._in_a_row += 1
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.trip()
 
     def record_bad_answer(self) -> None:
-        """A call got an invalid answer. A probe would find no fault, so the endpoint is left out
-        for a longer time with each trip."""
+        """Records that a call got an invalid answer. A probe would find no fault, so each trip
+        keeps calls away for a longer time than the last one."""
         self._bad_answers += 1
         if self._bad_answers >= FAILURES_IN_A_ROW:
             self._cool()
 
     def spend_retry(self) -> None:
-        """Takes a retry out of the shared budget; when it is spent, all calls wait first."""
+        """Takes a retry out of the shared budget. If the budget is spent, all calls wait first."""
         if not self.budget.spend():
             self._cool()
 
@@ -156,7 +155,8 @@ class CircuitBreaker:
         self._cool_down = min(COOL_MAX_SECONDS, 2 * self._cool_down)
 
     def trip(self, *, after: float = 0.0) -> None:
-        """Stops all calls until a probe succeeds; the first probe is `after` seconds from now."""
+        """Stops all calls until a probe succeeds. The first probe starts `after` seconds from
+        now."""
         if self._open.is_set() and not self._reason_down:
             self._open.clear()
             self._prober = asyncio.create_task(
@@ -164,7 +164,7 @@ class CircuitBreaker:
             )
 
     def abandon(self, reason: str) -> None:
-        """No call will ever pass again, for this reason."""
+        """Abandons the endpoint for this reason: no call will pass again."""
         self._reason_down = self._reason_down or reason
         self._open.set()
 
@@ -173,14 +173,14 @@ class CircuitBreaker:
         return self._prober is not None and not self._prober.done()
 
     def retry_outage(self) -> None:
-        """An outage that outlasted the patience of earlier work is no reason to wait no longer for
-        new work. What was given up for another reason stays so."""
+        """Waits for the endpoint again if only an outage outlasted the patience of earlier work. An
+        endpoint that was abandoned for another reason stays abandoned."""
         if self._is_out_of_patience:
             self._reason_down, self._is_out_of_patience = "", False
 
     def change_loop(self) -> None:
-        """It is used by another event loop, where an outage is found anew: a probe that its old
-        loop took along will never end."""
+        """Prepares for use by another event loop. An outage is found again there, because a probe
+        of the old loop will never end."""
         self._prober = None
         self._open = asyncio.Event()
         self._open.set()
@@ -231,7 +231,8 @@ class CircuitBreaker:
 
 
 class Downtime:
-    """Watches the breakers of all replicas, and counts the time in which all of them are down."""
+    """Watches the breakers of all replicas and counts the time during which all replicas are
+    down."""
 
     def __init__(self, breakers: Sequence[CircuitBreaker], clock: Clock):
         self._breakers = breakers

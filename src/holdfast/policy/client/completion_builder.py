@@ -1,8 +1,8 @@
 """The tokens of one completion so far, from all tries and replicas.
 
-`CompletionBuilder.take` checks everything from an engine: as many finite logprobs as ids, ids in
-range, the right prompt, the right model, no more tokens than requested. A fault is an error that
-names it. Nothing is ever padded.
+`CompletionBuilder.take` checks everything from an engine. There must be as many finite logprobs as
+ids, ids in range, the right prompt and the right model, and no more tokens than requested. A fault
+raises an error that names it. Missing data is never filled in.
 """
 
 import math
@@ -30,13 +30,16 @@ from holdfast.records.step import STOPPED, VersionSource, VersionSpan
 from holdfast.records.usage import NOTHING, Usage
 
 FINISHED = STOPPED | {"length", "content_filter"}
-"""`content_filter`: a provider has cut the reply, or put nothing in its place."""
+"""The finish reasons of a complete reply. `content_filter` means that a provider cut or withheld
+it.
+"""
 ABORTED = "abort"
 _encoder = msgspec.json.Encoder()
 
 
 class CompletionBuilder:
-    """An unfinished completion. `seams`: the tokens at which it continued after an interruption."""
+    """An unfinished completion. `seams` are the positions at which it continued after an
+    interruption."""
 
     def __init__(self, request: Request):
         draft = request.draft
@@ -57,9 +60,9 @@ class CompletionBuilder:
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
         self._mode_before, self._mode = draft.logprobs_mode, LogprobsMode.UNKNOWN
         self._used = Usage(len(request.prompt), len(self.ids)) if self.ids else NOTHING
-        """By the tries before the present one."""
+        """The usage of the tries before the present one."""
         self._stated: Usage | None = None
-        """The usage that the engine reports for this try."""
+        """The usage that the engine reports for the present try."""
         self._prompt_length = len(request.prompt)
         self._experts_from = request.experts_from
         self._experts: ExpertRows | None = None
@@ -69,12 +72,13 @@ class CompletionBuilder:
 
     @property
     def fresh(self) -> int:
-        """Tokens of the present try."""
+        """The number of tokens in the present try."""
         return len(self.ids) - self._start
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The mode of all tokens so far: the engine may have restarted with other options."""
+        """The mode that holds for all tokens so far. The engine may have restarted with other
+        options, so the worst mode counts."""
         if not self.ids:
             return LogprobsMode.UNKNOWN
         before = [self._mode_before] if self._start else []
@@ -89,9 +93,9 @@ class CompletionBuilder:
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
         prompt_json: Raw | None = None,
     ) -> None:
-        """Begins a try. `version`: of the engine's weights, as far as known; `is_named`: the
-        request asks for that version by its name; `prompt_json`: the prompt as it is sent, if it
-        is encoded already."""
+        """Begins a try. `version` is the version of the engine's weights, as far as known.
+        `is_named` says that the request asks for this version by name. `prompt_json` is the prompt
+        as it is sent, if it is encoded already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
         self._close_try()
         if self._start != len(self.ids):
@@ -105,12 +109,12 @@ class CompletionBuilder:
 
     @property
     def fresh_spans(self) -> list[VersionSpan]:
-        """Of the present try."""
+        """The version spans of the present try."""
         self._cover()
         return [span for span in self.spans if span.end > self._start]
 
     def take(self, piece: Piece, *, model: str) -> None:
-        """Checks and adds a piece. Raises `InvalidAnswer`, and then adds nothing."""
+        """Checks and adds a piece. Raises `InvalidAnswer` and adds nothing if a check fails."""
         if piece.model is not None and piece.model != model:
             raise InvalidAnswer(f"model {piece.model!r} answered, not {model!r}")
         self._check_prompt(piece)
@@ -179,26 +183,26 @@ class CompletionBuilder:
             raise InvalidAnswer("it has no tokens")
 
     def _check_experts(self, piece: Piece, fresh: int) -> ExpertRows | None:
-        """Some engines give them to whoever asks for nothing. The last token was put through no
-        model yet."""
+        """Returns the piece's routed experts if the request wants them. Some engines send them
+        unasked. The last token has no experts yet because no model has processed it."""
         if piece.experts is None or self._experts_from is None or piece.finish_reason == ABORTED:
             return None
         return fitted(piece.experts, len(self._prompt) + fresh - 1 - self._experts_from)
 
     @property
     def lacks_experts(self) -> bool:
-        """Whether an answer that has ended brought none."""
+        """Whether a finished answer has no routed experts."""
         return self._experts is None and self.finish_reason in FINISHED
 
     @property
     def experts(self) -> ExpertRows | None:
-        """The routed experts, without those of tokens that were cut off."""
+        """The routed experts, without the experts of tokens that were cut off."""
         if self._experts is None or self._experts_from is None:
             return None
         return self._experts.first(self._prompt_length + len(self.ids) - 1 - self._experts_from)
 
     def _attribute_versions(self, versions: tuple[VersionSpan, ...]) -> None:
-        """The engine's versions for this try replace the assumed ones."""
+        """Replaces the assumed versions of this try with the engine's."""
         self._keep_spans(self._start)
         for span in versions:
             self._attribute(span.version, span.source, self._start + span.end)
@@ -207,33 +211,33 @@ class CompletionBuilder:
         self.spans = _cut_spans(self.spans, length)
 
     def _cover(self) -> None:
-        """Attributes tokens for which the engine has sent no version."""
+        """Attributes the tokens for which the engine has sent no version to the assumed version."""
         if len(self.ids) > (self.spans[-1].end if self.spans else 0):
             self._attribute(self._assumed.version, self._assumed.source, len(self.ids))
 
     def _attribute(self, version: str, source: VersionSource, end: int) -> None:
-        """Adds a span after the last one, or extends that one if its version is the same."""
+        """Adds a span after the last one, or extends the last span if its version is the same."""
         start = self.spans[-1].end if self.spans else 0
         if self.spans and (self.spans[-1].version, self.spans[-1].source) == (version, source):
             start = self.spans.pop().start
         self.spans.append(VersionSpan(version, start, end, source))
 
     def assume(self, version: str | None) -> None:
-        """From the next token on, `version` is assumed; None: unknown."""
+        """Assumes `version` from the next token on. None means that the version is unknown."""
         self._cover()
         source = VersionSource.UNKNOWN if version is None else VersionSource.ASSUMED
         self._assumed = VersionSpan(version or "", 0, 0, source)
 
     def interrupt(self) -> None:
-        """Ends an interrupted try. Unless the engine aborted it, its last token is dropped: the
-        completion may end there, and the next try must find that end again."""
+        """Ends an interrupted try. Drops its last token unless the engine aborted the try. The
+        completion may end at that token, and then the next try must find this end again."""
         if self.fresh and self.finish_reason != ABORTED:
             self.cut(len(self.ids) - 1)
         self.finish_reason = None
 
     def discard_try(self) -> Draft | None:
-        """Drops all tokens of a try with an invalid answer. Returns the draft that takes back the
-        durable ones, if there are any."""
+        """Drops all tokens of the present try. If some of them are durable, returns the draft that
+        takes them back."""
         self.cut(self._start)
         self._stated = None
         self.finish_reason = None
@@ -243,7 +247,7 @@ class CompletionBuilder:
         return Draft(self._start, versions=tuple(self.spans), logprobs_mode=self.logprobs_mode)
 
     def restart(self) -> None:
-        """Drops all tokens: the reply will be sampled from its beginning."""
+        """Drops all tokens. The reply will be sampled from its beginning."""
         self._close_try()
         self.cut(0)
         self._start = 0
@@ -256,7 +260,8 @@ class CompletionBuilder:
         self._keep_spans(length)
 
     def take_unsaved(self, *, hold: int) -> Draft | None:
-        """The tokens that are not durable yet, without the last `hold`; they count as saved."""
+        """Returns the tokens that are not durable yet, except the last `hold`, and counts them as
+        saved."""
         end = len(self.ids) - hold
         if end <= self.saved:
             return None
@@ -272,8 +277,8 @@ class CompletionBuilder:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage of all tries that sent something, without invalid answers; None if no engine
-        reports it."""
+        """The usage of all tries that sent something, without discarded tries. Tokens are counted
+        here if the engine reports no usage. None for a message without reported usage."""
         found = self._used + self._try_usage
         return None if found == NOTHING else found
 
@@ -314,7 +319,7 @@ class StopStringSearch:
     """Looks for stop strings across a seam, in the first few tokens after it.
 
     An engine looks for stop strings only in its own sample. When a completion continues from
-    earlier tokens, it does not see a stop string that begins in those and ends after them.
+    earlier tokens, the engine misses a stop string that begins before the seam and ends after it.
     """
 
     def __init__(self, request: Request, seam: int, reach: int, sampled: CompletionBuilder):
@@ -332,14 +337,16 @@ class StopStringSearch:
 
     @classmethod
     def at_seam(cls, request: Request, sampled: CompletionBuilder) -> "StopStringSearch | None":
-        """None if no stop string can lie across a seam."""
+        """Returns a search at the end of the present tokens, or None if no stop string can lie
+        across it."""
         stops = request.sampling.stop
         if not stops or not sampled.ids or request.decode is None:
             return None
         return cls(request, len(sampled.ids), max(map(len, stops)), sampled)
 
     def found(self, sampled: CompletionBuilder) -> bool:
-        """Cuts the completion after the token that completes a stop string, as an engine does."""
+        """Cuts the completion after the token that completes a stop string, as an engine does.
+        Returns whether a stop string was found."""
         while self._is_watching and self._seen < len(sampled.ids):
             self._seen += 1
             # A partial character at the end may still become another text.
@@ -354,12 +361,14 @@ class StopStringSearch:
         return False
 
     def _ends(self, stop: str, *, after: int) -> bool:
-        """Whether `stop` begins before the seam and ends with what was just added."""
+        """Returns whether `stop` begins before the seam and ends in the text that was just
+        added."""
         return -1 < self._text.find(stop, max(0, after - len(stop) + 1)) < self._before
 
 
 class TokenEvents:
-    """A run of events with nothing but tokens: they are checked together, which is much faster."""
+    """A series of events that contain only tokens. They are checked together, which is much
+    faster."""
 
     __slots__ = ("_each", "_ids", "_logprobs", "_model")
 
@@ -370,7 +379,8 @@ class TokenEvents:
         self._each: list[tuple[Piece, bytes]] = []
 
     def takes(self, piece: Piece, data: bytes) -> bool:
-        """False for a piece with other content, which has to be checked by itself."""
+        """Adds the piece. Returns False for a piece with other content, which has to be checked by
+        itself."""
         if not piece.is_only_tokens or (self._ids and piece.model != self._model):
             return False
         self._model = piece.model
@@ -391,7 +401,7 @@ class TokenEvents:
 
 
 def _blame(each: list[tuple[Piece, bytes]], sampled: CompletionBuilder, model: str) -> None:
-    """Raises for the piece that is wrong, with its data as evidence."""
+    """Raises the error of the first invalid piece, with the piece's data as evidence."""
     for piece, data in each:
         try:
             sampled.take(piece, model=model)

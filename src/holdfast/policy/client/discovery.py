@@ -1,9 +1,9 @@
 """The kind of an engine, its models and its abilities.
 
-A dialect is chosen because the engine gave a good answer in it, not because it has the path: two
-versions of an engine may have the same path, and different fields. Tokens are sampled for that, and
-to measure what no engine publishes: the distribution of its logprobs. An engine that does not
-answer is asked again, and is then down; only an answer says what it does not have.
+A dialect is chosen because the engine gave a good answer in it. Its path is not enough: two
+versions of an engine may have the same path but different fields. The trial samples tokens, also to
+measure the distribution of the logprobs, which no engine publishes. An engine that does not answer
+is asked again, and then counts as down. Only an answer shows what the engine lacks.
 """
 
 import ssl
@@ -44,7 +44,7 @@ FIRST_SAMPLE_SECONDS = 120.0
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
-    """Sets the endpoint's dialect and its model's limits. Errors name a remedy."""
+    """Sets the endpoint's dialect and its model's limits. Its errors name a remedy."""
     served = await served_models(endpoint)
     described = next((item for item in served if item.id == endpoint.model), None)
     if described is None:
@@ -71,7 +71,7 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
 async def logprobs_mode_of(
     endpoint: Endpoint, described: ServedModel, *, seconds: float
 ) -> LogprobsMode:
-    """The mode that the engine publishes, else the one that is measured within `seconds`.
+    """Returns the mode that the engine publishes, or else measures it within `seconds`. Raises
     `EngineUnavailable` if the engine goes away meanwhile."""
     if not endpoint.dialect.has_tokens:
         return LogprobsMode.UNKNOWN
@@ -82,7 +82,7 @@ async def logprobs_mode_of(
 
 
 async def served_models(endpoint: Endpoint) -> list[ServedModel]:
-    """The engine's models. Raises `PolicyRefused` or `EndpointDown`, with a remedy."""
+    """Returns the engine's models. Raises `PolicyRefused` or `EndpointDown`, with a remedy."""
     try:
         return await endpoint.models()
     except Denied as error:
@@ -116,7 +116,7 @@ def _about_address(endpoint: Endpoint) -> str:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether a TLS handshake got a plain answer."""
+    """Returns whether a TLS handshake got a plain HTTP answer."""
     return isinstance(error, aiohttp.ClientConnectorSSLError) and (
         isinstance(error.os_error, ssl.SSLError)
         and error.os_error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
@@ -124,11 +124,11 @@ def _is_plain(error: BaseException) -> bool:
 
 
 async def check_dialect(endpoints: Sequence[Endpoint]) -> None:
-    """Raises `PolicyRefused` if an engine does not have the path of the user's dialect. For
-    endpoints that are up, after `discover`.
+    """Raises `PolicyRefused` if an engine does not have the path of the user's dialect. Call it
+    after `discover`, for endpoints that are up.
 
-    An empty request samples nothing, and an engine that has the path rejects it. Other errors come
-    again with the first real request.
+    It sends an empty request, which samples nothing. An engine that has the path rejects the
+    request. Other errors are ignored because they come again with the first real request.
     """
     for endpoint in endpoints:
         try:
@@ -160,8 +160,8 @@ TRIAL = Request(array("i", [1]), Sampling(1), None, "holdfast-trial")
 
 
 async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
-    """The first dialect in which it gives a good answer, and a line about what is lost with those
-    before it."""
+    """Returns the first dialect in which the engine gives a good answer. The line with it says what
+    the earlier dialects would have offered, or is ""."""
     lost: list[str] = []
     for dialect in DIALECTS.values():
         if not await dialect.may_be_spoken_by(endpoint):
@@ -176,13 +176,14 @@ async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
 
 
 def _is_known(endpoint: Endpoint) -> bool:
-    """Whether more was to be expected of it: of a chat API it was not."""
+    """Returns whether the engine is of a known kind, so that more than a chat API was expected."""
     return endpoint.described.owner in _KNOWN
 
 
 async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """Why its answer in a dialect is not good enough; None if it is, "" where it has the dialect
-    switched off. One that has no time to answer now is believed: it may be paused."""
+    """Returns why the engine's answer in a dialect is not good enough. Returns None if it is good,
+    and "" if the engine has an optional dialect switched off. An engine that has no time to answer
+    now is assumed to speak the dialect, because it may be paused."""
     if _publishes_itself(endpoint, dialect):
         return await _why_no_path(endpoint, dialect) if dialect.is_optional else None
     if not dialect.has_tokens:
@@ -209,7 +210,8 @@ async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """None if it rejects an empty request at the dialect's path, and not the path; else ""."""
+    """Returns None if the engine has the dialect's path, because it rejects only the empty request.
+    Returns "" otherwise."""
     try:
         await endpoint.send_patiently("POST", dialect.path, {})
     except (BadRequest, Truncated):
@@ -222,7 +224,8 @@ async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 def _publishes_itself(endpoint: Endpoint, dialect: Dialect) -> bool:
-    """Engines of ours say what they are; a hosted one is paid for by the token."""
+    """Returns whether no trial is needed. Our own engines publish what they are, and a hosted
+    engine costs money for each token."""
     described = endpoint.described
     is_ours = described.owner in _KNOWN and described.logprobs_mode is not None
     return is_ours or dialect.kind is Kind.FIREWORKS

@@ -1,8 +1,7 @@
 """One replica of an inference engine, over HTTP.
 
-Only this module reads status codes and socket errors, and turns them into our errors. It does not
-retry and does not wait; `call` does. `discovery` sets what is known of the engine (dialect, model,
-longest context).
+Only this module turns status codes and socket errors into our errors. It does not retry or wait;
+`call` does. `discovery` sets what is known of the engine (dialect, model, longest context).
 """
 
 import asyncio
@@ -69,7 +68,7 @@ from holdfast.server_tokens import known_token
 CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 20.0
-"""An engine under full load takes many seconds for the smallest answer, and is not down."""
+"""An engine under full load may take many seconds for the smallest answer, and is not down."""
 ANTHROPIC = "api.anthropic.com"
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
@@ -94,7 +93,7 @@ _KEY_REJECTED = (
 
 
 class Denied(PolicyRefused):
-    """The engine will not answer, however often a call is retried; `status` is the reason."""
+    """A refusal that no retry changes. `status` is the HTTP status of the answer."""
 
     def __init__(self, message: str, status: int, remedy: str = ""):
         super().__init__(f"{message}; {remedy}" if remedy else message)
@@ -104,7 +103,7 @@ class Denied(PolicyRefused):
 
 
 class Endpoint:
-    """One base address. Safe to share by any number of calls of one loop; another loop may use it
+    """One base address. Any number of calls of one loop can share it, and another loop can use it
     after `change_loop`."""
 
     def __init__(
@@ -128,32 +127,33 @@ class Endpoint:
         self.seeds = Seeds.REQUEST
         self.logprobs_mode = LogprobsMode.UNKNOWN
         self.running = 0
-        """Calls under way."""
+        """The number of calls under way."""
         self.draining = False
-        """Whether it gets no new calls."""
+        """Whether the endpoint gets no new calls."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
-        """Discovers a replica that was never up; returns why it cannot be used, if so."""
+        """Discovers a replica that was never up. Returns why it cannot be used, or None."""
         self.recheck: Callable[[ServedModel], Awaitable[str | None]] | None = None
-        """Checks a replica that is back; returns why it cannot be used, if so."""
+        """Checks a replica that is back. Returns why it cannot be used, or None."""
         self.weights: str | None = None
-        """The version that it has, as far as known."""
+        """The version of the replica's weights, as far as known."""
         self.record: ReplicaWeights | None = None
-        """By which it gets calls, where a training records its weights."""
+        """The record by which the replica gets calls, if a training records its weights."""
         self.incarnation = ""
-        """What it says of its present start; "" where it says nothing."""
+        """The identity of the engine's present start, or "" if the engine does not publish it."""
         self.look_at_weights: Callable[[Sequence[str]], Awaitable[str | None]] | None = None
-        """Called with its models when it is back; returns why it cannot be used, if so."""
+        """Called with the served models when a replica is back. Returns why it is unfit, if it
+        is."""
         self.caveat = ""
-        """What its dialect loses, in a line for people."""
+        """A line for people that says what the chosen dialect loses."""
         self.adapter = ""
-        """The name under which it serves the weights, where they are an adapter of its model."""
+        """The name of the served weights, if they are an adapter of the engine's model."""
         self.requested: Counter[str] = Counter()
-        """Tries under way, by the name of the model that they asked for."""
+        """Tries under way, counted by the name of the requested model."""
         self._limit_name = _LIMIT
-        """Of the parameter that bounds the tokens of a reply."""
+        """The name of the parameter that bounds the tokens of a reply."""
         self._tries: set[Interruptible] = set()
         self.prompt_cache = PromptCache()
-        """Its last prompts in JSON."""
+        """The last prompts, encoded in JSON."""
         self._api_key = _check_key(api_key)
         hide(api_key)
         hide_credentials(self.url)
@@ -175,11 +175,11 @@ class Endpoint:
 
     @property
     def takes_json(self) -> bool:
-        """Whether it can keep a reply to JSON. All can but the embedded engine."""
+        """Whether the engine can constrain a reply to JSON. Only the embedded engine cannot."""
         return self.described.owned_by != "holdfast"
 
     def body(self, attempt: Request) -> dict[str, object]:
-        """The request of one try. Raises `Unsupported` for an `extra_body` that would change it."""
+        """Returns the body of one try. Raises `Unsupported` if `extra_body` would change it."""
         body = self.dialect.body(attempt)
         if self._limit_name != _LIMIT:
             body[self._limit_name] = body.pop(_LIMIT)
@@ -203,8 +203,8 @@ class Endpoint:
         self._tries.discard(attempt)
 
     def interrupt(self, error: PolicyError) -> None:
-        """Ends all tries under way with an error. After `EngineUnavailable` they keep their tokens
-        and go on elsewhere or later; after `BadAnswer` the tokens of the try are dropped."""
+        """Ends all tries under way with an error. After `EngineUnavailable` the tries keep their
+        tokens and continue elsewhere or later. After `BadAnswer` their tokens are dropped."""
         for attempt in tuple(self._tries):
             attempt.interrupt(error)
 
@@ -213,7 +213,7 @@ class Endpoint:
         return self.running > 0 or self.breaker.is_probing
 
     def change_loop(self) -> None:
-        """It is used by another event loop from now on: what belongs to a loop is made anew."""
+        """Lets another event loop use the endpoint. Recreates what belongs to a loop."""
         self._asking = asyncio.Lock()
         self._tries.clear()
         self.requested.clear()
@@ -223,19 +223,19 @@ class Endpoint:
     # --- small requests
 
     async def models(self) -> list[ServedModel]:
-        """Its models. Raises the errors of `UNREACHABLE`."""
+        """Returns the engine's models. Raises the errors of `UNREACHABLE`."""
         body = await self.send("GET", "/v1/models")
         return msgspec.json.decode(body, type=Models).data
 
     def _address(self, path: str) -> str:
-        """Of a path: `/v1/…` is the API's, any other is its server's own."""
+        """Returns the URL of a path. `/v1/…` belongs to the API, any other path to the server."""
         if urlsplit(self.url).path and path.startswith("/v1/"):
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
     async def ask(self, path: str) -> bytes | None:
-        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
-        knows, because it does not answer."""
+        """Returns the body at a path, or None if there is none. Raises `EndpointDown` without an
+        answer."""
         try:
             return await self.send_patiently("GET", path)
         except EndpointDown:
@@ -246,13 +246,13 @@ class Endpoint:
     async def send_patiently(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
-        """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
-        says nothing about what an engine has."""
+        """Sends as `send` does, and asks again without an answer. Raises `EndpointDown` if none
+        comes."""
         send = partial(self.send, method, path, body, seconds=seconds)
         return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
     async def is_paused(self) -> bool:
-        """Whether it says that it samples nothing until somebody resumes it."""
+        """Returns whether the engine says that it samples nothing until it is resumed."""
         try:
             fields = msgspec.json.decode(await self.ask("/is_paused") or b"null")
         except UNREADABLE:
@@ -262,7 +262,7 @@ class Endpoint:
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
-        """The response to one small request; raises for a status other than 200."""
+        """Returns the response to one small request. Raises an error unless the status is 200."""
         is_ours = self.described.owner in ("holdfast", "vllm")
         # Neither the token of a server of this user's nor the user's key tells whether the server
         # at this port takes it.
@@ -321,7 +321,7 @@ class Endpoint:
         return None
 
     async def version(self) -> str | None:
-        """The version of its weights; None if it does not publish one."""
+        """Returns the version of the engine's weights, or None if it is not published."""
         try:
             fields = fields_of(await self.send("GET", self.dialect.version_path))
         except UNREACHABLE:
@@ -332,7 +332,7 @@ class Endpoint:
     # --- which engine it is
 
     def has(self, record: ReplicaWeights) -> None:
-        """It gets calls by this record."""
+        """Sets the record of weights by which the replica gets calls."""
         self.record, self.weights = record, record.version
         self.adapter = "" if record.model == self.model else record.model
 
@@ -341,8 +341,8 @@ class Endpoint:
         return self._asked_at is not None
 
     async def ask_incarnation(self) -> None:
-        """Which start of the engine this is. Raises the errors of `UNREACHABLE`, also where an
-        engine that said so once says it no more."""
+        """Learns which start of the engine this is. Raises the errors of `UNREACHABLE`, also if the
+        engine said it once and no longer does."""
         made = self._connections_made
         text = await find_incarnation(self.send, self.dialect.version_path)
         if self.incarnation and not text:
@@ -350,7 +350,7 @@ class Endpoint:
         self.incarnation, self._asked_at = text, made
 
     async def _know_incarnation(self) -> None:
-        """A connection ends with its engine, so that only a new one may be to another engine."""
+        """Asks for the incarnation after a new connection: an old one ends with its engine."""
         async with self._asking:
             if self._asked_at != self._connections_made:
                 await self.ask_incarnation()
@@ -361,15 +361,14 @@ class Endpoint:
     # --- samples
 
     async def check_taken(self, attempt: Request) -> None:
-        """Raises the error with which the engine refuses a request. A request that it accepts is
-        ended at once."""
+        """Raises the error of a refused request. Ends an accepted one at once."""
         async with self._post(attempt):
             return
 
     async def answer(
         self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:
-        """One request and its answer, which is added to `sampled`; `before` is called first."""
+        """Sends one request and adds the answer to `sampled`, after a call of `before`."""
         raw = await self._ask(attempt)
         before()
         try:
@@ -379,8 +378,8 @@ class Endpoint:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
     async def _ask(self, attempt: Request) -> bytes:
-        """The body of a whole answer. A server that refuses `max_tokens` and names
-        `max_completion_tokens`, as OpenAI's reasoning models do, gets that from now on."""
+        """Returns the body of a whole answer. Sends `max_completion_tokens` from now on if the
+        server refuses `max_tokens` and names it, as OpenAI's reasoning models do."""
         sent = self._limit_name
         try:
             return await self._read_answer(attempt)
@@ -397,8 +396,8 @@ class Endpoint:
     async def stream(
         self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> AsyncIterator[None]:
-        """Adds the events to `sampled`, and yields after each chunk until the stream ends. `before`
-        is called before the events of each chunk are added."""
+        """Adds the events to `sampled`, and yields after each chunk until the stream ends. Calls
+        `before` before the events of each chunk."""
         read, events = self.dialect.reader(), SseParser()
         async with self._post(attempt) as response:
             async for chunk in response.content.iter_any():
@@ -412,7 +411,7 @@ class Endpoint:
     def _take_events(
         self, events: list[bytes], read: Reader, sampled: CompletionBuilder, attempt: Request
     ) -> None:
-        """Adds the events of one chunk; a run of events with only tokens is checked as one."""
+        """Adds the events of one chunk. Checks a series of events with only tokens in one step."""
         run, data = TokenEvents(), b""
         # An engine repeats the prompt at the beginning, if at all.
         prompt = None if sampled.fresh else attempt.prompt_json
@@ -436,7 +435,7 @@ class Endpoint:
             raise self._known_to_fit(self._bad(died, data), attempt) from died
 
     def _without_base_versions(self, piece: Piece, attempt: Request) -> Piece:
-        """An engine reports the version of its model's weights, also for an adapter's tokens."""
+        """Drops the versions of an adapter's piece, which are those of the base weights."""
         if attempt.model != self.model:
             piece.versions = None
         return piece
@@ -451,7 +450,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def _post(self, attempt: Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response, if its status is 200. Other statuses and socket errors become ours."""
+        """Yields the response if its status is 200. Other statuses and socket errors raise ours."""
         headers = {
             "Content-Type": "application/json",
             "X-Request-Id": header_text(attempt.id),
@@ -488,8 +487,8 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """An engine that rejects a request within its own context length is out of order. One that
-        does not know an adapter was started anew, and gets it again before it gets calls."""
+        """Returns `EngineUnavailable` if the engine rejects a request within its context length or,
+        after a restart, lacks the adapter. Returns other errors unchanged."""
         if attempt.adapter and isinstance(error, Denied) and error.status == 404:
             return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len
@@ -515,7 +514,7 @@ class Endpoint:
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
     ) -> PolicyError | BadRequest | Truncated:
-        """An error status as one of our errors."""
+        """Returns an error status as one of our errors."""
         message = self._without_address(message)
         where = f"{self.name} answered {status}: {message}"
         kind, has_key = self.dialect.kind, bool(self._api_key)
@@ -534,7 +533,7 @@ class Endpoint:
         return BadRequest(where, answer=f"the engine answered {status}: {message}")
 
     def _without_address(self, message: str) -> str:
-        """An engine's message may reach an agent, its address may not."""
+        """Removes the engine's address from a message, because the message may reach an agent."""
         address = urlsplit(self.url).netloc.rpartition("@")[2]
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
@@ -563,8 +562,8 @@ class Endpoint:
 
 
 def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:
-    """The engine's message with a remedy for the key, or with the dialect; None for a status that
-    another request, or a retry, may not get."""
+    """Returns the engine's message with a remedy for the key or the dialect, or None for a status
+    that another request or a retry may avoid."""
     if status in (404, 405):
         return Denied(f"{message} (asked in the dialect {dialect.value})", status)
     if status in (401, 403):
@@ -573,8 +572,8 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
 
 
 def base_url(url: str) -> str:
-    """The base address of an API. Without a path, `/v1` is added; with one, it stays as it is.
-    `http://host/v1` is written `http://host`, so that each API has one address."""
+    """Returns the base address of an API. Without a path, `/v1` is implied; other paths stay. `/v1`
+    itself is cut off, so that each API has one address."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))

@@ -1,9 +1,8 @@
-"""HttpSessions: the HTTP client of an endpoint, one for each event loop that uses it; bodies and
-headers.
+"""The HTTP client of an endpoint, one for each event loop that uses it; bodies and headers.
 
-A session belongs to the loop that made it. It is closed by `aclose`, and at the latest when its
-loop shuts down its asynchronous generators, as `asyncio.run` does at its end: one policy serves one
-`asyncio.run` after another, and leaves no socket open.
+A session belongs to the loop that made it. `aclose` closes it, or else its loop does when the loop
+shuts down its asynchronous generators, as `asyncio.run` does at its end. So one policy can serve
+one `asyncio.run` after another and leaves no socket open.
 """
 
 import asyncio
@@ -21,18 +20,19 @@ _MAX_ID_CHARS = 512
 class _Open(Struct, frozen=True):
     session: aiohttp.ClientSession
     lifetime: "AsyncGenerator[aiohttp.ClientSession, None]"
-    """Closed by the loop, or by us; kept here, or it would end at once."""
+    """The generator that closes the session. It is kept here because it would end at once
+    otherwise."""
 
 
 class HttpSessions:
-    """Each is made when it is first needed, by `make`."""
+    """The sessions of all event loops. `make` creates a session when a loop first needs it."""
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]):
         self._make = make
         self._by_loop: dict[asyncio.AbstractEventLoop, _Open] = {}
 
     async def get(self) -> aiohttp.ClientSession:
-        """That of the running loop. Nothing is awaited on the way: two callers get the same one."""
+        """Returns the session of the running loop. Two concurrent callers get the same session."""
         loop = asyncio.get_running_loop()
         session = self._by_loop.get(loop)
         if session is None or session.session.closed:
@@ -42,7 +42,7 @@ class HttpSessions:
         return session.session
 
     def _forget_closed(self) -> None:
-        """Forgets sessions of closed loops: a session would keep its loop in memory."""
+        """Forgets the sessions of closed loops, because a session would keep its loop in memory."""
         for loop in [loop for loop in self._by_loop if loop.is_closed()]:
             del self._by_loop[loop]
 
@@ -56,14 +56,15 @@ class HttpSessions:
             await asyncio.sleep(0)
 
     async def aclose(self) -> None:
-        """Closes that of the running loop. Another loop's could only be closed over there."""
+        """Closes the session of the running loop. The session of another loop can only be closed
+        there."""
         session = self._by_loop.pop(asyncio.get_running_loop(), None)
         if session is not None:
             await session.lifetime.aclose()
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The whole body. Raises `BadAnswer` if it is longer than `most` bytes."""
+    """Returns the whole body. Raises `BadAnswer` if it is longer than `most` bytes."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)
@@ -74,7 +75,7 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def header_text(text: str) -> str:
-    """A request id as a header: task ids are user data with any characters."""
+    """Returns a request id that is safe as a header. Task ids are user data with any characters."""
     if not (text.isascii() and text.isprintable()):
         text = quote(text, safe="/:", errors="backslashreplace")
     return text[:_MAX_ID_CHARS]

@@ -1,4 +1,4 @@
-"""Interruptible: one try at an endpoint, which others may end with an error."""
+"""Interruptible: a try at an endpoint that other code can end with an error."""
 
 import asyncio
 from typing import Protocol
@@ -7,20 +7,20 @@ from holdfast.records.errors import PolicyError
 
 
 class Tries(Protocol):
-    """Who knows which tries are under way."""
+    """An object that keeps track of the tries under way."""
 
     def add_try(self, attempt: "Interruptible") -> None: ...
     def remove_try(self, attempt: "Interruptible") -> None: ...
 
 
 class Interruptible:
-    """One try at an endpoint, as a context of the task that makes it. Interrupted, it raises the
-    error of the interruption."""
+    """One try at an endpoint, as a context of the task that makes it. After an interruption, the
+    context raises the error of that interruption."""
 
     def __init__(self, endpoint: "Tries", name: str):
         self._endpoint = endpoint
         self.name = name
-        """Of the model that it asks for."""
+        """The name of the requested model."""
         self._task: asyncio.Task[object] | None = None
         self._error: PolicyError | None = None
 

@@ -1,18 +1,18 @@
-"""What an engine's logprobs say of it: the distribution that they belong to, and which model it is.
+"""The distribution of an engine's logprobs, and whether two engines serve the same model.
 
-No engine publishes the distribution. The most likely tokens are sampled three times: greedily, at a
-temperature close to 0, and from a distribution that is cut to almost one token. All three give the
-same tokens. Greedy replies have the logprobs of the model's own distribution; in the other two the
-same tokens are nearly certain, and their logprobs nearly 0, if they include temperature or cuts.
-The result does not depend on chance, seeds, or the last digits of a logprob, which differ from
-batch to batch.
+No engine publishes the distribution, so it is measured. The probe samples the most likely tokens
+three times: greedily, at a temperature close to 0, and from a distribution that is cut to almost
+one token. All three samples have the same tokens. Greedy replies have the logprobs of the model's
+own distribution. In the other two samples, the same tokens are nearly certain. So their logprobs
+are nearly 0 if they include temperature or cuts. The result does not depend on chance, on seeds, or
+on the last digits of a logprob, which differ from batch to batch.
 
-Two models under one name would be mixed without a word: an engine's name for its model proves
-nothing. Its numbers do: after fixed prompts, which token is the likeliest, and its logprob. Data
-types, kernels and batches move a logprob a little, and change the token only where two are about
-as likely. Measured: float32 and bfloat16 have at least 15 of 16 tokens in common, and logprobs
-within 0.1 nats; two models have no token in common, also where both are untrained and their
-logprobs are alike.
+Two models under one name would be mixed without notice, because the name of a model proves nothing.
+So the probe compares which token is the likeliest after fixed prompts, and its logprob. Data types,
+kernels and batches move a logprob a little, and change the token only if two tokens are about
+equally likely. Measured: float32 and bfloat16 have at least 15 of 16 tokens in common, and logprobs
+within 0.1 nats. Two different models have no token in common, even if both are untrained and have
+similar logprobs.
 """
 
 import asyncio
@@ -41,35 +41,39 @@ Post = Callable[[str, str, object], Awaitable[bytes]]
 
 TOKENS = 8
 COLD_TEMPERATURE = 0.01
-"""vLLM raises lower temperatures to this. Also used as top_p."""
+"""vLLM raises lower temperatures to this value. The value also serves as top_p."""
 GREEDY = Sampling(TOKENS, temperature=0.0)
 TEMPERED = Sampling(TOKENS, temperature=COLD_TEMPERATURE)
 CUT = Sampling(TOKENS, top_p=COLD_TEMPERATURE)
 PROMPTS = ((5, 6, 7, 8), (9, 10), (1,))
-"""They make no sense, so that no model is certain of the next token."""
+"""Prompts that make no sense, so that no model is certain of the next token."""
 MIN_NATS = 0.5
 """The uncertainty of all greedy tokens together must be at least this."""
 SAME_RATIO = 0.75
 CERTAIN_RATIO = 0.25
 TOLERANCES = {"float32": 2e-3, "bfloat16": 0.5, "float16": 0.1}
-"""In nats, for the worst of the tokens; float32 was seen to differ by 1e-5, bfloat16 by 0.18."""
+"""Tolerances in nats for the worst token. Measured differences: 1e-5 in float32, 0.18 in bfloat16.
+"""
 MOST = max(TOLERANCES.values())
 """The tolerance for engines with unknown data types."""
 LENGTHS = range(2, 50, 3)
-"""Of the beginnings of one sequence that are the prompts."""
+"""The lengths of the prompts, which are beginnings of one sequence."""
 SEQUENCE = [(7919 * number + 11) % 89 + 1 for number in range(LENGTHS[-1])]
-"""Low ids, which every vocabulary has; it makes no sense, so that no model is certain of it."""
+"""Low ids, which every vocabulary has. The sequence makes no sense, so that no model is certain of
+it.
+"""
 LIKELIEST = Sampling(1, temperature=0.0)
 Likeness = tuple[tuple[int, float], ...]
-"""The likeliest token after each prompt, and its logprob; () if unknown."""
+"""The likeliest token after each prompt, with its logprob. Empty if unknown."""
 
 
 # --- the distribution
 
 
 async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """UNKNOWN if the engine's answers do not show it, or do not come in time. `EngineUnavailable`
-    if the engine went away meanwhile: what comes back in its place may have other options."""
+    """Measures the mode. Returns UNKNOWN if the engine's answers do not show the mode or come too
+    late. Raises `EngineUnavailable` if the engine went away meanwhile, because its successor may
+    have other options."""
     lost: list[aiohttp.ClientConnectionError] = []
     for prompt in PROMPTS:
         samples = [
@@ -94,7 +98,8 @@ async def _sample(
     sampling: Sampling,
     lost: list[aiohttp.ClientConnectionError],
 ) -> Piece | None:
-    """`lost`: gets the error of a connection that was lost, or could not be made."""
+    """Returns the sample, or None after an error. If the connection failed, its error is appended
+    to `lost`."""
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
     body = dialect.body(one_try(request, model, max_tokens=TOKENS))
@@ -107,7 +112,8 @@ async def _sample(
 
 
 def _is_in(other: Piece, greedy: Piece) -> bool | None:
-    """Whether the logprobs of `other` include its sampling parameter; None: unknown."""
+    """Returns whether the logprobs of `other` include its sampling parameter, or None if that is
+    unknown."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
     greedy_nats, other_nats = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
@@ -132,8 +138,9 @@ def _mode(has_temperature: bool | None, has_cuts: bool | None) -> LogprobsMode:
 async def likeliest(
     endpoint: Endpoint, ids: Sequence[int], *, model: str, seconds: float
 ) -> tuple[int, float]:
-    """The token that the engine finds likeliest after `ids`, and its logprob. `model`: the name
-    that it is asked for. Raises the errors of `UNREACHABLE`, `EngineError` and `InvalidAnswer`."""
+    """Returns the token that the engine finds likeliest after `ids`, with its logprob. `model`
+    is the name in the request. Raises the errors of `UNREACHABLE`, `EngineError` and
+    `InvalidAnswer`."""
     request = Request(array("i", ids), LIKELIEST, None, "likeness")
     adapter = model if model != endpoint.model else ""
     body = endpoint.dialect.body(one_try(request, model, max_tokens=1, adapter=adapter))
@@ -145,7 +152,7 @@ async def likeliest(
 
 
 async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
-    """() where the engine does not give it."""
+    """Returns the engine's likeliest tokens, or () if the engine does not give them."""
     if not endpoint.dialect.has_tokens:
         return ()
     longest = endpoint.described.max_model_len or math.inf
@@ -160,8 +167,8 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
 
 
 def why_different(first: Likeness, other: Likeness) -> str | None:
-    """Why two engines serve different models, as a part of a sentence; None if they do not, or if
-    it is unknown."""
+    """Returns why two engines serve different models, as a part of a sentence. Returns None if the
+    models are alike, or if that is unknown."""
     pairs = list(zip(first, other, strict=False))
     same = sum(a[0] == b[0] for a, b in pairs)
     apart = max((abs(a[1] - b[1]) for a, b in pairs), default=0.0)

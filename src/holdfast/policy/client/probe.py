@@ -1,4 +1,4 @@
-"""Whether an endpoint answers, and whether one that answers can also sample."""
+"""Checks whether an endpoint answers, and whether it can also sample."""
 
 import re
 from array import array
@@ -37,18 +37,18 @@ _QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
 _DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_MESSAGE_CHARS = 1_000
 PAUSES = (0.25, 0.5, 1.0, 2.0)
-"""Before an engine that did not answer is asked again."""
+"""The pauses in seconds before each new request to an engine that did not answer."""
 
 
 def sanitize(message: str) -> str:
-    """An engine's message without secrets. It may quote an image, or the address of one, whose
-    query may be a signature."""
+    """Removes secrets from an engine's message. The message may quote an image, or an image's
+    address with a signature in its query."""
     return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where: str) -> bytes:
-    """What is sent, again after each silence. Raises `EndpointDown` where nothing else comes, and
-    whatever an answer raises."""
+    """Returns the result of `send`, which is repeated if there is no answer. Raises `EndpointDown`
+    if no answer comes at all. Other errors of `send` pass through."""
     for pause in (*PAUSES, None):
         try:
             return await send()
@@ -65,7 +65,8 @@ async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where
 
 
 def _is_silence(error: BaseException) -> bool:
-    """Whether the engine itself said nothing: a proxy in front of it may have."""
+    """Returns whether the engine itself did not answer. A proxy in front of it may have
+    answered."""
     if isinstance(error, EngineUnavailable):
         return error.is_busy or not error.reached
     return isinstance(error, OSError | aiohttp.ClientConnectionError) and not isinstance(
@@ -77,8 +78,9 @@ _STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
 
 
 async def find_incarnation(send: "Send", version_path: str) -> str:
-    """What an engine says of its present start: an id (`holdfast serve`), or the time of it (vLLM's
-    metrics). "" where it has no such route. Raises the errors of `UNREACHABLE` but for that."""
+    """Returns the identity of an engine's present start: an id (`holdfast serve`), or the start
+    time (vLLM's metrics). Returns "" if the engine has no such route. Raises the other errors of
+    `UNREACHABLE`."""
     fields = msgspec.json.decode(await _read(send, version_path) or b"null")
     if isinstance(fields, dict) and isinstance(found := fields.get("incarnation"), str):
         return found
@@ -98,8 +100,8 @@ Post = Callable[[str, str, object], Awaitable[bytes]]
 
 
 async def find_sampling_fault(post: Post, dialect: Dialect, model: str) -> str | None:
-    """Samples one token. Returns the reason of a failure; None if it works. An endpoint that is
-    slow or rejects the request works."""
+    """Samples one token. Returns the reason of a failure, or None if sampling works. An endpoint
+    that is slow or rejects the request counts as working."""
     prompt = array("i", [1])
     request = Request(prompt, Sampling(1), None, "trial", messages=(user("Hello."),))
     try:

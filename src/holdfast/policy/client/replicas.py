@@ -1,9 +1,9 @@
 """The replicas of one model, as one policy.
 
-A request goes to the replica that has its prefix in the cache, unless that one is busier than the
-rest. A replica that fails gets no calls until it works again, with the weights of the others.
-Nothing fails because some replicas are down; when all are, calls and admission wait until one is
-back or the run's patience ends.
+A request goes to the replica that has its prefix in the cache, unless that replica is busier than
+the others. A replica that fails gets no calls until it works again with the same weights as the
+others. If only some replicas are down, no call fails. If all replicas are down, calls and admission
+wait until one is back or the run's patience ends.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from holdfast.records.sampling import Sampling
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""The load of a replica, relative to the average, above which another one is chosen."""
+"""The load of a replica, relative to the average, above which another replica is chosen."""
 DRAIN_POLL_SECONDS = 0.05
 PAUSED_POLL_SECONDS = 0.25
 PAUSED = (
@@ -59,10 +59,11 @@ ALIKE = f"start them alike ({PROCESSING})"
 
 
 class EnginePolicy:
-    """One model, served by one or more replicas. Shared by all trajectories of one loop.
+    """One model, served by one or more replicas. All trajectories of one loop share it.
 
-    Several loops may use it one after another, as each `asyncio.run` has its own: what belongs to
-    a loop (connections, outages, holds) is made anew. Once closed, it is not used again.
+    Several loops may use it one after another, for example several calls of `asyncio.run`.
+    Connections, outages and holds belong to a loop and are made anew for each. A closed policy
+    cannot be used again.
     """
 
     @checks_arguments(own="dialect")
@@ -80,9 +81,9 @@ class EnginePolicy:
         notify: Callable[[str], None] | None = None,
         is_trained: bool = False,
     ):
-        """`notify` gets a line for people when a replica goes down, when it is back, and for each
-        caveat of the engine. `is_trained`: the replicas get their weights from a training and may
-        have others before, so that they are not compared."""
+        """`notify` gets a line for people when a replica goes down or comes back, and for each
+        caveat of the engine. `is_trained` says that a training sends the replicas their weights.
+        Their weights may differ before that, so they are not compared."""
         self.model = model
         self._is_trained = is_trained
         self.patience, self._connections = patience, connections
@@ -99,13 +100,13 @@ class EnginePolicy:
             raise UsageError("the policy names the same address twice")
         self._is_closed = False
         self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
-        """The event loop that uses it."""
+        """The event loop that uses the policy."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self.clock)
         self.holds = CallHolds()
-        """While one is in effect, no try begins and nothing is admitted."""
+        """While a hold is in effect, no try begins and no task is admitted."""
         self.gate: WeightGate | None = None
-        """By which replicas get calls, where they get their weights from a training."""
+        """Decides which replicas get calls, if a training sends them their weights."""
 
     def _endpoint(self, url: str) -> Endpoint:
         endpoint = Endpoint(
@@ -130,8 +131,8 @@ class EnginePolicy:
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ) -> "EnginePolicy":
-        """A policy for another model or other replicas, with the same patience. It gets this one's
-        key only at this one's own addresses."""
+        """Returns a policy for another model or other replicas, with the same patience unless
+        given. It gets this policy's key only if all its addresses are among this policy's."""
         if {endpoint.url for endpoint in self.endpoints} >= {base_url(url) for url in urls}:
             api_key = api_key or self._api_key
         return EnginePolicy(
@@ -149,7 +150,7 @@ class EnginePolicy:
     # --- before the work
 
     async def check(self) -> None:
-        """Discovers each replica. One that is down is left for later, if others are up."""
+        """Discovers each replica. A replica that is down is left for later if others are up."""
         if self._is_closed:
             raise UsageError(CLOSED)
         if not self._enter_loop():
@@ -175,7 +176,8 @@ class EnginePolicy:
         await self._compare_models()
 
     async def _discover(self, endpoint: Endpoint) -> None:
-        """An engine that is paused samples nothing, and could not be measured."""
+        """Discovers a replica. Waits first while a trained engine is paused, because a paused
+        engine samples nothing and cannot be measured."""
         began, is_reported = self.clock.elapsed(), False
         while self._is_trained and await endpoint.is_paused():
             if self.clock.elapsed() - began >= self.patience:
@@ -199,7 +201,7 @@ class EnginePolicy:
                 raise UsageError(f"the replicas differ: {replica.name}: {why}")
 
     async def _compare_model(self, endpoint: Endpoint) -> str | None:
-        """Why the model of a replica that is new, or is back, is not that of the others."""
+        """Returns why a new or returned replica serves another model than the others, or None."""
         others = (other for other in self.endpoints if other is not endpoint)
         like = next((other for other in others if other.breaker.is_passing), None)
         # Who gives it its weights checks them, too.
@@ -219,8 +221,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes new sessions and locks if another event loop runs now. False if the old loop still
-        uses this policy."""
+        """Makes new sessions and locks if another event loop runs now. Returns False if the old
+        loop still uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -237,7 +239,8 @@ class EnginePolicy:
         return self.holds.is_in_use or any(endpoint.is_in_use for endpoint in self.endpoints)
 
     async def _introduce(self, endpoint: Endpoint) -> str | None:
-        """Discovers a replica that was down at the start; why it cannot be used, if so."""
+        """Discovers a replica that was down at the start. Returns why it cannot be used, or
+        None."""
         like = next(replica for replica in self.endpoints if replica.introduce is None)
         try:
             await discover(endpoint, self._dialect)
@@ -255,7 +258,8 @@ class EnginePolicy:
         return await self._compare_model(endpoint)
 
     async def _recheck(self, endpoint: Endpoint, model: ServedModel) -> str | None:
-        """Checks a replica that is back: it may have been started with other options."""
+        """Checks a replica that is back, because it may have restarted with other options. Returns
+        why it cannot be used, or None."""
         try:
             mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
         except EngineUnavailable as error:
@@ -270,7 +274,8 @@ class EnginePolicy:
         return await self._compare_model(endpoint)
 
     def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
-        """Why logprobs of this mode cannot be mixed with those of the replicas that are up."""
+        """Returns why logprobs of this mode cannot be mixed with those of the replicas that are up,
+        or None."""
         for other in self.endpoints:
             if (
                 other is not endpoint
@@ -283,7 +288,8 @@ class EnginePolicy:
         return None
 
     def _agree(self) -> None:
-        """All replicas speak one dialect: a rollout either has tokens or has none."""
+        """Checks that all replicas fit together. A rollout has tokens either from all replicas or
+        from none."""
         up = [replica for replica in self.endpoints if replica.breaker.is_passing]
         if not up:
             raise EndpointDown(self.endpoints[0].breaker.reason_down)
@@ -300,31 +306,32 @@ class EnginePolicy:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether its samples can be used for training."""
+        """Whether the policy's samples can be used for training."""
         return self.endpoints[0].dialect.has_tokens
 
     def check_sampling(self, sampling: Sampling) -> None:
-        """Raises `Unsupported` for what a replica cannot be asked for, after `check`."""
+        """Raises `Unsupported` if a replica does not support the sampling. Call it after
+        `check`."""
         for endpoint in self.endpoints:
             check_run(sampling, endpoint)
 
     async def check_taken(self, sampling: Sampling) -> None:
-        """Asks the replicas that are up, after `check`: raises `Unsupported` for what one of them
-        refuses, and only itself can know."""
+        """Asks the replicas that are up. Raises `Unsupported` for a parameter that a replica
+        refuses and only the replica itself can judge. Call it after `check`."""
         for endpoint in self.endpoints:
             if endpoint.introduce is None:
                 await check_taken(sampling, endpoint)
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The distribution of its replicas' logprobs, after `check`."""
+        """The distribution of the replicas' logprobs. Known after `check`."""
         return worst(
             endpoint.logprobs_mode for endpoint in self.endpoints if endpoint.introduce is None
         )
 
     @property
     def seeds(self) -> Seeds:
-        """The effect of a seed on its replicas, after `check`."""
+        """The effect of a seed on the replicas. Known after `check`."""
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
@@ -344,7 +351,7 @@ class EnginePolicy:
         return await SampleCall(request, self).complete()
 
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
-        """The replica for one try of a request; not `avoid`, if there is another."""
+        """Returns the replica for one try of a request. Avoids `avoid` if another replica is up."""
         await self.holds.wait()
         up = await self._usable()
         if len(up) == 1:
@@ -352,7 +359,7 @@ class EnginePolicy:
         return self._best(request, [replica for replica in up if replica is not avoid] or up)
 
     async def _usable(self) -> list[Endpoint]:
-        """The replicas that take calls, as soon as there is one."""
+        """Returns the replicas that take calls. Waits until there is at least one."""
         while True:
             await self.available()
             up = [
@@ -385,7 +392,7 @@ class EnginePolicy:
         return home
 
     async def available(self) -> None:
-        """Returns when some replica takes work; raises `EndpointDown` when none ever will."""
+        """Returns when some replica takes work. Raises `EndpointDown` if no replica ever will."""
         breakers = [endpoint.breaker for endpoint in self.endpoints]
         if len(breakers) == 1:
             await breakers[0].wait_ready()
@@ -410,7 +417,7 @@ class EnginePolicy:
     # --- weights
 
     def gate_by(self, gate: WeightGate) -> None:
-        """From now on, the replicas' weights are those of a training, as they are recorded."""
+        """Admits replicas by the recorded weights of a training from now on."""
         self.gate = gate
         for endpoint in self.endpoints:
             endpoint.look_at_weights = endpoint.look_at_weights or partial(_look, gate, endpoint)
@@ -418,7 +425,8 @@ class EnginePolicy:
     # --- draining
 
     async def drain(self, url: str, *, timeout: float) -> bool:
-        """Gives the replica no new calls, and waits for its running ones; whether they ended."""
+        """Gives the replica no new calls and waits for its running ones. Returns whether they ended
+        in time."""
         endpoint = self._named(url)
         endpoint.draining = True
         started = self.clock.elapsed()
@@ -440,14 +448,14 @@ class EnginePolicy:
         raise UsageError(f"{url} is no replica of this policy; they are: {known}")
 
     async def __aenter__(self) -> "EnginePolicy":
-        """`async with`: closed at the end of the block."""
+        """Returns the policy, which `async with` closes at the end of the block."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes every client, also when closing one fails."""
+        """Closes every client, even if closing one of them fails."""
         self._is_closed = True
         self._enter_loop()
         results = await asyncio.gather(
@@ -459,7 +467,7 @@ class EnginePolicy:
 
 
 async def only_model(url: str, *, api_key: str | None = None) -> str:
-    """The model of an engine that serves exactly one."""
+    """Returns the model of an engine that serves exactly one model."""
     policy = EnginePolicy(url, "", api_key=api_key)
     try:
         served = await served_models(policy.endpoints[0])

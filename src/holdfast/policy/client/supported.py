@@ -1,9 +1,9 @@
-"""What an engine can be asked for: refused by name before it is sent, where the engine would refuse
-it, or ignore it in silence.
+"""Which requests an engine supports. A parameter that the engine would refuse, or ignore in
+silence, is refused by name before the request is sent.
 
-Known are the engines whose interface is fixed. An OpenAI-compatible server may know more or less
-than OpenAI's own: it is sent what was asked for, and its own words are reported if it refuses.
-Hosts that are known to ignore what they do not know are listed.
+The checks know the engines with a fixed interface. An OpenAI-compatible server may support more or
+less than OpenAI's own. So the request is sent to it, and its own words are reported if it refuses.
+Hosts that are known to ignore unknown parameters are listed.
 """
 
 from array import array
@@ -30,13 +30,14 @@ _WORDS = {
     "routed_experts": "gives no routed experts (routed_experts)",
     "chat_template_kwargs": "takes no arguments for a chat template (chat_template_kwargs)",
 }
-"""More words about some parameters than that the engine lacks them."""
+"""What to say about parameters for which "has no …" is not enough."""
 _PLAIN = Sampling()
 _PROMPT = array("i", [1])
 
 
 def check_request(request: Request, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, with a message for agents: it holds no address."""
+    """Raises `Unsupported` if the engine does not support the request. The message is for agents
+    and holds no address."""
     sampling, dialect, takes_json = request.sampling, endpoint.dialect, endpoint.takes_json
     if not takes_json:
         _check_embedded(sampling)
@@ -57,7 +58,7 @@ def check_request(request: Request, endpoint: Endpoint) -> None:
 
 
 def check_run(sampling: Sampling, endpoint: Endpoint) -> None:
-    """The same for all replies of a run, with a request like theirs."""
+    """Checks a request like those of the run, as `check_request` does."""
     request = Request(_PROMPT, sampling, 0, "", stop_token_ids=sampling.stop_token_ids)
     check_request(request, endpoint)
     endpoint.body(one_try(request, endpoint.model, max_tokens=1, stream=True))
@@ -83,12 +84,12 @@ _ONLY_THE_ENGINE_KNOWS = ("extra_body", "logit_bias", "stop_token_ids")
 
 
 async def check_taken(sampling: Sampling, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, with the parameter and the engine by name, for what it refuses. An
-    engine that does not answer now refuses nothing: the first replies find out.
+    """Raises `Unsupported` for a parameter that the engine refuses, with the names of both. Returns
+    if the engine does not answer now, because the first replies will show a refusal.
 
     Only the engine knows which members of an `extra_body` it takes, and how large its vocabulary
-    is. So it gets a request like those of the run, which ends as soon as the engine takes it. Chat
-    APIs get none: they end nothing that early, and it is paid for.
+    is. So it gets a request like those of the run, which ends as soon as the engine accepts it.
+    Chat APIs get no such request, because they do not end a request that early and charge for it.
     """
     if not endpoint.dialect.has_tokens:
         return

@@ -1,9 +1,10 @@
-"""WeightGate: calls go to replicas whose weights are recorded as checked; other tokens are dropped.
+"""WeightGate: calls go to replicas whose weights are recorded as checked, and other tokens are
+dropped.
 
-Whoever sends weights records them (`ReplicaWeights`), in whatever process. A call begins at a
-replica whose newest record is checked, for the incarnation that the engine has. Its tokens count if
-every record since then that may be theirs is checked as well. Where a replica has other weights
-than its record says, the gate notes that they are wanted, and whoever sends weights is woken.
+Any process that sends weights records them (`ReplicaWeights`). A call begins at a replica whose
+newest record is checked and belongs to the engine's present incarnation. The tokens of the call
+count if every later record that may apply to them is checked, too. If a replica has other weights
+than its record says, the gate notes that weights are wanted, which wakes the sender.
 """
 
 import time
@@ -23,7 +24,7 @@ from holdfast.records.samples.replica_weights import (
 from holdfast.records.step import VersionSource, VersionSpan
 
 DECISION_SECONDS = 600.0
-"""For which the end of a reply waits until the weights that sampled it are checked, or refused."""
+"""How long the end of a reply waits until the weights that sampled it are checked or refused."""
 UNSENT = "it was sent no weights yet"
 ASSUMED = "its weights changed during the reply, and it does not say which of them sampled a token"
 
@@ -35,18 +36,19 @@ class WeightRecords(Protocol):
     def changes(self) -> Changes: ...
 
     async def read(self) -> Sequence[ReplicaWeights]:
-        """All that are kept; those of each replica in their order."""
+        """Returns all records that are kept. The records of each replica are in order."""
         ...
 
     async def note(self, record: ReplicaWeights) -> bool:
-        """Writes the next record of a replica, or the last one anew. False where somebody else was
-        faster."""
+        """Writes the next record of a replica, or writes the last one again. Returns False if
+        another process was faster."""
         ...
 
 
 class WeightGate:
-    """For one policy. `is_sender`: whether this process itself sends the weights, and so knows when
-    they change; `patience`: how many seconds a call waits for a replica with weights."""
+    """The gate of one policy. `is_sender` says that this process itself sends the weights, and
+    so knows when they change. `patience` is how many seconds a call waits for a replica with
+    weights."""
 
     def __init__(self, records: WeightRecords, *, patience: float, is_sender: bool = False):
         self.records = records
@@ -57,9 +59,9 @@ class WeightGate:
     # --- before a try
 
     async def wait(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-        """Those of `endpoints` that may be called, as soon as there is one. Returns an empty list
-        after a while, for the caller to look which replicas are up; raises `EndpointDown` when the
-        gate was shut for longer than the patience."""
+        """Returns the endpoints that may be called, as soon as there is one. Returns an empty list
+        after a while, so that the caller can check which replicas are up. Raises `EndpointDown` if
+        the gate was shut for longer than the patience."""
         seen = self.records.changes.count
         admitted, reasons = await self._admitted(endpoints)
         if admitted or not endpoints:
@@ -106,7 +108,7 @@ class WeightGate:
         return ""
 
     async def want(self, newest: ReplicaWeights, incarnation: str, why: str) -> None:
-        """Notes that nobody knows the weights of a replica any more."""
+        """Notes that the weights of a replica are unknown and have to be sent."""
         wanted = ReplicaWeights(
             newest.replica,
             WeightState.WANTED,
@@ -123,7 +125,7 @@ class WeightGate:
     async def check(
         self, endpoint: Endpoint, began: ReplicaWeights, spans: Sequence[VersionSpan]
     ) -> None:
-        """Raises `WeightsDoubted` for tokens that do not count. `began`: the record by which the
+        """Raises `WeightsDoubted` for tokens that do not count. `began` is the record by which the
         try was admitted. Waits until weights that are on their way are checked or refused."""
         records = await self._decided(endpoint, began)
         if why := self._why_doubted(endpoint, records, spans):
@@ -134,7 +136,7 @@ class WeightGate:
     async def counts_now(
         self, endpoint: Endpoint, began: ReplicaWeights, spans: Sequence[VersionSpan]
     ) -> bool:
-        """Whether tokens of a try that goes on count already."""
+        """Returns whether the tokens of a try under way count already."""
         records = await self._since(endpoint, began)
         return not is_undecided(records) and not self._why_doubted(endpoint, records, spans)
 
@@ -165,8 +167,8 @@ class WeightGate:
     # --- a replica that is back
 
     async def look_again(self, endpoint: Endpoint, names: Sequence[str]) -> None:
-        """Notes that weights are wanted where a replica that answers again says that it has others
-        than its record. `names`: those of the models that it serves."""
+        """Checks a replica that answers again. If it reports other weights than its record, notes
+        that weights are wanted. `names` are the models that it serves."""
         await endpoint.ask_incarnation()
         records = records_of(await self.records.read(), endpoint)
         if not records or not (newest := records[-1]).is_checked:
@@ -197,7 +199,7 @@ class WeightGate:
 
     @property
     def seconds_shut(self) -> float:
-        """For how long calls waited for weights, all in all."""
+        """The total time for which calls waited for weights."""
         return self._shut_before + self.seconds_shut_now
 
 

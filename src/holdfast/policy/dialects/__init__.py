@@ -1,6 +1,6 @@
 """The HTTP interfaces of the engines, by name.
 
-- `dialect`: The interface of a dialect, and what the dialects share.
+- `dialect`: The interface of a dialect, and the code that the dialects share.
 - `prompt_json`: Prompts in JSON, and a cache of them.
 - `completions`: `/v1/completions` with token ids, of vLLM and the embedded engine.
 - `generate`: vLLM's `/inference/v1/generate`, with the version of each span of tokens.

@@ -1,8 +1,8 @@
 """`/v1/chat/completions` of any OpenAI-compatible server: messages in, a message out.
 
-It has no token ids, so it is for evaluation and not for training. A server whose messages have a
-field for reasoning, also an empty one, says itself what is reasoning. Of any other, a content that
-begins with `<think>…</think>` is split, as LiteLLM does.
+It has no token ids, so it is for evaluation and not for training. If a server's messages have a
+field for reasoning, even an empty one, the server itself separates the reasoning. Otherwise a
+content that begins with `<think>…</think>` is split, as LiteLLM does.
 """
 
 import msgspec
@@ -30,7 +30,7 @@ from holdfast.records.step import TOOL_CALLS
 
 _NO_TAGS: tuple[str, ...] = ()
 _REASONS = {"function_call": TOOL_CALLS}
-"""Older words for why a reply ended."""
+"""Older names of finish reasons."""
 
 
 class _Function(Struct):
@@ -46,7 +46,7 @@ class _Call(Struct):
 class _MessageBody(Struct):
     content: str | None = None
     refusal: str | None = None
-    """What the model says when it refuses to answer."""
+    """The model's text if it refuses to answer."""
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     tool_calls: list[_Call] | None = None
@@ -73,7 +73,7 @@ class Chat(Dialect):
     lacks = ("routed_experts",)
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
-        """True for everything: this is the last dialect that is tried."""
+        """Returns True for every engine, because chat is the last dialect that is tried."""
         return True
 
     def body(self, request: Request) -> dict[str, object]:

@@ -26,13 +26,13 @@ from holdfast.records.errors import Unsupported
 
 class _Logprobs(Struct):
     token_logprobs: list[float] | None = None
-    """A null among them fails to decode, with its position in the message."""
+    """A null in this list fails to decode, and the error names its position."""
 
 
 class _Choice(CompletionChoice):
     logprobs: _Logprobs | None = None
     weight_versions: list[VersionSpanBody] | None = None
-    """The embedded engine's: vLLM says it only on its own wire."""
+    """Sent only by the embedded engine. vLLM sends versions only on its own path."""
     routed_experts: str | None = None
 
 
@@ -43,7 +43,7 @@ class _Answer(Struct):
 
 
 OWNERS = ("vllm", "holdfast")
-"""What vLLM and the embedded engine call themselves."""
+"""The names that vLLM and the embedded engine give themselves."""
 
 
 class Completions(ChoicesDialect):
@@ -55,7 +55,7 @@ class Completions(ChoicesDialect):
     offers = "token ids and logprobs: it is good for evaluation only"
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Or by an engine that nobody knows: a try shows it."""
+        """Returns True also for an unknown engine, because a trial will show what it speaks."""
         return engine.described.owner not in ("sglang", "fireworks")
 
     def check(self, request: Request) -> None:

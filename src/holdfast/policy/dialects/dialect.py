@@ -1,8 +1,9 @@
-"""The interface of a dialect, and what the dialects share: one kind of engine, all in one file.
+"""The interface of a dialect, and the code that the dialects share. Each kind of engine has one
+file.
 
-A dialect knows the names of fields and paths, what its engine cannot do, and how its engine is
-recognised. It has no sockets, no retries and no validation: `completion_builder` validates the
-pieces. Nothing is ever padded or guessed.
+A dialect knows the names of fields and paths, what its engine cannot do, and how to recognise its
+engine. It has no sockets, no retries and no validation: `completion_builder` validates the pieces.
+Missing data is never filled in or guessed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from holdfast.records.step import VersionSpan
 from holdfast.records.usage import Usage, count_of
 
 UNREADABLE = (ValueError, RecursionError)
-"""The errors of msgspec for invalid JSON, bad UTF-8 and deep nesting."""
+"""The errors that msgspec raises for invalid JSON, bad UTF-8 and deep nesting."""
 NULL = Raw(b"null")
 Answer = TypeVar("Answer")
 
@@ -46,19 +47,21 @@ class Seeds(StrEnum):
     """The effect of a seed."""
 
     REQUEST = "request"
-    """It starts the noise of a request: only a whole request repeats. vLLM."""
+    """The seed starts the noise of a request, so only a whole request repeats. Example: vLLM."""
     POSITION = "position"
-    """It names the noise of each position: a completion that continues from its tokens gets the
-    same tokens as without an interruption. The embedded engine; SGLang with an option."""
+    """The seed determines the noise of each position. A completion that continues from its tokens
+    gets the same tokens as without an interruption. Examples: the embedded engine; SGLang with an
+    option."""
     NONE = "none"
-    """Nothing."""
+    """The engine takes no seeds."""
 
 
 UNFINISHED = "unfinished-update"
-"""What an engine calls its weights while others are sent to it. One that still does is half loaded;
-one that was started anew does not."""
+"""The name that an engine gives its weights while others are sent to it. An engine that still
+reports this name has loaded only half of them. An engine that was restarted does not report it.
+"""
 OUR_ADAPTERS = "holdfast-"
-"""How the names of adapters begin that a training of ours loads."""
+"""The prefix of the names of adapters that our trainings load."""
 
 
 class ServedModel(Struct):
@@ -74,13 +77,13 @@ class ServedModel(Struct):
     logprobs_mode: str | None = None
     """A value of `LogprobsMode`, if the engine publishes it."""
     renderer: str | None = None
-    """The renderer of its tokens, for a model without a tokenizer's folder."""
+    """The renderer of the model's tokens, for a model without a tokenizer's folder."""
     parent: str | None = None
-    """Of an adapter: the model that it was loaded for."""
+    """For an adapter, the model that it was loaded for."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is an adapter that a training of ours has loaded."""
+        """Whether this is an adapter that one of our trainings has loaded."""
         return self.id.startswith(OUR_ADAPTERS) and self.parent != self.id
 
     @property
@@ -93,12 +96,13 @@ class Models(Struct):
 
 
 def drop_none(fields: dict[str, object]) -> dict[str, object]:
-    """The fields of a request body that have a value."""
+    """Returns the fields of a request body that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def add_extra(body: dict[str, object], extra: Mapping[str, object], *, at: str = "") -> None:
-    """Adds members to a request body; raises `Unsupported` for one that it has already."""
+    """Adds members to a request body. Raises `Unsupported` for a member that the body has
+    already."""
     for name, value in extra.items():
         held = body.get(name)
         if isinstance(held, dict) and isinstance(value, Mapping):
@@ -117,7 +121,7 @@ class Piece(Struct):
     finish_reason: str | None = None
     model: str | None = None
     prompt: Sequence[int] | Raw | None = None
-    """The prompt that the engine repeats; undecoded, if it need not be decoded."""
+    """The prompt as the engine repeats it. It stays undecoded if it need not be decoded."""
     versions: tuple[VersionSpan, ...] | None = None
     """Spans of all tokens of this try so far, counted from its first token."""
     message: Message | None = None
@@ -126,15 +130,15 @@ class Piece(Struct):
     prompt_tokens: int | None = None
     """The engine's count of the tokens of the prompt."""
     usage: Usage | None = None
-    """All that the engine counts of this try so far."""
+    """All token counts that the engine reports for this try so far."""
     experts: ExpertRows | None = None
-    """Of all tokens that were asked for, once the try has ended."""
+    """The routed experts of all requested tokens, once the try has ended."""
     reasoning_tags: tuple[str, ...] = ()
-    """Between which the message's reasoning was part of its content."""
+    """The tags around the reasoning, if it was part of the message's content."""
 
     @property
     def is_only_tokens(self) -> bool:
-        """Whether it has nothing but tokens, each with its logprob."""
+        """Whether the piece holds only tokens, each with its logprob."""
         ids, logprobs = self.ids, self.logprobs
         return (
             self.finish_reason is None
@@ -149,17 +153,19 @@ class Piece(Struct):
 
 
 Reader = Callable[[bytes], Piece | None]
-"""Reads one event of a stream, and may keep state between events; None: an empty event."""
+"""Reads one event of a stream, and may keep state between events. Returns None for an empty event.
+"""
 
 
 class InvalidAnswer(Exception):
-    """A fault of an answer. `evidence`: the data of the wrong event, if it is one of several."""
+    """A fault of an answer. `evidence` is the data of the faulty event, if there were several
+    events."""
 
     evidence: bytes = b""
 
 
 class EngineError(Exception):
-    """The answer is an error, although its status is 200."""
+    """An error in the body of an answer whose status is 200."""
 
     def __init__(self, message: str, status: int = 500):
         super().__init__(message)
@@ -167,7 +173,7 @@ class EngineError(Exception):
 
 
 class UnknownEngine(Protocol):
-    """An engine that a dialect asks what it is."""
+    """An engine that a dialect asks for its kind."""
 
     url: str
     model: str
@@ -175,13 +181,13 @@ class UnknownEngine(Protocol):
     seeds: Seeds
 
     async def ask(self, path: str) -> bytes | None:
-        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
-        knows, because it does not answer."""
+        """Returns the body at a path, or None if the engine has no such path. Raises `EndpointDown`
+        if the engine does not answer, because then the path may or may not exist."""
         ...
 
 
 def fields_of(raw: bytes | None) -> dict[str, object]:
-    """The JSON object of an answer; empty if it is none."""
+    """Returns the JSON object of an answer, or an empty one if the answer is not an object."""
     try:
         fields = msgspec.json.decode(raw or b"null")
     except UNREADABLE:
@@ -195,40 +201,41 @@ class Dialect:
     kind: ClassVar[Kind]
     path: ClassVar[str]
     has_tokens: ClassVar[bool] = True
-    """Whether it has ids and logprobs: without them, there is no training."""
+    """Whether the engine gives ids and logprobs. Training needs both."""
     administers: ClassVar[str] = ""
-    """The engine whose routes switch the weights; "": unknown."""
+    """The engine whose routes switch the weights, or "" if unknown."""
     lacks: ClassVar[tuple[str, ...]] = ()
     """Parameters of `Sampling` that the engine does not have."""
     takes_structure: ClassVar[bool] = True
-    """Whether the engine can keep a reply to tool calls."""
+    """Whether the engine can constrain a reply to tool calls."""
     ends_reasoning: ClassVar[bool] = True
     """Whether the engine may know `thinking_token_budget`."""
     version_path: ClassVar[str] = "/weight_info"
-    """Where the engine may say which version its weights have."""
+    """The path at which the engine may report the version of its weights."""
     no_route: ClassVar[tuple[int, ...]] = (404, 405)
-    """The statuses of a path that the engine does not have."""
+    """The statuses with which the engine answers if it does not have the path."""
     is_optional: ClassVar[bool] = False
-    """Whether engines of its kind may have it switched off."""
+    """Whether engines of this kind may have the dialect switched off."""
     offers: ClassVar[str] = ""
-    """What an engine of this kind that speaks another dialect does not give; "": nothing."""
+    """What is lost if an engine of this kind speaks another dialect, or ""."""
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Whether it is worth a try, by what the engine calls itself."""
+        """Returns whether a trial is worthwhile, judged by what the engine calls itself."""
         raise NotImplementedError
 
     async def describe(self, engine: UnknownEngine) -> None:
-        """Reads what the engine's list of models does not say."""
+        """Reads what the engine's list of models does not contain."""
 
     def check(self, request: Request) -> None:
-        """Raises `Unsupported` for what the engine can do only apart."""
+        """Raises `Unsupported` for a combination of features that the engine supports only
+        separately."""
 
     def body(self, request: Request) -> dict[str, object]:
-        """The request of one try."""
+        """Returns the body of one try."""
         raise NotImplementedError
 
     def whole(self, body: bytes) -> Piece:
-        """A whole answer. Raises `InvalidAnswer` or `EngineError`."""
+        """Reads a whole answer. Raises `InvalidAnswer` or `EngineError`."""
         raise NotImplementedError
 
     def reader(self) -> Reader:
@@ -236,12 +243,12 @@ class Dialect:
 
 
 class ChoicesDialect(Dialect):
-    """Reads answers and events that have choices and a usage."""
+    """A dialect whose answers and events have choices and a usage."""
 
     decoder: ClassVar["msgspec.json.Decoder[Any]"]
 
     def read(self, answer: Any) -> Piece:
-        """The one choice of what `decoder` gave."""
+        """Reads the only choice of an answer that `decoder` has decoded."""
         raise NotImplementedError
 
     def whole(self, body: bytes) -> Piece:
@@ -263,7 +270,7 @@ class ChoicesDialect(Dialect):
 def one_try(
     request: Request, model: str, *, max_tokens: int, stream: bool = False, adapter: str = ""
 ) -> Request:
-    """The request of a first try."""
+    """Returns the request of a first try."""
     return structs.replace(
         request,
         model=model,
@@ -275,7 +282,7 @@ def one_try(
 
 
 def stream_options(request: Request) -> dict[str, object]:
-    """The fields that request a stream of vLLM and Fireworks."""
+    """Returns the fields that ask vLLM and Fireworks for a stream."""
     return {"stream": True, "stream_options": {"include_usage": True}} if request.stream else {}
 
 
@@ -297,7 +304,7 @@ class _Failed(Struct):
 
 
 class VersionSpanBody(Struct):
-    """As vLLM writes it."""
+    """A version span as vLLM writes it."""
 
     version: str
     start: int
@@ -312,7 +319,7 @@ class UsageBody(Struct):
 
 
 class CompletionChoice(Struct):
-    """Of `/v1/completions` with token ids."""
+    """A choice of `/v1/completions` with token ids."""
 
     finish_reason: str | None = None
     index: int = 0
@@ -325,7 +332,7 @@ _UNCOUNTED = UsageBody()
 
 
 def add_usage(piece: Piece, usage: UsageBody | None) -> Piece:
-    """The piece with the engine's counts of tokens."""
+    """Adds the engine's counts of tokens to the piece and returns it."""
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
     piece.usage = usage_of(usage)
@@ -333,7 +340,7 @@ def add_usage(piece: Piece, usage: UsageBody | None) -> Piece:
 
 
 def usage_of(body: UsageBody) -> Usage | None:
-    """None where the engine does not count."""
+    """Returns the usage, or None if the engine does not count."""
     if body.prompt_tokens is None or body.completion_tokens is None:
         return None
     return Usage(
@@ -345,7 +352,8 @@ def usage_of(body: UsageBody) -> Usage | None:
 
 
 def _detail(details: Raw, name: str) -> int:
-    """Details are no reason to refuse an answer, whatever they are like."""
+    """Returns a detail of the usage. Returns 0 if it is unreadable: details are no reason to refuse
+    an answer."""
     if details == NULL:
         return 0
     try:
@@ -355,8 +363,8 @@ def _detail(details: Raw, name: str) -> int:
 
 
 def chat_usage(found: Raw) -> Usage | None:
-    """The usage that a chat API reports. APIs differ in names and shapes, so unreadable usage is
-    not counted, and no error."""
+    """Returns the usage that a chat API reports. APIs differ in names and shapes, so unreadable
+    usage gives None instead of an error."""
     try:
         fields = msgspec.json.decode(found)
     except UNREADABLE:
@@ -386,11 +394,11 @@ _ECHO = b'"prompt_token_ids":'
 
 
 def remove_echo(body: bytes, prompt: Raw) -> bytes:
-    """An answer without the prompt that it repeats, if that is the sent one, byte for byte:
-    skipping its numbers takes ten times as long as comparing them. Any other prompt stays, and is
+    """Removes the prompt that an answer repeats, if it equals the sent prompt byte for byte.
+    Skipping its numbers takes ten times as long as comparing them. Any other prompt stays and is
     checked later.
 
-    The match is a field and not part of a string: there, its quotes would be escaped.
+    The match is a field and not part of a string, because quotes in a string would be escaped.
     """
     at = body.find(_ECHO)
     start = at + len(_ECHO)
@@ -413,7 +421,8 @@ def decode(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
 
 
 def raise_if_error(body: bytes) -> None:
-    """Raises `EngineError` for the error of an engine that died after it had sent status 200."""
+    """Raises `EngineError` if the body reports an error. An engine may fail after it has sent
+    status 200."""
     try:
         failed = msgspec.json.decode(body, type=_Failed).error
     except UNREADABLE:
@@ -433,7 +442,8 @@ def only_choice(choices: Sequence[Choice]) -> Choice:
 
 
 def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
-    """Checks the ids beside logprobs, where an engine sends them. Their number is checked later."""
+    """Checks the ids beside logprobs, if an engine sends such ids. Their number is checked
+    later."""
     if named != ids and any(
         name not in (None, item) for name, item in zip(named, ids, strict=False)
     ):
@@ -441,7 +451,7 @@ def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
 
 
 def check_ended(piece: Piece) -> Piece:
-    """The piece. Raises `InvalidAnswer` for a whole answer without a finish reason."""
+    """Returns the piece. Raises `InvalidAnswer` for a whole answer without a finish reason."""
     if piece.finish_reason is None:
         raise InvalidAnswer("finish_reason None")
     return piece
@@ -454,7 +464,7 @@ def version_spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...
 
 
 def openai_fields(request: Request) -> dict[str, object]:
-    """The fields of OpenAI's requests; None: the request does not have it."""
+    """Returns the fields of OpenAI's requests. A field that the request does not set is None."""
     sampling = request.sampling
     return {
         "model": request.model,
@@ -472,7 +482,8 @@ def openai_fields(request: Request) -> dict[str, object]:
 
 
 def altering_fields(sampling: Sampling) -> dict[str, object]:
-    """Parameters with the same names in vLLM, SGLang and Fireworks; None leaves them out."""
+    """Returns the parameters that have the same names in vLLM, SGLang and Fireworks. None leaves
+    one out."""
     return {
         "min_p": sampling.min_p or None,
         "presence_penalty": sampling.presence_penalty or None,

@@ -1,5 +1,6 @@
-"""Routed experts as engines write them: vLLM as a NumPy file, SGLang as flat 32-bit numbers, both
-in base64. NumPy itself is not needed to read them."""
+"""Routed experts as engines write them. vLLM sends a NumPy file, SGLang flat 32-bit numbers, both
+in base64. Reading them does not need NumPy.
+"""
 
 import base64
 import binascii
@@ -16,7 +17,7 @@ _SIZES = {b"|u1": 1, b"<u2": 2, b"<i4": 4}
 
 
 def npy_experts(text: str) -> ExpertRows:
-    """Shape: tokens, layers, experts of a layer."""
+    """Reads a NumPy file of shape (tokens, layers, experts of a layer)."""
     body = _decoded(text)
     begin = len(_MAGIC) + 2
     end = begin + int.from_bytes(body[len(_MAGIC) : begin], "little")
@@ -33,7 +34,8 @@ def npy_experts(text: str) -> ExpertRows:
 
 
 def flat_experts(text: str) -> ExpertRows:
-    """All of one reply, as if of one token: who knows the tokens divides them (`fitted`)."""
+    """Reads all experts of one reply as if they belonged to one token. `fitted` divides them by the
+    number of tokens."""
     body = _decoded(text)
     if len(body) % 4:
         raise InvalidAnswer("its routed_experts are no 32-bit numbers")
@@ -42,7 +44,7 @@ def flat_experts(text: str) -> ExpertRows:
 
 
 def fitted(experts: ExpertRows, rows: int) -> ExpertRows:
-    """Raises `InvalidAnswer` unless they are of so many tokens."""
+    """Returns the experts of `rows` tokens. Raises `InvalidAnswer` if their number does not fit."""
     if not experts.width:
         count = len(experts.data) // experts.size
         if rows < 1 or not count or count % rows:

@@ -1,7 +1,7 @@
 """Fireworks' `/v1/completions`: ids and logprobs side by side in `logprobs.content`.
 
-The logprob to train on is the one of the distribution that was sampled from
-(`sampling_logprob`); an answer of an older deployment has only `logprob`.
+Training needs the logprob under the distribution that was sampled from (`sampling_logprob`). An
+answer of an older deployment has only `logprob`.
 """
 
 import msgspec

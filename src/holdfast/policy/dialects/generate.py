@@ -1,6 +1,6 @@
 """vLLM's `/inference/v1/generate`: token in, token out, and the weights that sampled each span.
 
-In a stream only the last event has the spans, and they cover the whole of it.
+In a stream, only the last event has the version spans. They cover the whole stream.
 """
 
 import msgspec
@@ -57,7 +57,7 @@ class Generate(ChoicesDialect):
     path = "/inference/v1/generate"
     administers = "vLLM"
     no_route = (403, 404, 405)
-    """vLLM answers 403 where the path is switched off."""
+    """vLLM answers 403 if the path is switched off."""
     decoder = msgspec.json.Decoder(_Answer)
 
     is_optional = True

@@ -1,10 +1,10 @@
 """Prompts in JSON, as engines get them.
 
-An agent's next prompt is its last one, the completion, and a little more. Encoding all of its
-numbers again would be much of a call's cost, and more with each turn. So the last long prompt of
-each home is kept in JSON, and only what follows it is encoded.
+An agent's next prompt consists of its last prompt, the completion, and a little more. Encoding all
+numbers again would be a large part of a call's cost, and would grow with each turn. So the cache
+keeps the last long prompt of each home in JSON, and only the rest of a prompt is encoded.
 
-Invariant: the cache only saves time. A prompt that does not begin with the kept one is encoded
+Invariant: the cache only saves time. A prompt that does not begin with the cached one is encoded
 whole.
 """
 
@@ -19,20 +19,20 @@ from holdfast.policy.off_loop import off_loop
 from holdfast.records.encoding.tokens import TYPE_IDS
 
 MIN_TOKENS = 1024
-"""A shorter prompt is not kept: encoding it takes no time."""
+"""The length from which a prompt is kept. Encoding a shorter prompt takes no time."""
 MAX_BYTES = 1 << 23
-"""Of all homes together; beyond it, the least recently used ones are dropped."""
+"""The limit for all homes together. Beyond it, the least recently used prompts are dropped."""
 _SLICE_TOKENS = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
 class _Kept(Struct, frozen=True, gc=False):
     packed: bytes
-    """A copy, so that nobody can change the ids that the text was made from."""
+    """A copy of the ids, so that no caller can change the ids from which the text was made."""
     text: bytes
 
     def extend(self, prompt: "array[int]", packed: bytes) -> bytes:
-        """The JSON of `prompt`, which may begin with the kept one."""
+        """Returns the JSON of `prompt`, which may begin with the kept prompt."""
         if not self.packed or not packed.startswith(self.packed):
             return encode_prompt(prompt)
         new = prompt[len(self.packed) // prompt.itemsize :]
@@ -51,7 +51,7 @@ class PromptCache:
         self._bytes = 0
 
     async def encode(self, prompt: "array[int]", home: str) -> Raw:
-        """`prompt` in JSON."""
+        """Returns `prompt` in JSON."""
         if len(prompt) < self._min_tokens:
             return Raw(encode_prompt(prompt))
         # Bytes of numbers of another size could be those of other numbers.

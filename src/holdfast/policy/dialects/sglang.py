@@ -1,7 +1,7 @@
 """SGLang's `/generate` with `input_ids`.
 
-The events of its stream repeat all tokens, or have only the new ones, as the server is started:
-both are read. Its answers do not name the model.
+The events of its stream either repeat all tokens or have only the new ones, depending on how the
+server is started. The reader takes both. Its answers do not name the model.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class _Meta(Struct):
     output_token_logprobs: list[_Logprob] | None = None
     weight_version: str | None = None
     weight_versions: list[VersionSpanBody] | None = None
-    """Of all tokens so far; older servers name only the current weights."""
+    """The versions of all tokens so far. Older servers name only the current weights."""
     routed_experts: str | None = None
 
 
@@ -82,7 +82,8 @@ class SGLang(Dialect):
         return "model_path" in fields_of(await engine.ask(self.version_path))
 
     async def describe(self, engine: UnknownEngine) -> None:
-        """A seed works only in deterministic inference, and by position."""
+        """Reads the longest context and the effect of a seed. A seed works only in deterministic
+        inference, and then by position."""
         fields, described = fields_of(await engine.ask("/get_server_info")), engine.described
         if described.max_model_len is None:
             lengths = (fields.get(name) for name in ("context_length", "max_total_num_tokens"))
@@ -160,7 +161,7 @@ def _reader() -> Callable[[bytes], Piece]:
 
 
 def _read(answer: _Answer, taken: list[int]) -> Piece:
-    """The new tokens after those that were `taken` before."""
+    """Returns the new tokens after those in `taken`."""
     meta = answer.meta_info
     finish = meta.finish_reason
     if finish is not None and finish.type == "abort" and (finish.status_code or 0) >= 400:
@@ -211,14 +212,16 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new_items(items: list[Item], seen: int, total: int) -> list[Item]:
-    """An event has all items, or only the new ones; `total` shows which."""
+    """Returns the new items. An event has either all items or only the new ones; `total` shows
+    which."""
     return items[seen:] if len(items) == total else items
 
 
 def _extend(
     version_spans: tuple[VersionSpan, ...], version: str, end: int
 ) -> tuple[VersionSpan, ...]:
-    """Each event names the current weights: they sampled its new tokens."""
+    """Adds the event's new tokens to the spans. Each event names the current weights, which sampled
+    its new tokens."""
     if version_spans and version_spans[-1].version == version:
         return (*version_spans[:-1], VersionSpan(version, version_spans[-1].start, end))
     return (

@@ -7,7 +7,7 @@ END = b"[DONE]"
 
 
 class SseParser:
-    """Keeps the beginning of an event until it is whole. Drops comments and other fields."""
+    """Keeps the beginning of an event until the event is whole. Drops comments and other fields."""
 
     __slots__ = ("_rest",)
 
@@ -15,7 +15,7 @@ class SseParser:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes."""
+        """Returns the data of the events that `chunk` completes."""
         data = self._rest + chunk if self._rest else chunk
         if b"\r" in data:
             # A CR at the very end may be half of a CRLF: it waits for its other half.

@@ -1,11 +1,12 @@
 """FamilyRenderer: the hand-written rendering of a model family, from the `renderers` package.
 
-The package's bridge returns prompt + completion + what follows, and copies all of it. What it
-reads of the prompt is only the last assistant header, which decides whether reasoning is open; so
-it is given the prompt from its last end of a turn on, and the cost of a bridge does not grow with
-the history.
+The package's bridge returns prompt + completion + the following ids, and copies all of them. Of the
+prompt it reads only the last assistant header, which decides whether reasoning is open. So it gets
+the prompt only from its last end of a turn on. The cost of a bridge then does not grow with the
+history.
 
-Invariant: what the package returns begins with exactly what it was given, or there is no bridge.
+Invariant: the package's result begins with exactly the ids it was given. Otherwise there is no
+bridge.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,14 +48,16 @@ _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
 _ANCHORS = {"gpt-oss": "<|start|>"}
 _HEADERS = {"llama-3": "<|end_header_id|>"}
 _CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
-"""The end of reasoning, if it is not `</think>`; "": no end that a cut reply would lack."""
+"""The text that ends reasoning, if it is not `</think>`. "" means that a cut reply lacks no such
+end.
+"""
 # Its text goes through an encoder of its own, in which special tokens are text anyway.
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
 
 class FamilyRenderer(TokenizerRenderer):
-    """`keep_reasoning` keeps earlier reasoning where the family's template would drop it when a
-    user speaks, so that the stream is never broken there."""
+    """Renders with the `renderers` package. `keep_reasoning` keeps earlier reasoning even if the
+    family's template would drop it when a user speaks, so that the stream is never broken there."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class FamilyRenderer(TokenizerRenderer):
         digest = tokenizer.digest(repr(sorted(chosen.items())), str(keep_reasoning))
         self.name = f"renderers:{family}@{version()}+{digest}"
         self.reasons = family not in _NEVER_REASON
-        """Whether its replies may hold reasoning."""
+        """Whether the family's replies may hold reasoning."""
 
     def set_arguments(self, arguments: Mapping[str, object]) -> None:
         options = {**self._options, **arguments}
@@ -94,7 +97,7 @@ class FamilyRenderer(TokenizerRenderer):
         self._options = options
 
     def set_effort(self, effort: str) -> None:
-        """Some families only know whether a model is to reason at all."""
+        """Sets the effort. Some families can only switch reasoning on or off."""
         ways: list[dict[str, object]] = [{"reasoning_effort": effort}]
         if effort == NO_REASONING:
             ways.insert(0, {"enable_thinking": False})
@@ -139,8 +142,9 @@ class FamilyRenderer(TokenizerRenderer):
     def _speaking_again(
         self, prompt: Sequence[int], completion: Sequence[int], tools: Tools
     ) -> list[int] | None:
-        """The tokens between two messages of the assistant in a row. The package has no bridge for
-        this: its rendering of a short conversation shows how a turn ends and begins."""
+        """Returns the tokens between two consecutive messages of the assistant. The package has
+        no bridge for this, so its rendering of a short conversation shows how a turn ends and
+        begins."""
         user: dict[str, object] = {"role": "user", "content": "."}
         both: list[dict[str, object]] = [user, {"role": "assistant", "content": "."}]
         try:
@@ -157,7 +161,8 @@ class FamilyRenderer(TokenizerRenderer):
         return [*thinking, *closing, *after, *opening]
 
     def _opening(self, conversation: list[dict[str, object]], tools: Tools) -> list[int]:
-        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        """Returns the ids that invite the assistant to speak after a conversation. Empty if there
+        are none."""
         closed = self._rendered(conversation, tools)
         ids = self._rendered(conversation, tools, add_generation_prompt=True)
         return ids[len(closed) :] if ids[: len(closed)] == closed else []
@@ -171,7 +176,7 @@ class FamilyRenderer(TokenizerRenderer):
         return ids
 
     def _is_thinking(self, completion: Sequence[int], prompt: Sequence[int], tools: Tools) -> bool:
-        """Whether the completion ends in the middle of reasoning."""
+        """Returns whether the completion ends in the middle of reasoning."""
         try:
             parsed = self._package.parse_response(
                 list(completion), tools=list(tools) or None, prompt_ids=self.tail(prompt) or None
@@ -218,7 +223,8 @@ class FamilyRenderer(TokenizerRenderer):
         return hermes_marks(name) if self.family in _HERMES else None
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt from its last end of a turn on: all that the package reads of it."""
+        """Returns the prompt from its last end of a turn on, which is all that the package reads of
+        it."""
         at = max((last_of(prompt, anchor) for anchor in self._anchors), default=-1)
         return list(prompt[max(at, 0) :])
 
@@ -232,17 +238,17 @@ class FamilyRenderer(TokenizerRenderer):
 
 
 def version() -> str:
-    """Of the `renderers` package: another version may render otherwise."""
+    """Returns the version of the `renderers` package. Another version may render differently."""
     return metadata.version("renderers")
 
 
 def families() -> tuple[str, ...]:
-    """The names of the families that the package renders by hand."""
+    """Returns the names of the families that the package renders by hand."""
     return tuple(sorted(set(known_models().values())))
 
 
 def known_models() -> dict[str, str]:
-    """Model names, as a hub has them, and the family of each."""
+    """Returns the family of each known model, by the model's name on a hub."""
     models: dict[str, str] = dict(_package().MODEL_RENDERER_MAP)
     return models
 

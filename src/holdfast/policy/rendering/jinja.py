@@ -1,7 +1,7 @@
 """Chat templates: Jinja, in the environment that transformers gives them.
 
-A template is data from a model's folder: it runs in Jinja's sandbox and sees nothing but the
-conversation, the tools, the special tokens and the options.
+A template is data from a model's folder. It runs in Jinja's sandbox and sees only the conversation,
+the tools, the special tokens and the options.
 """
 
 import copy
@@ -17,7 +17,8 @@ Dicts = Sequence[dict[str, object]]
 
 
 class ChatTemplate:
-    """Messages and tools to text. The same input gives the same text, unless it asks the time."""
+    """Turns messages and tools into text. The same input gives the same text, unless the template
+    reads the time."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class ChatTemplate:
             )
 
     def render(self, messages: Dicts, tools: Dicts, *, opening: bool) -> str:
-        """The conversation's text; `opening`: up to where the assistant begins to speak."""
+        """Returns the conversation's text. With `opening`, the text ends where the assistant begins
+        to speak."""
         text: str = self._chosen(tools).render(
             **self._variables,
             messages=[self.convert(message) for message in messages],
@@ -57,7 +59,7 @@ class ChatTemplate:
         return text
 
     def reads(self, variable: str) -> bool:
-        """Whether what it writes may depend on a variable that is given to it."""
+        """Returns whether the template's output may depend on this variable."""
         meta = import_extra("jinja2.meta", needed_by="a chat template")
         return all(
             variable in meta.find_undeclared_variables(item.environment.parse(self._sources[name]))
@@ -65,7 +67,7 @@ class ChatTemplate:
         )
 
     def with_variables(self, **variables: object) -> "ChatTemplate":
-        """The same template with these variables."""
+        """Returns the same template with these variables."""
         other = copy.copy(self)
         vars(other)["_variables"] = {**self._variables, **variables}
         return other
@@ -91,7 +93,7 @@ def template_of(
 
 
 def template_errors() -> tuple[type[Exception], ...]:
-    """What a template may raise for a conversation that it does not allow."""
+    """Returns the errors that a template may raise for a conversation that it does not allow."""
     template_error: type[Exception] = import_extra(
         "jinja2", needed_by="a chat template"
     ).TemplateError
@@ -126,7 +128,8 @@ def _environment(now: Callable[[], datetime]) -> Any:
     sandbox = import_extra("jinja2.sandbox", needed_by="a chat template")
 
     class Generation(ext.Extension):  # type: ignore[misc, name-defined]  # an extra
-        """Marks the assistant's text, for trainers that need it; here it only groups."""
+        """Marks the assistant's text for trainers that need the mark. Here it only groups
+        statements."""
 
         tags = {"generation"}  # noqa: RUF012  # jinja2's own way of naming a tag
 

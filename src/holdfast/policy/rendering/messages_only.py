@@ -1,4 +1,4 @@
-"""The renderer of engines that take messages and give messages: it makes no tokens at all."""
+"""The renderer of engines that take and give messages. It makes no tokens."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,13 @@ from holdfast.records.message import Message, Role
 
 
 class MessagesOnly:
-    """Nothing that is sampled through it can be trained, and it does not pretend otherwise."""
+    """A renderer without tokens. Replies that are sampled through it cannot be trained on."""
 
     stop_token_ids: tuple[int, ...] = ()
 
     def __init__(self, name: str = "messages"):
-        """`name`: the name of the renderer that it replaces when nothing is rendered any more."""
+        """`name` is the name of the renderer that this one replaces when rendering is no longer
+        needed."""
         self.name = name
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:

@@ -1,13 +1,13 @@
 """LiveMessage: the part of a reply that can be sent while it is sampled.
 
 The end of a reply decides what its beginning means: closing markup turns a text into a call, and
-spaces at the end may be stripped. This module sends only what no end can change: text up to the
-first sign of markup, without the spaces at its end. Where text may follow markup (the end of
-reasoning), the renderer's own parser decides which channel the text belongs to.
+spaces at the end may be stripped. So this module sends only text that no end can change. That is
+the text up to the first sign of markup, without the spaces at its end. If text may follow markup
+(such as the end of reasoning), the renderer's own parser decides to which channel the text belongs.
 
 Invariant: the sent text of a channel is a beginning of the text that the renderer's `parse` finds
-there when the reply is whole. The cost of a batch of tokens grows with the batch only, except for a
-bounded number of full parses.
+in that channel when the reply is whole. The cost of a batch of tokens grows only with the batch,
+except for a bounded number of full parses.
 """
 
 import re
@@ -26,18 +26,18 @@ from holdfast.records.message import Message
 REPLACEMENT = "\ufffd"
 """The decoded text of a partial or invalid character."""
 MAX_PARTIAL_TOKENS = 3
-"""Tokens: one for each of its bytes but the last."""
+"""The most tokens of a partial character: one for each of its bytes but the last."""
 MAX_HELD_TOKENS = 256
-"""Tokens that may come without one of them ending a character."""
+"""The most tokens that are held back because none of them ends a character."""
 
 
 class StreamDetokenizer:
-    """The text of one run of tokens, at a cost that does not grow with its length.
+    """The text of a growing list of tokens, at a cost that does not grow with its length.
 
-    Tokens do not end where characters do, and the text of a token may depend on the one before it.
-    So new text is what a few more tokens add to the text of those before; tokens at the end that
-    are only a part of a character wait for the rest of it. All new texts together are the text of
-    all tokens.
+    Tokens do not end where characters end, and the text of a token may depend on the token before
+    it. So the new text is the difference that a few more tokens make to the text of the previous
+    ones. Tokens at the end that form only a part of a character wait for the rest of it. All new
+    texts together are the text of all tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]):
@@ -45,11 +45,11 @@ class StreamDetokenizer:
         self._context: list[int] = []
         """The tokens of the last new text."""
         self._before = ""
-        """Their text."""
+        """The text of `_context`."""
         self._held: list[int] = []
 
     def take(self, ids: Sequence[int]) -> str:
-        """The new text after `ids`, as far as it is certain."""
+        """Adds `ids` and returns the new text, as far as it is certain."""
         self._held += ids
         for waiting in range(min(MAX_PARTIAL_TOKENS + 1, len(self._held))):
             text = self._text(waiting)
@@ -81,9 +81,11 @@ _BETWEEN = frozenset(
     )
 )
 _WHOLE_IS_A_CALL = frozenset(("llama-3",))
-"""Families with calls that are JSON without any markup around it."""
+"""Families whose calls are JSON without any markup around it."""
 _CONTENT_AFTER = {"inkling": "<|content_text|>"}
-"""Families in which other text may be the name of a call."""
+"""The only markup after which text is content. In these families, other text may be the name of a
+call.
+"""
 
 
 class Channel(StrEnum):
@@ -98,16 +100,16 @@ class Grammar(Struct, frozen=True):
     """The markup between the parts of a renderer's replies."""
 
     control: dict[int, str]
-    """Tokens that are no text."""
+    """Tokens that are not text, with their markup."""
     markers: tuple[str, ...]
-    """Their texts, and texts that are markup in any encoding."""
+    """The texts of those tokens, and texts that are markup in any encoding."""
     whole_is_a_call: bool = False
     content_after: str | None = None
-    """The only markup after which text is content."""
+    """The only markup after which text is content, or None if there is no such limit."""
 
 
 def grammar_of(renderer: Renderer) -> Grammar | None:
-    """None: nothing of a reply can be sent before its end."""
+    """Returns the renderer's markup, or None if no part of a reply can be sent before its end."""
     if isinstance(renderer, ByteRenderer):
         control = {ByteRenderer.OPEN: "<|open|>", ByteRenderer.END: "<|end|>"}
         return Grammar(control, (*_THINK, *_TOOL))
@@ -137,7 +139,7 @@ class LiveMessage:
         stop: Sequence[str] = (),
         bare: bool = False,
     ):
-        """`bare`: the whole reply is text, up to a stop string."""
+        """`bare` says that the whole reply is text, up to a stop string."""
         grammar = grammar_of(renderer)
         self._grammar = grammar or Grammar({}, ())
         self._control = {} if bare else self._grammar.control
@@ -147,20 +149,20 @@ class LiveMessage:
         self._ids: array[int] = array("i")
         self._text = StreamDetokenizer(self._decode)
         self._channel: Channel | None = Channel.CONTENT if bare else None
-        """The channel of the present text; None: not known yet."""
+        """The channel of the present text, or None if not known yet."""
         self._unplaced = ""
         """The text since the last sign of markup, while its channel is unknown."""
         self._held = ""
-        """Text of the channel that may still become markup."""
+        """The text of the channel that may still become markup."""
         self._sent: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._parses = 0
         self._found: list[ChannelText] = []
         self._last_marker: str | None = None
         self.is_over = grammar is None
-        """Whether nothing more is sent before the reply is whole."""
+        """Whether no more text is sent before the reply is whole."""
 
     def take(self, ids: Sequence[int]) -> list[ChannelText]:
-        """The text that can be sent after `ids` have been sampled, too."""
+        """Adds sampled `ids` and returns the text that can be sent now."""
         start = 0
         for at, token in enumerate(ids):
             if self.is_over:
@@ -187,7 +189,7 @@ class LiveMessage:
             text = self._more(text)
 
     def _more(self, text: str) -> str:
-        """Takes text up to the first sign of markup; returns the rest."""
+        """Takes text up to the first sign of markup. Returns the rest."""
         before = self._held if self._channel else self._unplaced
         whole = before + text
         # A sign may have begun in what was there before, but it did not end there.
@@ -226,8 +228,8 @@ class LiveMessage:
     # --- its channel
 
     def _place(self, *, is_whole: bool) -> None:
-        """Finds the channel of the text since the last sign. Only the last text can be placed: the
-        parser does not separate an earlier one from the text after it."""
+        """Finds the channel of the text since the last sign. Only the last text can be placed,
+        because the parser does not separate an earlier text from the text after it."""
         text = _strip_end(self._unplaced)
         if not text.strip() or not is_whole:
             return
@@ -253,11 +255,11 @@ class LiveMessage:
         self._unplaced = ""
 
     def _unsent(self, message: Message, channel: Channel) -> str:
-        """The parsed text that was not sent."""
+        """Returns the parsed text that was not sent yet."""
         return _strip_end(_channel_text(message, channel))[len("".join(self._sent[channel])) :]
 
     def _goes_on(self, message: Message, channel: Channel) -> bool:
-        """Whether the parsed text continues the sent one, and always will."""
+        """Returns whether the parsed text continues the sent text, and always will."""
         text, sent = _channel_text(message, channel), "".join(self._sent[channel])
         if channel is Channel.CONTENT and not self._is_content(text, is_first=not sent):
             return False
@@ -274,14 +276,14 @@ class LiveMessage:
 
 
 class _Signs(Struct, frozen=True):
-    """The ends of plain text."""
+    """The signs of markup that end plain text."""
 
     whole: re.Pattern[str]
     beginnings: frozenset[str]
     longest: int
 
     def open_length(self, text: str) -> int:
-        """How many characters at the end of the text may be the beginning of a sign."""
+        """Returns how many characters at the end of the text may be the beginning of a sign."""
         for length in range(min(self.longest - 1, len(text)), 0, -1):
             if text[-length:] in self.beginnings:
                 return length
@@ -307,7 +309,7 @@ def _channel_text(message: Message, channel: Channel) -> str:
 
 
 def _strip_end(text: str) -> str:
-    """Without spaces and partial characters at the end."""
+    """Removes spaces and partial characters at the end."""
     while text != (shorter := text.rstrip().rstrip(REPLACEMENT)):
         text = shorter
     return text

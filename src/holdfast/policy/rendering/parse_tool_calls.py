@@ -1,8 +1,8 @@
-"""Tool calls and reasoning in what a model sampled.
+"""Tool calls and reasoning in sampled text.
 
-Invariant: nothing that was sampled is lost, and nothing that was sampled can raise. What is no
-call stays text, where the model, a scorer and a reader can see it; and every string of a parsed
-message can be stored as UTF-8.
+Invariant: no sampled text is lost, and no sampled text can raise an error. Text that is not a call
+stays text, so that the model, a scorer and a reader can see it. Every string of a parsed message
+can be stored as UTF-8.
 """
 
 import json
@@ -27,7 +27,8 @@ class Attempt(Protocol):
 
 
 def parse_hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """Splits a reply into its text and its calls: JSON between `<tool_call>` and its end."""
+    """Splits a reply into its text and its calls. A call is JSON between `<tool_call>` and
+    `</tool_call>`."""
     parsed = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
     calls = tuple(call for _, call in parsed if call is not None)
     if not calls:
@@ -40,7 +41,8 @@ def parse_hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
 
 
 def split_reasoning(text: str, *, opened: bool) -> tuple[str | None, str]:
-    """Reasoning, and what comes after it. Reasoning that never ended is all there is."""
+    """Splits a text into the reasoning and the text after it. Reasoning without an end takes the
+    whole text."""
     body = text.lstrip()
     if body.startswith("<think>"):
         body = body.removeprefix("<think>")
@@ -59,9 +61,10 @@ def from_attempts(
     *,
     text_of: Callable[[int, int], str],
 ) -> Message:
-    """The message of what the package parsed; an attempt that is no call goes back into the text.
+    """Builds the message from the package's results. An attempt that is not a call goes back into
+    the text.
 
-    A call with a name is a call even if its arguments are no JSON: the tool reports that.
+    A call with a name is a call even if its arguments are not JSON. The tool reports that error.
     """
     calls: list[ToolCall] = []
     for attempt in attempts:
@@ -75,7 +78,8 @@ def from_attempts(
 
 
 def without_calls(message: Message, text: str) -> Message:
-    """The message with its calls as text, like the rest. `text`: all that was sampled."""
+    """Returns the message with its calls turned into text. `text` is everything that was
+    sampled."""
     if message.reasoning:
         text = text.partition(message.reasoning)[2].lstrip().removeprefix("</think>") or text
     return assistant_message(text.strip(), reasoning=message.reasoning)
@@ -93,7 +97,7 @@ def assistant_message(
 
 
 def make_storable(text: str) -> str:
-    """JSON can escape half a surrogate pair, which no journal can store."""
+    """Replaces halves of surrogate pairs, which JSON can escape but no journal can store."""
     return text.encode("utf-8", "replace").decode() if _is_broken(text) else text
 
 

@@ -1,7 +1,8 @@
-"""Reasoning effort, how long a model is to think, and other arguments of its chat template.
+"""Reasoning effort, which says how long a model should think, and other arguments of a chat
+template.
 
-An engine that takes messages has parameters for them. One that takes tokens knows only its prompt:
-the renderer has to write them into it, or there is no such thing for this model.
+An engine that takes messages has parameters for them. An engine that takes tokens sees only the
+prompt. So the renderer has to write them into the prompt, or the model does not support them.
 """
 
 import copy
@@ -18,25 +19,26 @@ from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import NO_REASONING, Sampling
 
 MAX_LEVELS = 16
-"""Renderings that are kept at hand; no template has as many levels."""
+"""The number of variants that are cached. No template has as many levels."""
 
 
 @runtime_checkable
 class TakesEffort(Protocol):
-    """A renderer that may know what to do with an effort."""
+    """A renderer that may support a reasoning effort."""
 
     def with_effort(self, effort: str) -> Renderer:
-        """The same renderer, writing this effort; raises `Unsupported` where it cannot."""
+        """Returns the same renderer with this effort. Raises `Unsupported` if it cannot write the
+        effort."""
         ...
 
 
 class TokenizerRenderer(ABC):
-    """What all renderers with a tokenizer have in common."""
+    """The common base of all renderers with a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self._variants: dict[tuple[str, str], Self] = {}
-        """Other renderings, by what was set and to what."""
+        """Variants of this renderer, by the name and value of the setting."""
 
     def with_effort(self, effort: str) -> Self:
         return self._variant("effort", effort)
@@ -59,11 +61,11 @@ class TokenizerRenderer(ABC):
 
     @abstractmethod
     def set_effort(self, effort: str) -> None:
-        """Changes this copy; raises `Unsupported`."""
+        """Sets the effort of this copy. Raises `Unsupported`."""
 
     @abstractmethod
     def set_arguments(self, arguments: Mapping[str, object]) -> None:
-        """The same for arguments of the chat template."""
+        """Sets arguments of the chat template in this copy. Raises `Unsupported`."""
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=not special)
@@ -73,8 +75,8 @@ class TokenizerRenderer(ABC):
 
 
 def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
-    """The renderer that writes `effort` into its prompts; raises `Unsupported` by that name. With
-    `none`, a model that never reasons is left as it is."""
+    """Returns the renderer that writes `effort` into its prompts. Raises `Unsupported` with the
+    name of the effort parameter. With `none`, a model that never reasons keeps its renderer."""
     if effort is None or isinstance(renderer, MessagesOnly):
         return renderer
     try:
@@ -92,12 +94,13 @@ class TakesArguments(Protocol):
     """A renderer that may have a chat template with arguments."""
 
     def with_arguments(self, arguments: str) -> Renderer:
-        """The same renderer with these, a JSON object; raises `Unsupported` where it cannot."""
+        """Returns the same renderer with these arguments, a JSON object. Raises `Unsupported` if it
+        cannot write them."""
         ...
 
 
 def renderer_at(renderer: Renderer, sampling: Sampling) -> Renderer:
-    """The renderer that writes the prompts of this sampling. Raises `Unsupported`."""
+    """Returns the renderer that writes the prompts of this sampling. Raises `Unsupported`."""
     if sampling.chat_template_kwargs and not isinstance(renderer, MessagesOnly):
         if not isinstance(renderer, TakesArguments):
             raise no_argument(f"the renderer {renderer.name!r} has no chat template")
@@ -106,13 +109,15 @@ def renderer_at(renderer: Renderer, sampling: Sampling) -> Renderer:
 
 
 def no_argument(why: str, *, public_reason: str = "") -> Unsupported:
-    """`public_reason`: the same without paths, for agents."""
+    """Returns the error of an unsupported template argument. `public_reason` is the reason without
+    paths, for agents."""
     return unsupported(why, public_reason=public_reason, name="chat_template_kwargs")
 
 
 def unsupported(
     why: str, *, public_reason: str = "", name: str = "reasoning_effort"
 ) -> Unsupported:
-    """`public_reason`: the same without paths, for agents."""
+    """Returns the error of an unsupported parameter. `public_reason` is the reason without paths,
+    for agents."""
     message = f"{name} cannot be followed: {why}; leave it out"
     return Unsupported(name, message, why=public_reason or why)

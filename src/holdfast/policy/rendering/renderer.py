@@ -1,7 +1,7 @@
 """Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to the next.
 
-The bridge is what keeps a trajectory token-exact: it gives only the ids that *follow* a sampled
-completion, so that the next prompt begins with exactly what the engine sampled.
+The bridge keeps a trajectory token-exact. It gives only the ids that *follow* a sampled completion,
+so that the next prompt begins with exactly the ids that the engine sampled.
 """
 
 import json
@@ -19,36 +19,37 @@ _CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
 class Renderer(Protocol):
-    """Pure functions of what they are given: large prompts are rendered in threads, so that its
-    methods run in several at once."""
+    """Pure functions of their arguments. Large prompts are rendered in threads, so several methods
+    may run at once."""
 
     name: str
-    """Part of a run's identity: other rendering is another run."""
+    """Part of a run's identity: another rendering makes another run."""
     stop_token_ids: tuple[int, ...]
 
     def render(self, messages: Sequence[Message], tools: Tools) -> Sequence[int]:
-        """A whole conversation, ready for the assistant to speak. Where the ids are at hand as a
-        new `array("i")`, that is the cheapest to give."""
+        """Renders a whole conversation, ready for the assistant to speak. If the ids exist as a new
+        `array("i")`, returning that array is cheapest."""
         ...
 
     def bridge(
         self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
-        """The ids that follow prompt + completion; None if only a full rendering works. Its cost
-        does not grow with the length of the prompt."""
+        """Returns the ids that follow prompt + completion, or None if only a full rendering works.
+        Its cost does not grow with the length of the prompt."""
         ...
 
     def parse(
         self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
-        """The assistant's message. Tool calls have no ids yet; malformed ones stay text.
+        """Returns the assistant's message. Tool calls have no ids yet. Malformed calls stay text.
 
-        The prompt shows whether it opened the reasoning that the completion goes on with.
+        The prompt shows whether it opened the reasoning with which the completion continues.
         """
         ...
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of ids, for people and for finding stop strings: never to be encoded again.
+        """Returns the text of ids, for people and to find stop strings. The text must never be
+        encoded again.
 
         Engines look for stop strings in the text without its special tokens.
         """
@@ -56,10 +57,10 @@ class Renderer(Protocol):
 
 
 class ByteRenderer:
-    """One token per byte of UTF-8, one that opens a message and one that ends it.
+    """One token for each byte of UTF-8, one that opens a message and one that ends it.
 
-    It needs no model files, which makes it the renderer of tests and demos. Until they are packed,
-    its tokens are the code points of a text: so they are put together at the speed of memory.
+    It needs no model files, so tests and demos use it. Before the tokens are packed, they are the
+    code points of a text, which makes rendering as fast as copying memory.
     """
 
     name = "bytes"
@@ -67,7 +68,7 @@ class ByteRenderer:
     END = 257
     stop_token_ids: tuple[int, ...] = (END,)
     reasons = False
-    """Its replies hold no reasoning apart from their text."""
+    """Whether replies hold reasoning apart from their text: they do not."""
 
     def render(self, messages: Sequence[Message], tools: Tools) -> Sequence[int]:
         tools_block = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
@@ -103,7 +104,7 @@ class ByteRenderer:
         return hermes_marks(name, space="")
 
     def _conversation(self, messages: Sequence[Message]) -> str:
-        """Messages, and the opening of the assistant's next one."""
+        """Returns the messages and the opening of the assistant's next message."""
         return "".join([*map(self._message, messages), self._opening(Role.ASSISTANT)])
 
     def _message(self, message: Message) -> str:
@@ -122,7 +123,7 @@ class ByteRenderer:
 
 
 def _code_points(text: str) -> "array[int]":
-    """The code points of a text, packed."""
+    """Returns the code points of a text, packed."""
     ids: array[int] = array(TYPE_IDS)
     ids.frombytes(text.encode(_CODE_POINTS))
     return ids

@@ -1,8 +1,8 @@
-"""Which renderer a tokenizer gets.
+"""Chooses the renderer of a tokenizer.
 
-A family is taken without being named only if the model goes by a name that the `renderers`
-package knows, or if the family renders probing conversations exactly as the tokenizer's own chat
-template does. Otherwise the template is the truth.
+A family is chosen without being named in two cases: the `renderers` package knows the model's name,
+or the family renders probing conversations exactly as the tokenizer's own chat template does.
+Otherwise the template decides.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,15 @@ BYTES, TEMPLATE = "bytes", "template"
 
 
 class NoTokenizer(UsageError):
-    """The engine names a model whose tokenizer is not on this machine, and no other is named."""
+    """The tokenizer of the engine's model is not on this machine, and no other tokenizer is
+    named."""
 
 
 def renderer_of(
     policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
 ) -> Renderer:
-    """The renderer of a checked policy's model: from the named tokenizer, otherwise from the one
-    that the engine reports."""
+    """Returns the renderer of a checked policy's model. It uses the named tokenizer, or else the
+    one that the engine reports."""
     if not isinstance(policy, EnginePolicy):
         name = type(policy).__name__
         raise UsageError(f"{name} does not say how its model renders; give renderer=…")
@@ -68,12 +69,12 @@ def renderer_for(
     options: Mapping[str, object] | None = None,
     date: datetime | None = None,
 ) -> Renderer:
-    """The renderer for the tokenizer of a folder (or of a hub name).
+    """Returns the renderer for the tokenizer in a folder (or under a hub name).
 
-    `family`: None picks; "template" is the tokenizer's own chat template, "bytes" needs no
-    tokenizer; else a family of the `renderers` package. `options` go to the template
-    (`enable_thinking`); `date` is what a template sees that asks for today, so that a run which
-    is resumed tomorrow renders the same.
+    If `family` is None, a renderer is chosen. "template" is the tokenizer's own chat template,
+    "bytes" needs no tokenizer, and any other name is a family of the `renderers` package. `options`
+    go to the template (for example `enable_thinking`). `date` is the date for templates that read
+    today's date. A fixed date lets a run that is resumed tomorrow render the same.
     """
     if family == BYTES:
         return ByteRenderer()
@@ -100,7 +101,7 @@ _NO_KEEPING = (
 
 
 def _check(family: str | None, *, tool_parser: str | None, keep_reasoning: bool) -> None:
-    """Nothing that was asked for is quietly left out."""
+    """Raises `UsageError` for an argument that would have no effect."""
     if family == TEMPLATE and keep_reasoning:
         raise UsageError(_NO_KEEPING)
     if family in (None, TEMPLATE):
@@ -134,7 +135,7 @@ def _installed_models() -> dict[str, str]:
 
 
 def _candidates(tokenizer: Tokenizer) -> list[str]:
-    """Families that the folder's own words point to."""
+    """Returns the families that the folder's own files and name suggest."""
     models = _installed_models()
     kind = str(tokenizer.config.get("model_type", "")).replace("_", "").replace("-", "").lower()
     name = str(tokenizer.config.get("_name_or_path") or "")

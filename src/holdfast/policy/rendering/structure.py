@@ -1,8 +1,8 @@
-"""Structure: a reply that is kept to tool calls in the markup of its model's family.
+"""Structure: constrains a reply to tool calls in the markup of its model's family.
 
-As engines take it (vLLM, SGLang): a structural tag, JSON that says which texts may be sampled, with
-the schema of each tool's arguments in it. What is sampled is what the family calls tools with, and
-is parsed like any other reply.
+Engines (vLLM, SGLang) take the structure as a structural tag. This JSON says which texts may be
+sampled and includes the schema of each tool's arguments. The sampled text has the family's own
+markup for calls and is parsed like any other reply.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,31 @@ class Marks(msgspec.Struct, frozen=True):
     """The markup of one call, around the JSON of its arguments."""
 
     trigger: str
-    """What no reply holds that calls nothing."""
+    """Text that begins every call and never appears in a reply without calls."""
     before: str
     after: str
     between: str = ""
-    """Two calls of one reply."""
+    """The text between two calls of one reply."""
 
 
 @runtime_checkable
 class MarksCalls(Protocol):
-    """A renderer of a model that can be made to call tools."""
+    """A renderer of a model that can be forced to call tools."""
 
     def call_marks(self, name: str) -> Marks | None:
-        """The marks around a call of this tool; None if the family writes arguments in another
-        way."""
+        """Returns the marks around a call of this tool. Returns None if the family writes arguments
+        in another way."""
         ...
 
 
 def hermes_marks(name: str, *, space: str = "\n") -> Marks:
-    """JSON between `<tool_call>` and its end."""
+    """Returns the marks of calls that are JSON between `<tool_call>` and `</tool_call>`."""
     opening = f'<tool_call>{space}{{"name": {msgspec.json.encode(name).decode()}, '
     return Marks("<tool_call>", f'{opening}"arguments": ', f"}}{space}</tool_call>", space)
 
 
 def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
-    """The structure that the reply must have; "" if it may be anything. Raises `Unsupported`."""
+    """Returns the structure that the reply must have, or "" if it is free. Raises `Unsupported`."""
     forced = bool(sampling.tool_choice)
     if not forced and (sampling.parallel_tool_calls or not tools):
         return ""

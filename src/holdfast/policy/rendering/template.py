@@ -1,11 +1,11 @@
 """TemplateRenderer: any model that has a chat template.
 
-A template only knows how to render a whole conversation. The bridge is found by rendering a short
-stand-in for it: its assistant speaks as the sampled completion did (reasoning, text, tool calls),
-the new messages follow, and what stands after the assistant's end is what follows a completion.
-It is used only if the stand-in proves that the template appends: the assistant's part reads the
-same with the new messages as without them, and the prompt before it too. Otherwise there is no
-bridge, and the caller renders anew.
+A template can only render a whole conversation. So the bridge comes from the rendering of a short
+stand-in for the conversation. Its assistant speaks as the sampled completion did (reasoning, text,
+tool calls), and the new messages follow. The text after the assistant's end is what follows a
+completion. The bridge is used only if the stand-in proves that the template appends: the
+assistant's part and the prompt before it must read the same with and without the new messages.
+Otherwise there is no bridge, and the caller renders the whole conversation again.
 
 Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.
 """
@@ -45,8 +45,8 @@ _DETECTED = (
 
 
 class CompletionParser:
-    """Sampled ids to a message, by the markup that a chat template mentions. Whatever was sampled
-    becomes a message; what is no markup, or broken markup, is its text."""
+    """Turns sampled ids into a message, by the markup that a chat template mentions. Any sampled
+    ids give a message. Text without markup, or with broken markup, is the message's text."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CompletionParser:
             (name for mark, name in _DETECTED if mark in template), PLAIN
         )
         self.reasons = "</think>" in template
-        """Whether the template keeps reasoning apart from text."""
+        """Whether the template separates reasoning from text."""
         end = tokenizer.encode("</think>")
         self.reasoning_end = end[0] if self.reasons and len(end) == 1 else None
         self._tokenizer = tokenizer
@@ -81,7 +81,7 @@ class CompletionParser:
         return self._with_package(ids, rest, reasoning)
 
     def is_thinking(self, completion: Sequence[int], prompt: Sequence[int]) -> bool:
-        """Whether the completion ends in the middle of reasoning."""
+        """Returns whether the completion ends in the middle of reasoning."""
         if not self.reasons:
             return False
         text = self._tokenizer.decode(self._before_end(completion))
@@ -106,8 +106,8 @@ class CompletionParser:
             return assistant_message(rest, reasoning=reasoning)
 
     def _after_reasoning(self, ids: list[int]) -> int | None:
-        """The place after the token that ends reasoning. None if reasoning is not over, or if the
-        policy wrote `</think>` with other tokens: nothing after it is a call then."""
+        """Returns the place after the token that ends reasoning. Returns None if reasoning is not
+        over, or if the policy wrote `</think>` with other tokens. In both cases no call follows."""
         if self.reasoning_end not in ids:
             return None
         at = ids.index(self.reasoning_end)
@@ -137,13 +137,15 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def _variables(effort: str) -> dict[str, object]:
-    """The variables of a template for it: some only know whether a model is to reason at all."""
+    """Returns the template's variables for an effort. Some templates can only switch reasoning on
+    or off."""
     variables: dict[str, object] = {"reasoning_effort": effort}
     return variables | {"enable_thinking": False} if effort == NO_REASONING else variables
 
 
 class TemplateRenderer(TokenizerRenderer):
-    """Renders with a tokenizer's own chat template, parses by the markup that it mentions."""
+    """Renders with a tokenizer's own chat template, and parses by the markup that the template
+    mentions."""
 
     def __init__(
         self,
@@ -163,13 +165,13 @@ class TemplateRenderer(TokenizerRenderer):
             tokenizer, template.source, tool_parser=parser, stops=self.stop_token_ids
         )
         self.shows_tools = "tools" in template.source
-        """Whether the model ever sees the tools that it is offered."""
+        """Whether the template shows the model its tools."""
         self._developer = "developer" in template.source
         chosen = repr(sorted((options or {}).items()))
         digest = tokenizer.digest(template.text, chosen, self._parser.name)
         self.name = f"template:{self._parser.name}+{digest}"
         self.reasons = self._parser.reasons
-        """Whether its replies may hold reasoning."""
+        """Whether the model's replies may hold reasoning."""
 
     def set_arguments(self, arguments: Mapping[str, object]) -> None:
         for name in arguments:
@@ -232,7 +234,7 @@ class TemplateRenderer(TokenizerRenderer):
         return hermes_marks(name) if self._parser.name == HERMES else None
 
     def _closing(self, *, thinking: bool) -> list[int]:
-        """The end that a completion lacks if it was cut by its length."""
+        """Returns the end that a completion lacks if it was cut by its length."""
         return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
 
     def _following(

@@ -45,10 +45,11 @@ class TemplateShape(Struct, frozen=True):
 
 
 class StandIn:
-    """What a template writes after an assistant's turn, and how it ends one.
+    """Learns what a template writes after an assistant's turn, and how it ends a turn.
 
-    `end` is the token that ends a turn, `closing` the ids that end one which was cut; None and
-    empty when the template has no such token, and then there is no bridge.
+    `end` is the token that ends a turn. `closing` are the ids that complete a turn that was cut. If
+    the template has no such token, they are None and empty, and then there is no bridge to new
+    messages.
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
@@ -61,7 +62,8 @@ class StandIn:
         self._known: dict[str, str] = {}
 
     def following(self, shape: TemplateShape, messages: Dicts, tools: Dicts) -> list[int] | None:
-        """The ids after the assistant's end, with `messages` next; None if nothing is proven."""
+        """Returns the ids after the assistant's end if `messages` come next. Returns None if the
+        stand-in does not prove that the template appends."""
         if self.end is None:
             return None
         ids = tuple(
@@ -82,8 +84,9 @@ class StandIn:
         return self._tokenizer.encode(text[span[1] - len(self._ending) :])[1:]
 
     def speaking_again(self, tools: Dicts) -> list[int] | None:
-        """The ids after the assistant's end where it speaks again at once; after its last word, if
-        the template has no end of a turn. None if the template allows no such thing."""
+        """Returns the ids after the assistant's end if the assistant speaks again at once. If the
+        template has no end of a turn, the ids begin after the assistant's last word. Returns None
+        if the template does not allow this."""
         spoken = [_user(), TemplateShape().assistant(())]
         try:
             text = self._template.render(spoken, tools, opening=True)
@@ -100,13 +103,14 @@ class StandIn:
         return self._tokenizer.encode(self._ending + after)[1 if self._ending else 0 :]
 
     def _opening(self, conversation: Dicts, tools: Dicts) -> str:
-        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        """Returns the text that invites the assistant to speak after a conversation. Empty if there
+        is none."""
         closed = self._template.render(conversation, tools, opening=False)
         text = self._template.render(conversation, tools, opening=True)
         return text[len(closed) :] if text.startswith(closed) else ""
 
     def _before(self, tools: Dicts) -> str:
-        """The prompt before the assistant's turn."""
+        """Returns the prompt before the assistant's turn."""
         tools_key = json.dumps(list(tools))
         # Another thread may put its own there at any moment.
         known = self._known.get(tools_key)
@@ -116,13 +120,15 @@ class StandIn:
         return known
 
     def _turn(self, shape: TemplateShape, ids: Sequence[str], tools: Dicts) -> str:
-        """The assistant's turn when nothing follows it; empty if it is not all there."""
+        """Returns the assistant's turn without any messages after it. Empty if a part of it is
+        missing."""
         text = self._template.render([_user(), shape.assistant(ids)], tools, opening=False)
         span = self._span(text, shape, text.find(USER_TEXT) + len(USER_TEXT))
         return text[slice(*span)] if span else ""
 
     def _span(self, text: str, shape: TemplateShape, start: int) -> tuple[int, int] | None:
-        """From the first mark of the assistant's turn to the end of its end marker."""
+        """Returns the range from the first mark of the assistant's turn to the end of its end
+        marker."""
         first = at = text.find(shape.marks()[0], start)
         for mark in shape.marks():
             at = text.find(mark, at) if at >= 0 else at
@@ -146,7 +152,8 @@ class StandIn:
         self.closing = self._tokenizer.encode(text[start : marker[1]])
 
     def _is_boundary(self, text: str, at: int) -> bool:
-        """Whether encoding on either side of the end marker is encoding the whole."""
+        """Returns whether encoding the two sides of the end marker separately gives the ids of the
+        whole."""
         encode = self._tokenizer.encode
         return encode(text) == [*encode(text[:at]), *encode(text[at:])]
 

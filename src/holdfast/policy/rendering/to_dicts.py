@@ -1,8 +1,8 @@
 """A conversation as the dictionaries that chat templates and the `renderers` package read.
 
-What users and tools say, and what is put into calls, comes from outside: a special token that it
-spells out is quoted, so that it becomes letters and not markup. What the system and the assistant
-say is the author's own and may hold markup.
+The texts of users and tools, and the contents of calls, come from outside. A special token that
+such a text spells out is quoted, so that it becomes letters and not markup. The texts of the system
+and the assistant are the author's own and may hold markup.
 """
 
 import json
@@ -25,7 +25,8 @@ def as_dicts(
     arguments: Arguments,
     developer: bool,
 ) -> list[dict[str, object]]:
-    """`developer`: whether the reader knows that role; otherwise it is the system that speaks."""
+    """Returns the messages as dictionaries. `developer` says that the reader knows this role.
+    Otherwise the role becomes `system`."""
     return [
         _as_dict(message, quoted=quoted, arguments=arguments, developer=developer)
         for message in messages
@@ -53,7 +54,8 @@ def _as_dict(
 
 
 def decode_arguments(text: str, quoted: Quote) -> object:
-    """An object, as chat templates want it; anything else is kept inside one."""
+    """Returns the arguments as an object, as chat templates need it. Any other value is put inside
+    an object."""
     try:
         decoded = _quote_inside(json.loads(text), quoted)
     except (ValueError, RecursionError):
@@ -62,7 +64,7 @@ def decode_arguments(text: str, quoted: Quote) -> object:
 
 
 def quote_arguments(text: str, quoted: Quote) -> object:
-    """As the model wrote them."""
+    """Returns the arguments as the model wrote them, quoted."""
     return quoted(text)
 
 

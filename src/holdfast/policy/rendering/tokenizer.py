@@ -1,8 +1,8 @@
 """Tokenizer: a folder's vocabulary, special tokens and chat template, without transformers.
 
-It reads `tokenizer.json` with the `tokenizers` library, and the JSON and Jinja files beside it.
-It never runs code that came with a model, and never imports transformers, which takes seconds
-where this takes milliseconds.
+It reads `tokenizer.json` with the `tokenizers` library, and the JSON and Jinja files beside it. It
+never runs code that came with a model. It never imports transformers, because that import takes
+seconds where this module takes milliseconds.
 
 Invariant: only text that the model did not sample is encoded.
 """
@@ -44,14 +44,14 @@ _SPLIT = re.compile(f"(?<!{SPLIT}){SPLIT}(?!{SPLIT})")
 
 
 def import_extra(module: str, *, needed_by: str) -> Any:
-    """A module that only the extra `renderers` installs, imported when it is first needed."""
+    """Imports a module that only the extra `renderers` installs, when it is first needed."""
     with extras.needed_by(needed_by, extra="renderers"):
         return importlib.import_module(module)
 
 
 class Tokenizer:
-    """What a renderer needs of a tokenizer, in the shape that the `renderers` package needs,
-    too."""
+    """The parts of a tokenizer that a renderer needs, in the shape that the `renderers` package
+    needs, too."""
 
     def __init__(self, folder: Path, *, name: str):
         self.name_or_path = name
@@ -77,14 +77,15 @@ class Tokenizer:
         """Special tokens and markup, by their ids."""
         self._control = _control_pattern(self.control_tokens.values())
         self.encoded_characters = 0
-        """How many characters were encoded so far: tests measure this instead of time."""
+        """How many characters were encoded so far. Tests measure this number instead of time."""
 
     # --- text to ids and back
 
     def encode(self, text: str, **_: object) -> list[int]:
-        """The ids of text. A special token in it is one, unless `quoted` split it.
+        """Returns the ids of text. A special token in the text becomes one id, unless `quoted`
+        split it.
 
-        Nothing is added at the ends: a chat template writes its own beginning.
+        Adds no tokens at the ends, because a chat template writes its own beginning.
         """
         self.encoded_characters += len(text)
         ids: list[int] = []
@@ -94,7 +95,8 @@ class Tokenizer:
         return ids
 
     def encode_whole(self, text: str) -> list[int]:
-        """The ids of a whole prompt, with what the tokenizer puts around one, as engines do."""
+        """Returns the ids of a whole prompt, with the tokens that the tokenizer adds around it, as
+        engines do."""
         self.encoded_characters += len(text)
         return self._ids(text)
 
@@ -117,14 +119,15 @@ class Tokenizer:
         return text
 
     def quoted(self, text: str) -> str:
-        """Text from outside: a special token that it spells out is encoded as mere letters."""
+        """Quotes text from outside. A special token that the text spells out is then encoded as
+        letters."""
         text = text.replace(SPLIT, SPLIT * 2)
         return self._control.sub(
             lambda token: token[0][0] + SPLIT + self.quoted(token[0][1:]), text
         )
 
     def control(self, text: str, start: int) -> tuple[int, int] | None:
-        """The position of the next special token in the text."""
+        """Returns the position of the next special token in the text."""
         match = self._control.search(text, start)
         return match.span() if match else None
 
@@ -153,14 +156,14 @@ class Tokenizer:
     # --- identity
 
     def stop_token_ids(self) -> tuple[int, ...]:
-        """The ends of a turn that the model's own files name."""
+        """Returns the ends of a turn that the model's own files name."""
         generation = _json(self.folder / "generation_config.json").get("eos_token_id")
         named = generation if isinstance(generation, list) else [generation]
         ids = [self.eos_token_id, *named]
         return tuple(dict.fromkeys(token_id for token_id in ids if isinstance(token_id, int)))
 
     def digest(self, *parts: str) -> str:
-        """Of everything that decides about ids, `parts` included."""
+        """Returns a digest of everything that decides about ids, including `parts`."""
         digest = hashlib.blake2b(digest_size=6)
         for data in (
             (self.folder / "tokenizer.json").read_bytes(),
@@ -173,7 +176,7 @@ class Tokenizer:
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """A local folder's tokenizer, or that of a hub name where a hub can be reached."""
+    """Loads the tokenizer from a local folder, or by its hub name if a hub can be reached."""
     folder = Path(source)
     if not folder.is_dir():
         folder = download(str(source), FILES, instead="give a folder that holds a tokenizer.json")
@@ -186,13 +189,14 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether it is written as `ORG/NAME`."""
+    """Returns whether the name has the form `ORG/NAME`."""
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", name)) and not name.startswith(".")
 
 
 def download(name: str, files: Sequence[str], *, instead: str) -> Path:
-    """The folder with these files (names, or patterns) of a repository on the hub, without its
-    subfolders. Raises `UsageError` where the hub does not give it; `instead`: what to do then."""
+    """Returns the folder with these files (names or patterns) of a repository on the hub, without
+    its subfolders. Raises `UsageError` if the hub does not give them. `instead` is the advice for
+    that case."""
     if not is_hub_name(name):
         raise UsageError(f"{name} is no folder, and no name on the hub (ORG/NAME); {instead}")
     hub = import_extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
@@ -216,7 +220,7 @@ def _backend(folder: Path) -> Any:
 
 
 def _add_declared_tokens(backend: Any, settings: dict[str, Any]) -> None:
-    """Adds the tokens that only tokenizer_config.json names, at the ids that it names."""
+    """Adds the tokens that only tokenizer_config.json names, with the ids that it names."""
     added_token = import_extra("tokenizers", needed_by="a model's tokenizer").AddedToken
     declared = settings.get("added_tokens_decoder") or {}
     for identifier, token in sorted(declared.items(), key=lambda item: int(item[0])):
@@ -273,7 +277,8 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str | dict[str, st
 
 
 def _is_markup(token: str) -> bool:
-    """Added tokens are also runs of spaces and the like, which are no one's markup."""
+    """Returns whether an added token is markup. Other added tokens are runs of spaces and the
+    like."""
     return len(token) > 2 and token[0] in "<[" and token[-1] in ">]"
 
 

@@ -1,9 +1,9 @@
 """The code that makes rollouts: how it is loaded, and what makes it the same code.
 
-- `load`: Loading a file of the user's as a module, once, and the tracebacks of what it raises.
-- `rewards`: Whether a rollout may give its trajectories a reward itself, by its source.
-- `source`: Source: how something is defined, and which names its definition has in it.
+- `load`: Loads a file of the user's once, as a module, and formats the tracebacks of its errors.
+- `rewards`: Whether a rollout may give its trajectories a reward itself, judged by its source.
+- `source`: Source: the definition of an object, and the names in that definition.
 - `values`: Values: plain data as a text that is the same in every process.
-- `fingerprint`: Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes
-  on.
+- `fingerprint`: Fingerprints of code: whether a rollout or a scorer is the same when its run
+  continues.
 """

@@ -1,4 +1,4 @@
-"""Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes on."""
+"""Fingerprints of code. They show whether a rollout or scorer is the same when a run continues."""
 
 import functools
 import inspect
@@ -26,24 +26,25 @@ from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
 _asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # frozen
-"""The objects whose `identity` is being read: it may be computed by their own methods."""
+"""The objects whose `identity` is being read. An object's own methods may compute its identity."""
 
 
 class Parts:
-    """What a rollout, a scorer or a judge is made of: a digest of each part, by its name.
+    """The parts of a rollout, a scorer or a judge, with a digest of each part by its name.
 
-    The source of its function, and of every function, class and variable of the user's own modules
-    that it names, directly or through others. Arguments and variables count by their values where
-    these are plain data (see `values`). Everything else counts by its type, and by its `identity`.
+    The parts are the source of its function, and of every function, class and variable of the
+    user's own modules that it names, directly or through others. Arguments and variables count by
+    their values if these are plain data (see `values`). Any other object counts by its type and its
+    `identity`.
     """
 
     def __init__(self, home: object):
-        """`home`: what is in its module is named without the module."""
+        """`home` is an object. Parts from its module are named without the module."""
         self.digests: dict[str, str] = {}
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
         self._seen: dict[object, object] = {}
-        """The objects that were read, by id. They are kept, so that no other object gets the same
+        """The objects that were read, by id. They are kept so that no other object gets the same
         id."""
         self._waiting: list[tuple[Any, bool]] = []
         self._home = str(innermost(home).__module__)
@@ -55,7 +56,7 @@ class Parts:
         return digest_of(map(repr, sorted(self.digests.items())))
 
     def add(self, candidate: object, *, decorated: bool = True) -> None:
-        """A rollout, or a scorer: its own source counts wherever it lies."""
+        """Adds a rollout or a scorer. Its own source counts even if it is not the user's."""
         if _is_tool(candidate) and stored(candidate).keys() == {"function"}:
             candidate = stored(candidate)["function"]  # A function as a processor.
         if _is(candidate, FunctionType) and not decorated:
@@ -75,7 +76,7 @@ class Parts:
         self.include({name: digest_of([text])})
 
     def include(self, digests: Mapping[str, str]) -> None:
-        """Parts that were read elsewhere."""
+        """Adds parts that were read elsewhere."""
         for name, digest in digests.items():
             label, number = name, 1
             while self.digests.get(label, digest) != digest:  # Another part has that name.
@@ -88,14 +89,14 @@ class Parts:
             self.put(f"{of}.{name}" if of else name, self._text.of(value))
 
     def _label(self, module: str, name: str) -> str:
-        """A label with only the last part of a module's name, because a package may be inside
-        another one."""
+        """Returns a label with only the last part of a module's name, because a package may be
+        inside another one."""
         return name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
 
     # --- what stands behind a value
 
     def _mark(self, value: Any) -> str:
-        """The mark that replaces it within plain data."""
+        """Returns the mark that replaces an object within plain data."""
         self._follow(value)
         held = stored(value) if _is_tool(value) else {}
         settings = {name: each for name, each in sorted(held.items()) if is_atom(each)}
@@ -103,7 +104,7 @@ class Parts:
         return f"{named.__qualname__} {identity_of(value)} {settings}"
 
     def _follow(self, value: Any, *, is_root: bool = False) -> None:
-        """Reads, once, what an object that is no plain data refers to."""
+        """Notes an object that is not plain data, so that it is read once."""
         if id(value) not in self._seen:
             self._seen[id(value)] = value
             self._waiting.append((value, is_root))
@@ -196,8 +197,8 @@ class Parts:
                 self._add_variable(head, scope, rest)
 
     def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
-        """Adds a variable by the statement that creates it, if it is neither plain data nor defined
-        with a name."""
+        """Adds a variable by the statement that creates it, unless the variable is plain data or a
+        named definition."""
         label, value = self._label(str(scope.get("__name__")), name), scope[name]
         is_read = self._add_attribute(label, value, rest)
         if is_read or identity_of(value) or (name, id(scope)) in self._seen:
@@ -208,8 +209,8 @@ class Parts:
         self._add_named(label, source, there, closure={})
 
     def _add_attribute(self, label: str, value: object, rest: list[str]) -> bool:
-        """Adds the named attribute of a module or a data object. Returns whether that is all there
-        is to read."""
+        """Adds the named attribute of a module or a data object. Returns whether no more has to be
+        read."""
         if _is(value, ModuleType):
             if rest and is_own(value) and rest[0] in vars(value):
                 self._add_variable(rest[0], vars(value), rest[1:])
@@ -226,12 +227,13 @@ class Parts:
 
 
 def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":
-    """As `isinstance`, which asks an object for its `__class__`: that may be the user's code."""
+    """Checks as `isinstance` does, but without reading `__class__`, which may run the user's
+    code."""
     return issubclass(type(value), kind)
 
 
 def identity_of(value: object) -> str:
-    """The `identity` of an object, the user's or ours; "" without one."""
+    """Returns the `identity` of an object of the user's or ours, or "" if it has none."""
     if not _is_readable(type(value)):
         return ""
     visited = _asked.get()
@@ -254,7 +256,8 @@ def _is_tool(value: object) -> bool:
 
 
 def innermost(candidate: Any) -> Any:
-    """The named part of it: the function under partials and wrappers, or the class."""
+    """Returns the named part of an object: the function under partials and wrappers, or the
+    class."""
     if _is_tool(candidate):
         candidate = stored(candidate)["function"]
     while _is(candidate, functools.partial):
@@ -265,7 +268,8 @@ def innermost(candidate: Any) -> Any:
 
 
 def _imports(source: SourceText) -> dict[str, Any]:
-    """What code imports when it runs, by its names there."""
+    """Returns the modules and objects that code imports when it runs, by their names in that
+    code."""
     imports: dict[str, Any] = {}
     for name, (module, inside) in source.imports.items():
         if (imported := import_own(module)) is not None:
@@ -292,23 +296,26 @@ def _defaults(function: FunctionType) -> dict[str, object]:
 
 
 _noting: "ContextVar[Parts | None]" = ContextVar("noting", default=None)
-"""Collects what is read while an `identity` is computed, which may also cover code."""
+"""Collects the parts that are read while an `identity` is computed. The identity may cover code,
+too.
+"""
 
 
 def fingerprint_of(candidate: object) -> str:
-    """`name@digest`."""
+    """Returns `name@digest`."""
     return fingerprinted(candidate)[0]
 
 
 def fingerprinted(candidate: object) -> tuple[str, Code]:
-    """`name@digest`, and what it covers."""
+    """Returns `name@digest` and the code that it covers."""
     with noting(candidate) as parts:
         parts.add(candidate)
     return f"{innermost(candidate).__name__}@{parts.digest}", Code(parts.digests)
 
 
 def code_of(*candidates: object) -> str:
-    """A digest of what defines them: for the `identity` of a processor with users' functions."""
+    """Returns a digest of the candidates' definitions. Processors with users' functions use it for
+    their `identity`."""
     around = _noting.get()
     digests = []
     for candidate in candidates:
@@ -321,8 +328,8 @@ def code_of(*candidates: object) -> str:
 
 
 def identified_in(*candidates: object) -> list[object]:
-    """The objects with an identity of their own, such as judges, that the candidates are or name;
-    each once."""
+    """Returns the objects with their own identity, such as judges, among the candidates and the
+    objects they name. Each object appears once."""
     with noting(None) as parts:
         for candidate in candidates:
             parts.add(candidate)
@@ -331,7 +338,7 @@ def identified_in(*candidates: object) -> list[object]:
 
 @contextmanager
 def noting(home: object) -> Iterator[Parts]:
-    """Collects what is added in the block; `home` as in `Parts`."""
+    """Collects the parts that are added in the block. `home` is as in `Parts`."""
     parts = Parts(home)
     token = _noting.set(parts)
     try:

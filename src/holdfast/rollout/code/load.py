@@ -1,10 +1,10 @@
-"""Loading a file of the user's as a module, once, and the tracebacks of what it raises.
+"""Loads a file of the user's once, as a module, and formats the tracebacks of its errors.
 
-A file in a package (a folder with an `__init__.py`) is loaded as that package's module, so that its
-relative imports work; any other under its own name. Modules are searched for in its folder, then
-beside its package, then in the working folder.
+A file in a package (a folder with an `__init__.py`) is loaded as a module of that package, so that
+its relative imports work. Any other file is loaded under its own name. Modules are searched for in
+the file's folder, then beside its package, then in the working folder.
 
-A mistake is shown with the user's frames, not with ours around them.
+A traceback shows the user's frames, without the frames of this package around them.
 """
 
 import importlib
@@ -25,7 +25,8 @@ _loaded: dict[Path, ModuleType] = {}
 
 
 class UserCodeError(UsageError):
-    """The user's file raised while it was imported, or a function of it before the run began."""
+    """An error in the user's file during its import, or in one of its functions before the run
+    began."""
 
     def __init__(self, message: str, traceback: str):
         super().__init__(message)
@@ -33,7 +34,7 @@ class UserCodeError(UsageError):
 
 
 def split(reference: str) -> tuple[Path, str | None]:
-    """`FILE.py:name` or `FILE.py`."""
+    """Splits `FILE.py:name` or `FILE.py` into the file and the name, or None without a name."""
     file, colon, name = reference.rpartition(":")
     if not colon or name.endswith(".py"):
         file, name = reference, ""
@@ -41,7 +42,7 @@ def split(reference: str) -> tuple[Path, str | None]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Imports a file once, under its own name unless that is taken."""
+    """Imports a file once. The module has the file's name, unless that name is taken."""
     if path.resolve() in _loaded:
         return _loaded[path.resolve()]
     if not path.is_file():
@@ -60,7 +61,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 class _NotPython(UsageError):
-    """The file cannot be imported at all."""
+    """The file cannot be imported as Python at all."""
 
 
 def _import(path: Path, name: str) -> ModuleType:
@@ -81,8 +82,8 @@ def _import(path: Path, name: str) -> ModuleType:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the source that is there now. Python would reuse a compiled file whose source had
-    the same size in the same second: an older program would run under the new one's identity."""
+    """Compiles the present source. Python would reuse a compiled file whose source had the same
+    size in the same second. Then an older program would run under the new one's identity."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -90,7 +91,7 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 
 def _packages_of(file: Path) -> list[Path]:
-    """The folders that are packages around it, the outermost first."""
+    """Returns the folders around the file that are packages, with the outermost first."""
     packages: list[Path] = []
     for folder in file.parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
@@ -100,8 +101,9 @@ def _packages_of(file: Path) -> list[Path]:
 
 
 def _search_in(file: Path, packages: list[Path]) -> None:
-    """Its own folder stays the first: what it imported before it was in a package is still found
-    there. The working folder is the last: it hides nothing that is installed."""
+    """Adds folders to the search path. The file's own folder stays first, so that files which it
+    imported before it was in a package are still found. The working folder is last, so that it
+    hides no installed module."""
     if packages:
         sys.path.insert(0, str(packages[0].parent))
     sys.path.insert(0, str(file.parent))
@@ -110,8 +112,8 @@ def _search_in(file: Path, packages: list[Path]) -> None:
 
 
 def _name_in(packages: list[Path], path: Path) -> str | None:
-    """Imports the packages around a file, and returns its name in them. None if it is in no
-    package, or if another module has the outermost package's name."""
+    """Imports the packages around a file and returns the file's name in them. Returns None if the
+    file is in no package, or if another module has the name of the outermost package."""
     if not packages or not _is_free(packages[0]):
         return None
     outermost, names = packages[0], [folder.name for folder in packages]
@@ -149,21 +151,22 @@ def _remedy(error: BaseException, path: Path) -> str:
 
 
 def _free_name(stem: str) -> str:
-    """A module name that is free. A file may be called `json.py`, and we still need the module of
-    that name."""
+    """Returns a module name that is free. A file may be called `json.py` although we still need the
+    module `json`."""
     taken = stem in sys.modules or stem in sys.stdlib_module_names
     return f"rollout_file_{stem}" if taken else stem
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback from the user's first frame on; "" when it never was in their code."""
+    """Returns the traceback from the user's first frame on, or "" if it has no frame of the
+    user's."""
     frames = frames_of(error)
     return format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback from the user's first frame on, without our frames, for all errors that led to
-    this one."""
+    """Returns the traceback from the user's first frame on, without our frames. Includes all errors
+    that led to this one."""
     return guarded(lambda: _format_error(readable(error)), lambda worse: plain_text_of(error))
 
 

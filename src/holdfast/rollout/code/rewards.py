@@ -1,7 +1,8 @@
-"""Whether a rollout may give its trajectories a reward itself, by its source.
+"""Whether a rollout may give its trajectories a reward itself, judged by its source.
 
-It can return one, earn one in an environment, or raise one with a truncation. Only where the source
-shows that it does nothing of the kind is the answer no; whatever cannot be read may reward.
+A rollout can return a reward, earn one in an environment, or raise one with a truncation. The
+answer is no only if the source shows that it does none of these. A rollout without readable source
+may reward.
 """
 
 import ast
@@ -17,11 +18,12 @@ _UNREWARDED = frozenset(
         *("tools", "truncate", "value"),
     }
 )
-"""Methods of the rollout's context that earn nothing by themselves."""
+"""Methods of the rollout's context that earn no reward by themselves."""
 
 
 def may_reward(rollout: Callable[..., object]) -> bool:
-    """`rollout` takes the trajectory's context first (a method that is bound: after `self`)."""
+    """Returns whether `rollout` may give a reward. Its first argument (after `self`) is the context
+    of a trajectory."""
     if hasattr(rollout, "__wrapped__"):
         return True  # Its decorator may do anything.
     function = getattr(rollout, "__func__", rollout)
@@ -45,7 +47,8 @@ def _is_none(value: ast.expr) -> bool:
 
 
 def _uses(tree: ast.AST, context: str) -> Iterator[str]:
-    """The names that are read from the context; "" where it is given away whole."""
+    """Yields the names that are read from the context, and "" if the context itself is passed
+    on."""
     read = {
         id(node.value): node.attr
         for node in ast.walk(tree)

@@ -1,8 +1,8 @@
-"""Source: how a function, a class or a variable is defined, without comments and layout, and which
-names its definition has in it.
+"""Source: the definition of a function, a class or a variable, without comments and layout, and the
+names in that definition.
 
-Docstrings are part of it, since models are shown those of tools. Evaluations are no part of the
-class that they stand in.
+Docstrings are part of the source, because models are shown the docstrings of tools. Evaluations are
+not part of a class that contains them.
 """
 
 import ast
@@ -30,9 +30,9 @@ _NOT_OWN = (
 
 
 def is_own(subject: "FunctionType | type | ModuleType") -> bool:
-    """Whether it is the user's: not Holdfast's, not Python's, and not installed. A function goes by
-    the file of its code: `functools.wraps` gives it another's module. What is in no file, as in a
-    notebook, is the user's."""
+    """Returns whether code belongs to the user: not to Holdfast or Python, and not installed. A
+    function counts by the file of its code, because `functools.wraps` gives it another function's
+    module. Code without a file, as in a notebook, belongs to the user."""
     if isinstance(subject, FunctionType) and os.path.isfile(subject.__code__.co_filename):
         return _is_own_file(subject.__code__.co_filename)
     name = subject.__name__ if isinstance(subject, ModuleType) else subject.__module__
@@ -43,7 +43,8 @@ def is_own(subject: "FunctionType | type | ModuleType") -> bool:
 
 
 def import_own(name: str) -> "ModuleType | None":
-    """A module that code imports when it runs; None if it is missing, or not the user's."""
+    """Imports a module that code imports when it runs. Returns None if the module is missing or not
+    the user's."""
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None or (spec.origin is not None and not _is_own_file(spec.origin)):
@@ -62,7 +63,7 @@ def _is_own_file(name: str) -> bool:
 
 
 def _is_recorded(file: Path) -> bool:
-    """Whether an installer put it there, as `pip install --target` does."""
+    """Returns whether an installer put the file there, as `pip install --target` does."""
     folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -80,7 +81,7 @@ def _recorded(folder: Path) -> frozenset[str]:
 
 _EVALUATION = "evaluation_test"
 _LARGEST = 1_000_000
-"""Characters of a file that is parsed: some seconds go by for each ten million."""
+"""The most characters of a file that is parsed. Parsing ten million takes some seconds."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Defined = _Function | ast.Lambda | ast.ClassDef
 _Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
@@ -91,9 +92,10 @@ Scope = Mapping[str, Any]
 class SourceText(Struct, frozen=True):
     text: str
     names: frozenset[str]
-    """The names that it reads, with attributes: `texts.PROMPT`."""
+    """The names that the source reads, with attributes, for example `texts.PROMPT`."""
     imports: Mapping[str, tuple[str, str]]
-    """Its own imports: the module of each name, and its name there ("": the module itself)."""
+    """The source's own imports: for each name, the module and the name there ("" for the module
+    itself)."""
 
 
 class _File:
@@ -101,9 +103,9 @@ class _File:
 
     def __init__(self, text: str):
         self.definitions: dict[tuple[str, int], _Function | ast.ClassDef] = {}
-        """By name and line."""
+        """The definitions, by name and line."""
         self.statements: list[ast.stmt] = []
-        """Which set variables of the module, or import them."""
+        """The statements that set or import variables of the module."""
         try:
             self.tree = ast.parse(text if len(text) <= _LARGEST else "")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -132,7 +134,8 @@ _parsed = functools.lru_cache(maxsize=1024)(_File)
 
 
 def function_source(function: FunctionType, *, decorated: bool = True) -> SourceText:
-    """The source of a function. Without one, as after `exec`, its names and constants."""
+    """Returns the source of a function. A function without source, for example after `exec`, is
+    represented by its names and constants."""
     node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
     if node is None:
@@ -144,7 +147,7 @@ def function_source(function: FunctionType, *, decorated: bool = True) -> Source
 
 
 def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
-    """None if it has no source."""
+    """Returns the definition of a function, or None if it has no source."""
     code, file = function.__code__, _file_at(function.__code__.co_filename)
     if code.co_name == "<lambda>":  # The innermost of those that are in one another.
         definitions = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
@@ -154,7 +157,7 @@ def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
 
 
 def class_source(kind: type) -> SourceText:
-    """The source of a class's own definition; its bases have theirs."""
+    """Returns the source of a class's own definition, without its bases."""
     scope = scope_of(kind)
     functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
     files = [str(scope.get("__file__", "")), *(each.__code__.co_filename for each in functions)]
@@ -173,8 +176,8 @@ def scope_of(kind: type) -> Scope:
 
 
 def variable_source(name: str, scope: Scope) -> tuple[SourceText, Scope]:
-    """The source of the statements that set a variable, and their module, since it may be
-    imported."""
+    """Returns the source of the statements that set a variable, and their module. The module may be
+    another one if the variable is imported."""
     statements = _file_at(str(scope.get("__file__", ""))).statements
     source = _source([each for each in statements if name in _set_by(each)], scope)
     module, original = source.imports.get(name, ("", ""))
@@ -191,8 +194,8 @@ def _source(nodes: Iterable[ast.AST], scope: Scope) -> SourceText:
 
 
 def _as_text(node: ast.AST) -> str:
-    """The text of a node, in the order of `ast.walk`. Empty fields are left out, because they
-    differ between versions of Python."""
+    """Returns the text of a node. `ast.walk` gives the order of the nodes. Empty fields are left
+    out, because they differ between versions of Python."""
     fields = [(name, getattr(node, name, None)) for name in node._fields]
     shown = [f"{name}={_shown(value)}" for name, value in fields if value not in (None, [])]
     return f"{type(node).__name__}({', '.join(shown)})"
@@ -207,8 +210,8 @@ def _shown(value: object) -> str:
 
 
 def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
-    """A name with the attributes that are read from it; attributes that are only set do not
-    count."""
+    """Yields each name with the attributes that are read from it. Attributes that are only set do
+    not count."""
     inner: set[ast.AST] = set()
     for node in nodes:
         if node in inner or not isinstance(node, ast.Name | ast.Attribute):
@@ -231,7 +234,8 @@ def _said(code: CodeType) -> str:
 
 
 def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
-    """The names that a function, and those in it, read from around it; and their own."""
+    """Returns the names that a function and its inner functions read from outside, and their local
+    names."""
     read, local = {*code.co_names, *code.co_freevars}, {*code.co_varnames, *code.co_cellvars}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -262,7 +266,8 @@ def _is_class(node: ast.AST, name: str) -> bool:
 
 
 def _is_lambda_of(node: ast.Lambda, code: CodeType) -> bool:
-    """Whether all instructions are in its body, but for the first ones, which have no width."""
+    """Returns whether all instructions lie in the lambda's body. The first instructions have no
+    width and do not count."""
     body = node.body
     start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
     places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
@@ -274,7 +279,8 @@ def _has(node: ast.stmt, line: int) -> bool:
 
 
 def _without(node: _Defined, *, decorators: bool = False) -> ast.AST:
-    """Without its decorators, or without the evaluations in it."""
+    """Returns the definition without its decorators (on request) and without the evaluations in
+    it."""
     if isinstance(node, ast.Lambda):
         return node
     node = copy.copy(node)

@@ -1,8 +1,9 @@
 """Values: plain data as a text that is the same in every process.
 
-Plain are None, numbers, texts, bytes, paths, patterns and members of enums; tuples, lists, sets,
-dicts, dataclasses, Structs, pydantic models, attrs' classes and namespaces of them. Sets and dicts
-have no order. Nothing of the user's is called: no `repr`, no `==`, no property.
+These are plain: None, numbers, texts, bytes, paths, patterns, and members of enums. Also plain are
+tuples, lists, sets, dicts, dataclasses, Structs, pydantic models, attrs' classes and namespaces of
+plain data. The order of sets and dicts does not count. The module calls no code of the user's: no
+`repr`, no `==`, no property.
 """
 
 import enum
@@ -18,7 +19,9 @@ from types import MemberDescriptorType
 from typing import Any
 
 _MOST = 100_000
-"""Values in one, or hundreds of characters: some tenths of a second."""
+"""The most values in one value; a hundred characters count as one. Reading them takes some tenths
+of a second.
+"""
 _DEEPEST = 100
 _ATOMS = (enum.Enum, str, bytes, bytearray, PurePath, re.Pattern, numbers.Number, type(None))
 _LISTS = (tuple, list, deque, set, frozenset)
@@ -31,8 +34,9 @@ class _TooLarge(Exception):
 
 
 class DataText:
-    """`other` gives the text of what is not plain. `folder` is where the program lies, on another
-    machine elsewhere: paths in it and above it count from there."""
+    """Turns values into text. `other` gives the text of a value that is not plain. `folder` is
+    where the program lies. Paths inside and above it are made relative to it, because another
+    machine may have the program elsewhere."""
 
     def __init__(self, other: Callable[[Any], str], *, folder: str):
         self._other = other
@@ -41,7 +45,8 @@ class DataText:
         self._open: list[int] = []
 
     def of(self, value: object) -> str:
-        """The value; only its type if it is too large to read at each start."""
+        """Returns the text of the value. Returns only its type if it is too large to read at each
+        start."""
         around = self._left, self._open  # What is not plain may hold what is.
         self._left, self._open = _MOST, []
         try:
@@ -91,7 +96,8 @@ class DataText:
         return digest_of(sorted(f"{self._text(key)}: {self._text(value)}" for key, value in items))
 
     def _placed(self, text: str) -> str:
-        """A path as it is wherever the program lies. A temporary one is another at each start."""
+        """Returns a path in a form that does not depend on where the program lies. A temporary path
+        differs at each start, so it has one fixed text."""
         if not text.startswith(os.sep) or text == os.sep or "\n" in text:
             return text
         if self._folder and os.path.commonpath([text, self._folder]) in (self._folder, text):
@@ -101,7 +107,7 @@ class DataText:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """A digest of fixed length, however deep the value is."""
+    """Returns a digest of fixed length, however deep the value is."""
     text = repr(list(texts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -115,14 +121,15 @@ def is_plain(value: object) -> bool:
 
 
 def is_data(value: object) -> bool:
-    """Whether it is an object that only holds data."""
+    """Returns whether the object only holds data."""
     kind = type(value)
     is_declared = any(hasattr(kind, mark) for mark in _DATA)
     return is_declared or (kind.__module__, kind.__qualname__) in _NAMESPACES
 
 
 def stored(value: object) -> dict[str, object]:
-    """What an object holds in its `__dict__` and slots, without calling anything of its class."""
+    """Returns the contents of an object's `__dict__` and slots, without calling code of its
+    class."""
     stored_values: dict[str, object] = {}
     for base in type(value).__mro__:
         for name, slot in vars(base).items():

@@ -1,8 +1,8 @@
-"""Environments: their contract, and how one comes back after a kill.
+"""Environments: their contract, and how an environment is restored after a kill.
 
-- `environment`: Environment: what a policy acts in, and how it comes back after a crash.
+- `environment`: Environment: the world in which a policy acts, and how it is restored.
 - `episode`: Episode: one environment's durable life within a trajectory.
-- `restore`: LiveEnvironment: an episode's environment as it is now, and the way back to it.
-- `guarded`: A user's environment, called with care: each call has its deadline and its thread, what
-  it raises is classified once, and what it returns can be recorded.
+- `restore`: LiveEnvironment: an episode's present environment, and how it is brought up to date.
+- `guarded`: Calls a user's environment with care: each call has a deadline and a thread, its errors
+  are classified once, and its results can be recorded.
 """

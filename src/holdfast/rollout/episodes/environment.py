@@ -1,8 +1,8 @@
-"""Environment: what a policy acts in, and how it comes back after a crash.
+"""Environment: the world in which a policy acts, and how it is restored after a crash.
 
-A user's environment is a class with `reset`, `step` and `close`, each either plain or async. Plain
-ones run in a thread that belongs to the environment, always the same one, so that they never block
-the run and may hold what is bound to a thread.
+A user's environment is a class with the methods `reset`, `step` and `close`, each plain or async.
+Plain methods run in a thread that belongs to the environment. It is always the same thread, so
+these methods never block the run and may hold objects that are bound to a thread.
 """
 
 import math
@@ -21,17 +21,17 @@ DEFAULT_TIMEOUT = 600.0
 
 
 class Recovery(StrEnum):
-    """How an environment comes back when the process that held it is gone."""
+    """How an environment is restored when its process is gone."""
 
     SNAPSHOT = "snapshot"
-    """The last snapshot is restored, and what was done since is done again and compared."""
+    """The last snapshot is restored. Later actions are done again, and their answers compared."""
     REPLAY = "replay"
-    """It is reset with the same seed, everything is done again, and every answer is compared with
-    the recorded one."""
+    """The environment is reset with the same seed, and all actions are done again. Every answer is
+    compared with the recorded one."""
     STATELESS = "stateless"
-    """There is nothing to bring back: it is only reset."""
+    """The environment has no state to restore, so it is only reset."""
     RESTART = "restart"
-    """It cannot come back: the trajectory starts anew."""
+    """The environment cannot be restored, so the trajectory starts anew."""
 
 
 class Observation(Struct, frozen=True, gc=False):
@@ -41,15 +41,15 @@ class Observation(Struct, frozen=True, gc=False):
     """The text that the policy sees."""
     reward: float = 0.0
     done: bool = False
-    """The episode is over."""
+    """Whether the episode is over."""
     truncated: bool = False
-    """A limit of the environment's own ended it."""
+    """Whether a limit of the environment itself ended the episode."""
     info: Mapping[str, object] = {}
-    """Anything else for the rollout: numbers, strings, bytes, lists, dicts."""
+    """Other data for the rollout: numbers, strings, bytes, lists, dicts."""
     error: str = ""
     """Why the action was rejected (see `ToolSaysNo`); set by Holdfast."""
     path: str = ""
-    """The step that it was recorded as; set by Holdfast."""
+    """The path of the step that recorded it. Set by Holdfast."""
 
     @property
     def ok(self) -> bool:
@@ -61,7 +61,8 @@ class Observation(Struct, frozen=True, gc=False):
 
 
 def check_observation(seen: object) -> Observation:
-    """What user code returned, as it can be recorded; `TypeError` or `ValueError` if it cannot."""
+    """Returns the result of user code in a form that can be recorded. Raises `TypeError` or
+    `ValueError` if that is impossible."""
     if isinstance(seen, str):
         seen = Observation(seen)
     if not isinstance(seen, Observation):
@@ -85,7 +86,8 @@ def check_observation(seen: object) -> Observation:
 
 
 def _flag(name: str, value: object) -> bool:
-    """True or False, also as numpy or torch have it. Text is neither: "no" would be true."""
+    """Returns True or False, also for values of numpy or torch. Refuses text, because "no" would be
+    true."""
     if as_number(value) is None:
         raise ValueError(f"{name} is True or False, not {value!r:.100}")
     return bool(value)
@@ -99,8 +101,8 @@ def _check_info(info: object) -> None:
 
 
 def as_number(value: object) -> float | None:
-    """A number of any library as a float, one too large for it as infinity; None for anything
-    else."""
+    """Returns a number of any library as a float. A number that is too large becomes infinity.
+    Returns None for anything else."""
     # numpy's and torch's scalars, Decimal, Fraction; text has no __float__.
     if not hasattr(value, "__float__"):
         return None
@@ -113,41 +115,42 @@ def as_number(value: object) -> float | None:
 
 
 class Blobs(Protocol):
-    """Where large parts of snapshots are kept, each content once."""
+    """A store for large parts of snapshots, which keeps each content once."""
 
     async def put_blob(self, body: bytes) -> bytes:
-        """Durable when it returns; the digest by which `get_blob` finds it."""
+        """Returns the digest by which `get_blob` finds the body. The body is durable by then."""
         ...
 
     async def get_blob(self, digest: bytes) -> bytes: ...
 
 
 Seen = Observation | str
-"""A string is an observation without a reward."""
+"""An observation. A string stands for an observation without a reward."""
 
 
 class Environment:
-    """Override `reset` and `step` (plain or async), and what else is needed.
+    """The base class of environments. Override `reset` and `step` (plain or async), and more if
+    needed.
 
     - An instance serves one attempt of one trajectory. Making one is cheap and opens nothing: on
       replay it may never be reset.
-    - `reset` and `restore` may come at any time, and begin anew.
-    - A tool may return an `Observation`, too: its text is shown, its reward and end are kept.
-    - What `step` or a tool raises: `ToolSaysNo` rejects the action, and nothing happened;
-      anything else means that the environment broke, and the attempt is tried again.
+    - `reset` and `restore` may be called at any time, and begin anew.
+    - A tool may return an `Observation`, too. The policy sees its text; its reward and end count.
+    - `step` or a tool may raise `ToolSaysNo`. Then the action is rejected and had no effect. Any
+      other error means that the environment broke, and the attempt is tried again.
     - `close` is called exactly once if anything was opened, also after a failure.
     """
 
     recovery: Recovery | str = Recovery.REPLAY
     timeout: float = DEFAULT_TIMEOUT
-    """Seconds that any one call may take."""
+    """The most seconds that one call may take."""
     earns: bool | None = None
-    """Whether its steps or tools give rewards; by default, whether it defines `step`."""
+    """Whether its steps or tools give rewards. None means: yes if it defines `step`."""
     inline: bool = False
-    """True: its plain methods and tools take microseconds and never wait, so that they may run on
-    the event loop itself. One that hangs there holds up the whole run."""
+    """If True, its plain methods and tools take microseconds and never wait, so they run on the
+    event loop itself. A call that hangs there holds up the whole run."""
     blobs: Blobs
-    """Set before anything is called."""
+    """The store for large parts of snapshots. Set before any call."""
 
     @property
     def name(self) -> str:
@@ -155,21 +158,22 @@ class Environment:
 
     @property
     def identity(self) -> str:
-        """Settings that make it another environment: with others, its steps are not replayed."""
+        """Settings that make it another environment. If they change, recorded steps are not
+        replayed."""
         return ""
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
-        """Tools that act in this environment; read once it is prepared, and before it is reset."""
+        """Tools that act in this environment. Read after `prepare` and before `reset`."""
         return ()
 
     def prepare(self) -> Awaitable[None] | None:
-        """Called before `tools` is read, on replay, too: finds out which tools there are, and opens
-        nothing that has to be closed."""
+        """Called before `tools` is read, also on replay. Finds out which tools there are, and opens
+        nothing that would have to be closed."""
         return None
 
     def reset(self, *, seed: int) -> Seen | Awaitable[Seen]:
-        """Begins an episode. The same seed begins the same one."""
+        """Begins an episode. The same seed begins the same episode."""
         raise UsageError(f"{type(self).__name__} defines no `reset(self, *, seed)`")
 
     def step(self, action: str) -> Seen | Awaitable[Seen]:
@@ -177,15 +181,15 @@ class Environment:
         raise UsageError(f"{type(self).__name__} defines no `step(self, action)`")
 
     def close(self) -> Awaitable[None] | None:
-        """Lets go of everything."""
+        """Releases all resources."""
         return None
 
     def snapshot(self) -> bytes | Awaitable[bytes]:
-        """All of its state, in an encoding of its own. Asked for between turns."""
+        """Returns the whole state, in the environment's own encoding. Called between turns."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `snapshot`")
 
     def restore(self, state: bytes) -> Awaitable[None] | None:
-        """Called instead of `reset`: it is again as it was when `state` was taken."""
+        """Called instead of `reset`. Puts the environment back into the state of the snapshot."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `restore`")
 
 
@@ -224,7 +228,7 @@ def observation_of(step: EnvironmentStepped) -> Observation:
 
 
 def answer_of(result: ToolResult) -> Observation:
-    """The answer of an environment's tool."""
+    """Returns the answer of an environment's tool as an observation."""
     reward = result.reward or 0.0
     return Observation(
         result.content, reward, result.done, result.truncated, error=result.error, path=result.path

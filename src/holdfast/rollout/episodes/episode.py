@@ -1,7 +1,7 @@
 """Episode: one environment's durable life within a trajectory.
 
-Every answer of the environment is recorded before anyone sees it. On replay nothing of the
-environment is called: it is brought back, by its recovery level, when the rollout goes live again
+Every answer of the environment is recorded before anyone sees it. Replay does not call the
+environment. When the rollout goes live again, the environment is restored by its recovery level
 (see `restore`).
 """
 
@@ -62,7 +62,8 @@ class BoundTool(Tool):
 
 
 class Episode:
-    """Made by `await t.env(environment)`. Use `step`, or give `tools` to the policy."""
+    """An episode, made by `await t.env(environment)`. Call `step`, or give `tools` to the
+    policy."""
 
     def __init__(
         self,
@@ -77,9 +78,9 @@ class Episode:
         self.rewards: list[float] = []
         """The reward of each step."""
         self.observation = Observation("")
-        """The last one."""
+        """The last observation."""
         self.seconds = 0.0
-        """How long the last step took, live or when it was recorded."""
+        """How long the last step took when it ran, which may be in an earlier attempt."""
         self._act = act
         self._session = session
         self._live = LiveEnvironment(session, environment, path, recovery_of(environment))
@@ -103,11 +104,12 @@ class Episode:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The environment's tools: what they do is part of this episode."""
+        """The environment's tools. Their actions are part of this episode."""
         return self._tools
 
     def contract_of(self, tool: Tool) -> Contract:
-        """An interrupted call can run again: the environment is put back to before it."""
+        """Returns the contract of a tool in this episode. An interrupted call can run again if the
+        environment is put back to its state before the call."""
         match self._live.level:
             case Recovery.STATELESS:
                 return tool.contract
@@ -117,7 +119,7 @@ class Episode:
                 return Contract.IDEMPOTENT
 
     def check_of(self, session: Session) -> None:
-        """Refuses the episode of another trajectory, or of an earlier attempt, because its actions
+        """Refuses an episode of another trajectory or of an earlier attempt, because its actions
         would be recorded in the wrong place."""
         if self._session is not session:
             owner = "an earlier attempt" if self._session.name == session.name else None
@@ -129,7 +131,7 @@ class Episode:
     # --- what a rollout does
 
     def step(self, action: str) -> "Coroutine[Any, Any, Observation]":
-        """Does `action`, and returns what the environment answers; durable when it returns."""
+        """Does `action` and returns the environment's answer. The answer is durable by then."""
         return self._act(self, action)
 
     async def open(self, seed: int | None) -> None:
@@ -166,7 +168,7 @@ class Episode:
         self._observe(step)
 
     async def act(self, path: str, action: str) -> Observation:
-        """The environment's answer to `action`, the step at `path`."""
+        """Does `action` as the step at `path`. Returns the environment's answer."""
         if isinstance(action, Reply):
             raise UsageError("an action is text: reply.text")
         if not isinstance(action, str):
@@ -226,7 +228,8 @@ class Episode:
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
-        """Held while a bound tool runs at `path`, until its result is recorded."""
+        """Holds the episode while a bound tool runs at `path`, until the tool's result is
+        recorded."""
         async with self._turn:
             if self.over:
                 raise ToolSaysNo(EPISODE_OVER)
@@ -239,13 +242,14 @@ class Episode:
             self._live.mark_done(path)
 
     def add_result(self, result: ToolResult) -> None:
-        """Adds what a tool call earned, and whether it ended the episode; live or replayed."""
+        """Adds the reward of a tool call, and whether the call ended the episode. The call is live
+        or replayed."""
         if result.reward is not None:
             self.rewards.append(result.reward)
             self.observation = answer_of(result)
 
     async def close(self) -> None:
-        """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
+        """Closes the environment. An error of its `close` is recorded and does no harm."""
         check_own_attempt(self._session)
         if self._closed:
             return
@@ -268,13 +272,14 @@ class Episode:
     # --- what the session does
 
     async def revive(self) -> None:
-        """Called when the attempt goes live: what cannot come back is found before more is done."""
+        """Called when the attempt goes live. Finds out at once if the environment cannot be
+        restored."""
         is_checked = self._live.level in (Recovery.REPLAY, Recovery.RESTART)
         if is_checked and self._is_open and not self.over and not self._closed:
             await self._live.catch_up()
 
     async def keep(self) -> None:
-        """Called between turns."""
+        """Takes a snapshot if needed. Called between turns."""
         if self._is_open and not self.over and not self._closed:
             async with self._turn:
                 await self._live.keep()

@@ -1,5 +1,6 @@
-"""A user's environment, called with care: each call has its deadline and its thread, what it raises
-is classified once, and what it returns can be recorded."""
+"""Calls a user's environment with care. Each call has a deadline and a thread, its errors are
+classified once, and its results can be recorded.
+"""
 
 import asyncio
 import inspect
@@ -32,7 +33,7 @@ MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 
 class NotAnObservation(UsageError, TypeError):
-    """What `reset` or `step` returned cannot be recorded."""
+    """The result of `reset` or `step` cannot be recorded."""
 
 
 class GuardedEnvironment:
@@ -76,7 +77,7 @@ class GuardedEnvironment:
         await self._require("restore", self._environment.restore, state)
 
     async def close(self) -> None:
-        """Closes the environment. The caller records an error of it; the results stand."""
+        """Closes the environment. The caller records its error, and the results stand."""
         limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
@@ -88,7 +89,7 @@ class GuardedEnvironment:
         return self._state.fail(EnvironmentBroken(message), self._state.step)
 
     async def _require(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        """Calls what cannot say no."""
+        """Calls a method that must not raise `ToolSaysNo`."""
         try:
             return await self._call(what, method, *args, **kw)
         except ToolSaysNo as no:
@@ -148,7 +149,7 @@ class GuardedEnvironment:
 
 
 def check_usable(environment: object) -> None:
-    """Refuses, before anything is done with it, what cannot be opened."""
+    """Refuses an environment that cannot be opened, before anything is done with it."""
     if isinstance(environment, type) and issubclass(environment, Environment):
         raise UsageError(f"t.env wants an instance: {environment.__name__}()")
     if environment is None:

@@ -1,8 +1,8 @@
-"""LiveEnvironment: an episode's environment as it is now, and the way back to it.
+"""LiveEnvironment: an episode's present environment, and how it is brought up to date.
 
-The journal says what was done in the environment and what it answered. When it has to be there
-again, it is restored or reset, what followed is done again, and each answer is compared with the
-recorded one. Where they differ, the record no longer describes this environment: the steps from
+The journal records the actions in the environment and its answers. To bring the environment back,
+it is restored or reset. Then the later actions are done again, and each answer is compared with the
+recorded one. If an answer differs, the record no longer describes this environment. The steps from
 there on become history, and the rollout begins again before them (I9).
 """
 
@@ -37,13 +37,14 @@ from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 MAX_REWINDS = 3
-"""How often a trajectory may begin again, without getting on, because its environment came back
-different."""
+"""How often a trajectory may begin again without progress because its environment came back
+different.
+"""
 EPISODE_OVER = "Nothing happened: the episode is over."
 
 
 class LiveEnvironment:
-    """Knows which of the recorded actions the environment has been through."""
+    """An environment that knows which of the recorded actions it has been through."""
 
     def __init__(self, session: Session, environment: Environment, path: str, level: Recovery):
         self.guarded = GuardedEnvironment(session.state, environment)
@@ -61,10 +62,10 @@ class LiveEnvironment:
         """The number of actions before the last snapshot."""
         self._way_back = asyncio.Lock()
         self._cuts = 0
-        """How often the record was cut when the environment was last known to agree with it."""
+        """How often the record had been cut when the environment last agreed with it."""
 
     async def begin(self) -> Observation:
-        """The first reset of an episode."""
+        """Makes the first reset of an episode."""
         await self.enter(self._path)
         seen = await self._reset()
         self._is_live = True
@@ -79,17 +80,17 @@ class LiveEnvironment:
             return await self.guarded.reset(self.seed)
 
     def mark_done(self, path: str) -> None:
-        """The action at `path` is done and recorded."""
+        """Notes that the action at `path` is done and recorded."""
         self._done.append(path)
 
     def mark_lost(self) -> None:
-        """An action was cut off half-way: the state is unknown."""
+        """Notes that an action was cut off half-way, so that the state is unknown."""
         self._is_lost = self.level is not Recovery.STATELESS
 
     # --- snapshots
 
     async def keep(self) -> None:
-        """Makes the state durable, if it is new."""
+        """Makes the state durable if it is new."""
         if self.level is not Recovery.SNAPSHOT or not self._is_live or self._is_lost:
             return
         if len(self._done) == self._kept or self._done != self._recorded.actions:
@@ -102,7 +103,7 @@ class LiveEnvironment:
     # --- the way back
 
     async def catch_up(self) -> None:
-        """Returns when the environment is where the record says that it is."""
+        """Returns when the environment has the state that the record says."""
         if self._is_lost:
             raise self._session.state.fail(
                 EnvironmentBroken(
@@ -138,8 +139,8 @@ class LiveEnvironment:
             await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
-        """Before the environment is called: should that kill the process again, it is counted.
-        Whether it was recorded."""
+        """Prepares for a call of the environment. If the call may kill the process again, records
+        the entry, so that it counts. Returns whether it was recorded."""
         session = self._session
         session.check_alive(path, self._environment.name)
         if is_counted := session.log.is_on_old_ground:
@@ -163,7 +164,8 @@ class LiveEnvironment:
         self._is_live = True
 
     async def _restore_snapshot(self, recorded: EpisodeLog) -> bool:
-        """From the newest snapshot that can be read; a damaged one costs more to be done again."""
+        """Restores the newest readable snapshot and returns True. A damaged snapshot is skipped,
+        and then more actions have to be done again. Returns False if no snapshot is readable."""
         for applied, digest in reversed(recorded.snapshots):
             try:
                 await self.guarded.restore(await self._session.blobs.get_blob(digest))
@@ -233,7 +235,8 @@ class LiveEnvironment:
         return answer_of(result)
 
     def _from(self, path: str) -> list[str]:
-        """Where to cut, so that the step and all that followed it here are history."""
+        """Returns where to cut, so that the step and all later steps of this episode become
+        history."""
         actions = self._recorded.actions
         cuts = [path]
         # What hangs on an opening goes with it (see `History.cut`).

@@ -1,6 +1,6 @@
-"""Processes that run a user's code and nothing else: isolated tools, and scorers.
+"""Processes that run only a user's code: isolated tools, and scorers.
 
-- `frames`: What is sent between such a process and whoever started it: length, then msgpack.
-- `user_process`: Such a process, as whoever started it sees it: started, and ended with its group.
-- `user_module`: In such a process: it ends with its parent, and imports the module of the user's.
+- `frames`: The frames between such a process and its parent: length, then msgpack.
+- `user_process`: The parent's view of such a process: starts it, and ends it with its group.
+- `user_module`: Inside such a process: ends it with its parent, and imports the user's module.
 """

@@ -1,7 +1,7 @@
 """The frames between a process of user code and its parent: a length, then msgpack.
 
-They hold plain values only. Nothing is pickled, so neither side can make the other run code. Both
-refuse frames beyond a limit.
+Frames hold only plain values. They contain no pickles, so neither side can make the other run code.
+Both sides refuse frames beyond a size limit.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class FunctionHome(Struct, frozen=True):
 
 
 class BadFrame(Exception):
-    """The other side sent what is no message."""
+    """The other side sent a frame that is not a message."""
 
 
 def frame(message: Struct, *, most: int) -> bytes:
-    """`ValueError` where it has more than `most` bytes."""
+    """Encodes a message as a frame. Raises `ValueError` if it has more than `most` bytes."""
     body = msgspec.msgpack.encode(message)
     if len(body) > most:
         raise ValueError(f"{len(body):,} bytes are more than {most:,}")
@@ -34,12 +34,13 @@ def frame(message: Struct, *, most: int) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader, *, most: int) -> bytes:
-    """The body of the next frame; `asyncio.IncompleteReadError` when there is none any more."""
+    """Returns the body of the next frame. Raises `asyncio.IncompleteReadError` after the last
+    frame."""
     return await reader.readexactly(_length(await reader.readexactly(LENGTH.size), most))
 
 
 def read(file: BinaryIO, *, most: int) -> bytes:
-    """As `receive`, without an event loop. EOFError after the last frame."""
+    """Works as `receive` does, without an event loop. Raises `EOFError` after the last frame."""
     head = file.read(LENGTH.size)
     size = _length(head, most) if len(head) == LENGTH.size else 1
     body = file.read(size)

@@ -1,4 +1,4 @@
-"""In a process of user code: it ends with its parent, and imports the user's module."""
+"""Inside a process of user code: ends it with its parent, and imports the user's module."""
 
 import ctypes
 import importlib
@@ -18,7 +18,7 @@ _imports: list[str] = []
 
 
 def die_with(parent: int) -> None:
-    """The kernel ends this process when the process `parent`, which started it, ends."""
+    """Makes the kernel end this process when its parent, the process `parent`, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It died before it could be tied to.
@@ -26,12 +26,14 @@ def die_with(parent: int) -> None:
 
 
 def file_in_import() -> str | None:
-    """The file that is being imported: what that runs must not start another such process."""
+    """Returns the file that is being imported, or None. Code that runs during this import must not
+    start another such process."""
     return _imports[-1] if _imports else None
 
 
 def import_module(home: FunctionHome) -> ModuleType:
-    """The module of the user's code, under its own name unless that is another module's."""
+    """Imports the module of the user's code. It has its own name, unless another module has that
+    name."""
     sys.argv[:] = [home.file]
     spec = _find_module(home.module)
     with _importing(home):
@@ -56,7 +58,7 @@ def _importing(home: FunctionHome) -> Iterator[None]:
 
 
 def _find_module(module: str) -> ModuleSpec | None:
-    """What would be imported by this name."""
+    """Returns the spec of the module that this name would import, or None."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):

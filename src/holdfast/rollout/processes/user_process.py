@@ -1,6 +1,6 @@
-"""A process of user code, as whoever started it sees it.
+"""A process of user code, as its parent sees it.
 
-Whatever happens to the process, `end` leaves nothing of it: no process of its group, no zombie. It
+Whatever happens to the process, `end` leaves no process of its group and no zombie. The process
 dies with the thread that started it.
 """
 
@@ -18,7 +18,7 @@ import threading
 import time
 
 POLL_SECONDS = 0.5
-"""How often a silent process is checked: its children may hold the connection open."""
+"""How often a silent process is checked, because its children may hold the connection open."""
 REAP_SECONDS = 10.0
 STREAM_LIMIT = 1024 * 1024
 _BOOT = (
@@ -31,14 +31,15 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class UserProcess:
-    """Runs `main` of a module with the descriptor of a connection and the pid of its parent."""
+    """Runs `main` of a module in a process. `main` gets the descriptor of a connection and the
+    parent's pid."""
 
     def __init__(self, module: str, *, faults: int | None = None, output: int | None = None):
-        """`faults`: another descriptor for `main`. `output`: of what the process prints, if that
-        does not go where this process prints."""
+        """`faults` is another descriptor for `main`. `output` is where the process prints, if that
+        is not where this process prints."""
         self._lock = threading.Lock()
         self.is_gone = False
-        """Whether it has been ended, and nothing is left of it."""
+        """Whether the process has ended and was reaped."""
         self._connection, theirs = socket.socketpair()
         more = () if faults is None else (faults,)
         numbers = [str(number) for number in (theirs.fileno(), os.getpid(), *more)]
@@ -62,7 +63,7 @@ class UserProcess:
         return self._process.pid
 
     async def connect(self) -> _Connection:
-        """Once. The caller closes it."""
+        """Opens the connection. Call it once. The caller closes the connection."""
         return await asyncio.open_connection(sock=self._connection, limit=STREAM_LIMIT)
 
     def has_ended(self) -> bool:
@@ -74,15 +75,15 @@ class UserProcess:
             return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
     def kill(self) -> None:
-        """Ends the process and all that it started in its group; returns at once."""
+        """Kills the process and all processes of its group. Returns at once."""
         with self._lock:
             if not self.is_gone:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self, *, grace: float = 0.0) -> str:
-        """Blocks until nothing is left of it; how it ended. It may end by itself for so many
-        seconds. One that the kernel does not let die is left to its signal."""
+        """Blocks until the process is gone, and returns how it ended. It may end by itself within
+        `grace` seconds. If the kernel does not let it die, the signal is left pending."""
         by_itself = self._wait(grace)
         self.kill()
         code = -signal.SIGKILL
@@ -106,8 +107,8 @@ class UserProcess:
 
 @functools.cache
 def tie() -> tuple[str, ...]:
-    """The prefix of a command that the kernel kills together with the thread that starts it;
-    nothing where the system cannot do that."""
+    """Returns the prefix of a command that the kernel kills together with the thread that starts
+    it. Returns an empty prefix if the system does not support this."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return ()

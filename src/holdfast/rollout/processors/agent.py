@@ -1,8 +1,8 @@
-"""AgentRolloutProcessor and EnvironmentRolloutProcessor: the two loops that most agents are.
+"""AgentRolloutProcessor and EnvironmentRolloutProcessor: the loops of most agents.
 
-An agent is asked until it calls no more tools. A player is shown what its environment answers, and
-what it replies is the next action, until the episode is over. Limits end both, as a truncation with
-its reason; neither contains a line about crashes.
+An agent is asked again until it calls no more tools. A player sees the environment's answers, and
+each of its replies is the next action, until the episode is over. A limit ends either loop as a
+truncation with its reason. Neither loop contains a line about crashes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.tools.tool import Function, Tool, check_listed, tools_of
 
 MakeEnvironment = Callable[[Task], Environment]
-"""Makes a task's environment, a new one for each attempt."""
+"""Makes a task's environment. It is called anew for each attempt."""
 Finish = Callable[[Rollout, Sequence[Episode]], Awaitable[Returned]]
 
 FromTask = TypeVar("FromTask", bound=Callable[[Task], object])
@@ -32,11 +32,11 @@ DEFAULT_TURNS = 50
 
 
 class AgentRolloutProcessor(RolloutProcessor):
-    """Turns until the model calls no more tools, or the episode of an environment is over.
+    """Takes turns until the model calls no more tools, or the episode of an environment is over.
 
-    Its tools are those given and those of its environments (MCP servers, workspaces, games). Calls
-    of one turn run side by side. `finish` is awaited after the last turn, also when a limit ended
-    it, while the environments are still there; what it returns is the reward.
+    Its tools are the given ones and those of its environments (MCP servers, workspaces, games).
+    Calls of one turn run side by side. `finish` is awaited after the last turn, also after a limit,
+    while the environments are still open. Its result is the reward.
     """
 
     @checks_arguments(own="tools environments")
@@ -60,7 +60,7 @@ class AgentRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """Another prompt, limit or tool makes another run."""
+        """A text of the settings that make another run: prompt, limits and code."""
         code = code_of(*self.tools, *self.environments, self.finish)
         return f"{self.system_prompt!r} {self.limits!r} {code}"
 
@@ -92,9 +92,10 @@ class AgentRolloutProcessor(RolloutProcessor):
 
 
 class EnvironmentRolloutProcessor(RolloutProcessor):
-    """Observation, reply, action, until the episode is over. The reward is the sum of its steps'.
+    """Repeats observation, reply and action until the episode is over. The reward is the sum of the
+    rewards of its steps.
 
-    `action` reads the action out of a reply; by default it is the reply's text.
+    `action` reads the action from a reply. By default, the action is the reply's text.
     """
 
     @checks_arguments(own="environment")
@@ -143,7 +144,8 @@ def check_environments(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnviro
 
 
 def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
-    """A function of a task. The function is checked at setup, its results at each call."""
+    """Returns a function of a task after checking it. The function is checked at setup, its results
+    at each call."""
     wants = f"{what} wants a function that makes {makes} from a task"
     if isinstance(function, Environment):
         raise UsageError(f"{wants}, not an instance: lambda task: {type(function).__name__}(…)")
@@ -156,6 +158,6 @@ def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
 
 
 def first_messages(task: Task, system_prompt: str | None) -> list[Message]:
-    """The task's messages, after the system prompt if there is one."""
+    """Returns the task's messages, after the system prompt if there is one."""
     messages = list(task.messages)
     return messages if system_prompt is None else [system(system_prompt), *messages]

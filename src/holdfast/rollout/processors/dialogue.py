@@ -1,7 +1,7 @@
-"""DialogueRolloutProcessor: an assistant and a simulated user, each with a policy of its own.
+"""DialogueRolloutProcessor: an assistant and a simulated user, each with its own policy.
 
-The two have separate conversations, each in its own model's tokens: what one says is what the other
-is told. Both sides are durable; only the assistant is trained.
+The two have separate conversations, each in the tokens of its own model. Each side's reply becomes
+a message to the other side. Both sides are durable, but only the assistant is trained.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,19 @@ from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 DEFAULT_TURNS = 20
 STOP = "###STOP###"
-"""The text with which a simulated user ends a dialogue, by default."""
+"""The text with which a simulated user ends a dialogue by default."""
 BEGIN = "Begin."
-"""The first message to the simulated user: chat templates want another role to begin."""
+"""The first message to the simulated user, because chat templates require the other role to begin.
+"""
 
 
 class DialogueRolloutProcessor(RolloutProcessor):
-    """Assistant and user take turns until the user ends it, or a limit does.
+    """Lets assistant and user take turns until the user or a limit ends the dialogue.
 
     `user_prompt` makes the simulated user's system prompt from the task. The user speaks through
-    `user_policy` and `user_renderer`, which the caller owns; without them, through the run's own
-    policy, untrained. A task that ends with a user's message begins with that; otherwise the user
-    is asked first.
+    `user_policy` and `user_renderer`, which the caller owns. Without them, the user speaks through
+    the run's own policy, untrained. If the task ends with a user's message, the dialogue begins
+    with that message. Otherwise the user is asked first.
     """
 
     @checks_arguments(own="user_prompt tools stop")
@@ -90,7 +91,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
         return customer
 
     async def _assistant_turn(self, t: Rollout) -> str:
-        """One reply, after as many tool calls as it takes."""
+        """Returns the assistant's reply, after as many tool calls as needed."""
         while True:
             reply = await t.generate(tools=self.tools)
             if not reply.tool_calls:
@@ -98,7 +99,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
             await t.tools(reply.tool_calls, *self.tools)
 
     async def _user_turn(self, t: Rollout, customer: Rollout, text: str) -> bool:
-        """Lets the user answer; False when it ends the dialogue."""
+        """Lets the user answer. Returns False if the user ends the dialogue."""
         customer.add(text)
         speaker = Speaker(
             self.user_policy or t.speaker.policy,
@@ -120,7 +121,7 @@ def _check_stop(stop: object) -> str:
 
 
 def _mirror(messages: Sequence[Message]) -> list[Message]:
-    """A conversation from the other side: the user's words are its own."""
+    """Returns the conversation as the other side sees it, with the roles exchanged."""
     other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
     return [
         Message(other[message.role], message.text)

@@ -1,7 +1,7 @@
 """RolloutProcessor: the strategy by which tasks become trajectories.
 
-`setup` once, then `rollout` any number of times, then `acleanup` once, whatever happened in
-between. A processor may own long-lived things (a browser, a session, a client) across rows.
+`setup` is called once, then `rollout` any number of times, then `acleanup` once, even after errors.
+A processor may own long-lived objects (a browser, a session, a client) across rows.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ __all__ = [
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
-"""What a rollout may return: nothing, its reward, or (turns used, reward)."""
+"""What a rollout may return: None, its reward, or (turns used, reward)."""
 RolloutFunction = Callable[[Rollout], Awaitable[Returned]]
 
 NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
@@ -54,7 +54,8 @@ class RolloutConfig:
     sampling: Sampling
     open: Callable[[Task], Rollout]
     completion_params: Mapping[str, object] = field(default_factory=lambda: _DERIVED)
-    """The run's parameters by the names of chat APIs; by default model and sampling."""
+    """The run's parameters under the names of chat APIs. By default they hold model and
+    sampling."""
 
     def __post_init__(self) -> None:
         if self.completion_params is _DERIVED:
@@ -68,7 +69,7 @@ _DERIVED: Mapping[str, object] = {}
 def completion_params_of(
     model: str, sampling: Sampling, *, n: int | None = None
 ) -> dict[str, object]:
-    """A model and its sampling under the names that chat APIs have for them."""
+    """Returns a model and its sampling under the names of chat APIs."""
     params: dict[str, object] = {
         "model": model,
         "temperature": sampling.temperature,
@@ -86,7 +87,7 @@ def completion_params_of(
 
 
 def _more_params(sampling: Sampling) -> dict[str, object]:
-    """The set parameters that some chat APIs lack."""
+    """Returns the parameters that are set and that some chat APIs lack."""
     params: dict[str, object] = {
         name: getattr(sampling, name)
         for name in MORE_PARAMS
@@ -110,53 +111,56 @@ MORE_PARAMS = (
 
 
 class RolloutProcessor:
-    """Override `rollout`. `__call__`, the same for a list of rows, is for processors that were
-    written for eval-protocol."""
+    """The base class of processors. Override `rollout`. `__call__` does the same for a list of
+    rows, and serves processors that were written for eval-protocol."""
 
     streams_replies = False
-    """Whether replies become durable in parts, while they are streamed to an agent."""
+    """Whether replies become durable in parts while they are streamed to an agent."""
 
     @property
     def identity(self) -> str:
-        """Settings of this instance that make another run; resuming with others is refused."""
+        """Settings of this instance that make another run. Resuming with other settings is
+        refused."""
         return ""
 
     @property
     def may_reward(self) -> bool:
-        """False where its source shows that only a scorer can reward its trajectories."""
+        """Whether its rollouts may give rewards. False if the source shows that only a scorer
+        can."""
         is_called_with_rows = type(self).__call__ is not RolloutProcessor.__call__
         return is_called_with_rows or may_reward(self.rollout)
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """The policy as the rollouts of this processor sample from it; the run's own by default."""
+        """Returns the policy from which the rollouts sample. By default, this is the run's own
+        policy."""
         return policy
 
     def check_setup(self) -> None:
-        """Raises `UsageError` for what would fail every row and can be seen before an engine is
-        started or asked."""
+        """Raises `UsageError` for a mistake that would fail every row and is visible before an
+        engine is started or asked."""
 
     async def setup(self) -> None:
         """Called once, before the first row."""
 
     async def rollout(self, t: Rollout) -> Returned:
-        """Makes one trajectory; may return its reward, or (turns used, reward)."""
+        """Makes one trajectory. May return its reward, or (turns used, reward)."""
         raise UsageError(f"{type(self).__name__} defines no `async def rollout(self, t)`")
 
     def __call__(
         self, tasks: Sequence[Task], config: RolloutConfig
     ) -> "list[asyncio.Task[Returned]]":
-        """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
+        """Starts the rows. The asyncio task i belongs to row i, and the caller owns the tasks."""
         return [
             asyncio.create_task(run_rollout(self, config.open(task)), name=f"rollout {task.id}")
             for task in tasks
         ]
 
     async def acleanup(self) -> None:
-        """Called once, after the last row, also when the run failed."""
+        """Called once, after the last row, even if the run failed."""
 
 
 async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
-    """One rollout. A step that it called and never awaited is an error."""
+    """Runs one rollout. Raises an error if it called a step and never awaited it."""
     # The coroutine is made in its task: one that is cancelled before it began leaves none.
     pending = PendingSteps.of_this_task()
     try:
@@ -174,7 +178,7 @@ async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
 
 
 class FunctionProcessor(RolloutProcessor):
-    """A plain async function as a processor."""
+    """A processor made from a plain async function."""
 
     def __init__(self, function: RolloutFunction):
         self.function = function
@@ -188,7 +192,7 @@ class FunctionProcessor(RolloutProcessor):
 
 
 class SingleTurnRolloutProcessor(RolloutProcessor):
-    """The task's messages, one reply."""
+    """Answers the task's messages with one reply."""
 
     async def rollout(self, t: Rollout) -> Returned:
         t.add(*t.task.messages)
@@ -197,7 +201,8 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
 
 
 def as_processor(candidate: object) -> RolloutProcessor:
-    """A processor from an instance, a class without arguments, or an async function."""
+    """Returns a processor, made from an instance, a class without arguments, or an async
+    function."""
     if isinstance(candidate, RolloutProcessor):
         return candidate
     if isinstance(candidate, type) and issubclass(candidate, RolloutProcessor):
@@ -231,7 +236,7 @@ def _meant(candidate: object) -> str:
 
 
 def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
-    """Of a function, or of an object that is called like one."""
+    """Returns whether the candidate is an async function or an object that is called like one."""
     if inspect.iscoroutinefunction(candidate):
         return True
     is_object = callable(candidate) and not isinstance(candidate, type)
@@ -239,7 +244,7 @@ def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
 
 
 def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
-    """Reports a mistake of the whole run before it fails each of its trajectories."""
+    """Raises `UsageError` for wrong arguments, before the mistake fails each trajectory."""
     signature = inspect.signature(candidate)
     try:
         signature.bind(*arguments)
@@ -248,8 +253,8 @@ def _check_takes(candidate: Callable[..., object], *arguments: object, wants: st
 
 
 async def start_rollout(processor: RolloutProcessor, session: Session) -> "asyncio.Task[Returned]":
-    """One attempt's rollout as a task of its own, which the caller owns. A processor that overrides
-    `__call__`, which takes a list of rows as eval-protocol's do, gets a list of one row."""
+    """Starts one attempt's rollout as a separate task, which the caller owns. A processor that
+    overrides `__call__` takes a list of rows, as in eval-protocol, and gets a list of one row."""
     if type(processor).__call__ is RolloutProcessor.__call__:
         rollout = run_rollout(processor, Rollout(session))
         return asyncio.create_task(rollout, name=f"rollout {session.task.id}")
@@ -266,7 +271,8 @@ def _config(session: Session) -> RolloutConfig:
 
 
 async def _wrong_result(processor: RolloutProcessor, result: object) -> UsageError:
-    """The error of a processor that returned something else; what it returned is ended."""
+    """Returns the error of a processor with a wrong result. Ends the tasks and coroutines in that
+    result."""
     items = list(result) if isinstance(result, list | tuple) else [result]
     for item in items:
         if isinstance(item, asyncio.Task):

@@ -1,8 +1,8 @@
 """Clients of inference engines that rows name, beside the run's own policy.
 
-There is one for each (endpoint, model), shared by all rows. It is checked once, before its first
-request, so that recorded steps replay although the engine is gone. The owner of the clients closes
-all of them, also when closing one fails.
+All rows share one client for each (endpoint, model). The client is checked once, before its first
+request, so that recorded steps replay even if the engine is gone. The owner of the clients closes
+all of them, even if closing one fails.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class Client(WrappedPolicy):
                 self._checked = True
 
     async def wait_found(self) -> None:
-        """Like `check`, but waits for an engine that is down, as long as the run itself does; all
-        rows that name it wait together, and fail together."""
+        """Checks as `check` does, but waits for an engine that is down, as long as the run itself
+        would. All rows that name this engine wait together and fail together."""
         async with self._finding:
             started = time.monotonic()
             while not self._checked and self._gone is None:
@@ -76,7 +76,7 @@ class Client(WrappedPolicy):
 
 
 class RowClient(WrappedPolicy):
-    """A client that only some rows name: what it refuses costs those rows, not the run."""
+    """A client that only some rows name. A refusal by it fails those rows and not the run."""
 
     def __init__(self, client: Client):
         super().__init__(client)
@@ -93,7 +93,7 @@ class RowClient(WrappedPolicy):
 
 
 class ClientCache:
-    """Every client by its (addresses, model)."""
+    """All clients by their (addresses, model)."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class ClientCache:
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
     def client_for(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
-        """The client for `model` at `urls`, or at the run's own policy; None: the run's policy
-        itself."""
+        """Returns the client for `model` at `urls`, or at the addresses of the run's own policy.
+        Returns None if the run's policy itself serves."""
         if urls is None and model == own.model:
             return None
         from holdfast.policy.client.endpoint import base_url
@@ -128,7 +128,8 @@ class ClientCache:
         return self.get(own_urls if urls is None else urls, model, own=own)
 
     def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
-        """`own` is the run's policy: its patience and retries hold for all."""
+        """Returns the client, and makes it first if needed. `own` is the run's policy, whose
+        patience and retries apply unless others are set."""
         from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
 
@@ -150,8 +151,8 @@ class ClientCache:
         return self._open[addresses, model]
 
     async def aclose(self) -> None:
-        """Closes all clients; then raises the error of the one that failed, or a group of
-        several."""
+        """Closes all clients. Then raises the error of a client that failed, or a group of several
+        errors."""
         clients, self._open = list(self._open.values()), {}
         results = await asyncio.gather(
             *(client.aclose() for client in clients), return_exceptions=True

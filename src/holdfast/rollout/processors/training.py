@@ -1,9 +1,9 @@
-"""TrainingRolloutProcessor: one reply per sample, drawn as completion params say.
+"""TrainingRolloutProcessor: one reply per sample, as its completion params say.
 
-A group is the n samples of a task: n trajectories, each with its own durable steps, retries and
-score, all drawn from the same prompt ids. `n` is therefore the number of samples of the run, and
-one failure costs one sample. What is sampled is in the journal like any other rollout's; the row
-view (`holdfast export --what rows`) gives it the shape that training recipes read.
+A group consists of the n samples of a task. These are n trajectories from the same prompt ids, each
+with its own durable steps, retries and score. So `n` is the number of samples of the run, and one
+failure costs one sample. The samples are in the journal like those of any other rollout. The row
+view (`holdfast export --what rows`) gives them the shape that training recipes read.
 """
 
 from collections.abc import Mapping
@@ -43,26 +43,26 @@ IGNORED = frozenset(
         *("user", "metadata", "provider", "custom_llm_provider", "drop_params"),
     }
 )
-"""Parameters of eval-protocol's rows that change nothing about what is sampled."""
+"""Parameters of eval-protocol's rows that do not change the sampling."""
 
 
 class CompletionParams(msgspec.Struct, frozen=True):
-    """What completion params set; None where they leave it to the run."""
+    """The values that completion params set. None leaves a value to the run."""
 
     model: str | None = None
     n: int | None = None
     base_url: str | None = None
     changes: dict[str, Any] = {}
-    """What they change in the run's sampling: keywords for `t.generate`. `extra_body` keeps only
-    members without a name here."""
+    """Changes to the run's sampling, as keywords for `t.generate`. `extra_body` keeps only members
+    that have no name here."""
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
-    """Answers the last message of each task once, in the speaker that its completion params name.
+    """Answers the last message of each task once, with the model that its completion params name.
 
-    The params of a row (`completion_params` in its metadata, or in its `input_metadata` when it
-    is an EvaluationRow) go before the processor's own, and those before the run's. Rows that name
-    another model or `base_url` than the run's share one client for each (endpoint, model); the
+    The params of a row are `completion_params` in its metadata, or in its `input_metadata` if it is
+    an EvaluationRow. They override the processor's own params, which override the run's. Rows that
+    name another model or `base_url` than the run's share one client for each (endpoint, model). The
     processor owns these clients and closes all of them in `acleanup`.
     """
 
@@ -77,10 +77,11 @@ class TrainingRolloutProcessor(RolloutProcessor):
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ):
-        """All but the first two are for endpoints and models other than the run's; `retry` and
-        `patience` are the run's own when they are left out.
+        """All arguments but the first two are for endpoints and models other than the run's.
+        `retry` and `patience` default to the run's.
 
-        Keys go by address: a row can name any, and must not be able to send a key there.
+        Each key belongs to an address. A row can name any address, and must not be able to send a
+        key there.
         """
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._own = {} if completion_params is None else dict(completion_params)
@@ -93,18 +94,18 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """What makes another run of it, beyond its code."""
+        """The settings that make another run, besides the code."""
         own = {key: value for key, value in sorted(self._own.items()) if key != "n"}
         renderer = self._renderer.name if self._renderer else ""
         return f"{own!r} {self.drop_trailing_assistant_messages} {renderer}"
 
     @property
     def samples(self) -> int | None:
-        """The number of samples of each task in its completion params; None if they have none."""
+        """The number of samples per task in its completion params, or None."""
         return self._params.n
 
     async def setup(self) -> None:
-        """Checks an endpoint that all rows share, before the first of them."""
+        """Checks an endpoint that all rows share, before the first row."""
         if self._params.base_url is not None and self._params.model is not None:
             await self._clients.get((self._params.base_url,), self._params.model).check()
 
@@ -142,7 +143,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         return messages
 
     def _speaker(self, own: Speaker, params: CompletionParams, *, named_by_row: bool) -> Speaker:
-        """The run's own, unless another model or endpoint is named."""
+        """Returns the run's own speaker, unless the params name another model or endpoint."""
         model = params.model or own.policy.model
         urls = None if params.base_url is None else (params.base_url,)
         client = self._clients.client_for(own.policy, urls, model)
@@ -156,7 +157,8 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
 
 def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
-    """The samples per task: as given, else as the processor's completion params say, else 1."""
+    """Returns the samples per task: `samples` if given, else the processor's completion params,
+    else 1."""
     if samples is not None:
         return samples
     own_samples = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
@@ -164,7 +166,7 @@ def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
 
 
 def row_params(task: Task) -> dict[str, object]:
-    """What a task says about its own sampling; None counts as absent."""
+    """Returns a task's own completion params. A None counts as absent."""
     return _params_in(_mapping(task, "input_metadata"), task) | _params_in(task.metadata, task)
 
 
@@ -183,7 +185,8 @@ def _mapping(task: Task, name: str) -> Mapping[str, object]:
 def read_params(
     params: Mapping[str, object], *, where: str = "completion_params"
 ) -> CompletionParams:
-    """The params as values; `ValueError` names the first that is unknown or makes no sense."""
+    """Returns the params as values. Raises `ValueError` with the name of the first one that is
+    unknown or invalid."""
     named = flatten(params, where=where)
     if unknown := sorted(named.keys() - READ - IGNORED):
         raise ValueError(f"{where}: {_unknown(unknown[0])}")
@@ -213,8 +216,9 @@ def read_params(
 def flatten(params: Mapping[str, object], *, where: str) -> dict[str, object]:
     """Flattens `extra_body`, in which clients send parameters that they do not know.
 
-    Members with a name here are taken out of it. They may only add: addresses, counts and
-    parameters that are also set outside are refused. None counts as absent.
+    Members that have a name here are taken out of `extra_body`. They may only add parameters.
+    Addresses, counts, and other values for parameters that are also set outside are refused. None
+    counts as absent.
     """
     named = {name: value for name, value in params.items() if value is not None}
     extra = named.pop("extra_body", None) or {}

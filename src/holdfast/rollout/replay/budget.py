@@ -1,8 +1,8 @@
 """Budgets: how much one trajectory may use, in turns, tokens and time.
 
-What was spent is added up from the recorded steps, so that a resumed rollout has spent exactly what
-it had before, and the time in between costs nothing. A limit that is reached is the policy's doing:
-a truncation with its reason.
+The amount spent is the sum over the recorded steps. So a resumed rollout has spent exactly as much
+as before, and the pause does not count. If a limit is reached, the cause is the policy, and the
+trajectory is truncated with a reason.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from holdfast.records.trajectory import Truncation
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a trajectory; None: no limit."""
+    """The limits of a trajectory. None means no limit."""
 
     turns: int | None = None
-    """Replies of the policy."""
+    """The number of the policy's replies."""
     tokens: int | None = None
-    """Tokens that the policy samples, in all of its turns."""
+    """The number of tokens that the policy samples in all of its turns."""
     seconds: float | None = None
-    """Time that its steps took: generations, tools and environments; outages do not count."""
+    """The time of its steps: generations, tools and environments. Outages do not count."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -40,7 +40,7 @@ class Limits(Struct, frozen=True):
 
 
 class Spent(Struct):
-    """What was used of the limits, by the recorded steps."""
+    """The amounts that the recorded steps have used."""
 
     turns: int = 0
     tokens: int = 0
@@ -48,7 +48,7 @@ class Spent(Struct):
 
 
 class Budget:
-    """What one conversation may spend, and has spent."""
+    """How much one conversation may spend, and how much it has spent."""
 
     __slots__ = ("began", "limits", "spent")
 
@@ -56,11 +56,11 @@ class Budget:
         self.limits = limits or Limits()
         self.spent = spent or Spent()
         self.began = structs.replace(self.spent)
-        """What was spent before it began."""
+        """The amount that was already spent when this budget began."""
 
     def begin(self, sampling: Sampling) -> Sampling:
-        """The sampling of the next turn: it ends where the budget does. Raises `Truncated` when
-        there is nothing left for it."""
+        """Returns the sampling of the next turn, cut so that it ends with the budget. Raises
+        `Truncated` if the budget is used up."""
         limits, spent = self.limits, self.spent
         if limits.turns is not None and spent.turns >= limits.turns:
             raise Truncated(Truncation.MAX_TURNS, f"{spent.turns} turns")
@@ -73,7 +73,7 @@ class Budget:
         return structs.replace(sampling, max_tokens=limits.tokens - spent.tokens)
 
     def end(self, step: Generated, *, requested: Sampling) -> None:
-        """Counts a turn. Raises `Truncated` for a reply that was cut where the budget ends."""
+        """Counts a turn. Raises `Truncated` if the reply was cut at the end of the budget."""
         self.take_inside([step])
         self.spent.seconds += step.seconds
         if (
@@ -83,7 +83,7 @@ class Budget:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
-        """Adds what was sampled inside another step, whose time counts already."""
+        """Adds turns that were sampled inside another step, whose time counts already."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += step.counted.completion_tokens
@@ -99,17 +99,18 @@ class Budget:
         return max(0.0, self.limits.seconds - self.spent.seconds)
 
     def copy(self) -> "Budget":
-        """For a branch, which spends on its own."""
+        """Returns a copy for a branch, which spends separately."""
         return Budget(self.limits, structs.replace(self.spent))
 
     def after(self, other: "Budget") -> "Budget":
-        """The same for what begins when `other` is spent as well."""
+        """Returns a copy that counts what `other` has spent, too."""
         budget = self.copy()
         budget.join([other])
         return budget.copy()
 
     def join(self, branches: "Sequence[Budget]") -> None:
-        """Branches ran side by side: they add up, but for the time, which passed for all."""
+        """Adds the spending of branches that ran side by side. Turns and tokens add up. The time is
+        that of the longest branch."""
         for branch in branches:
             self.spent.turns += branch.spent.turns - branch.began.turns
             self.spent.tokens += branch.spent.tokens - branch.began.tokens

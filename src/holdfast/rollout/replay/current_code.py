@@ -1,8 +1,8 @@
-"""CurrentCode: for which trajectory, attempt and step the code runs that asks.
+"""CurrentCode: the trajectory, attempt and step for which the present code runs.
 
-One context variable: an asyncio task, and those that it makes, inherit the value that was current
-when they were made. Sessions are held weakly: a connection that is opened in a step keeps the
-step's context for its own life.
+It is one context variable. An asyncio task and its child tasks inherit the value that was current
+when they were made. Sessions are held weakly, because a connection that is opened in a step keeps
+the step's context for its whole life.
 """
 
 import weakref
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class CurrentCode(Struct, frozen=True):
-    """Nothing is set outside of a trajectory."""
+    """The value of the variable. Outside of a trajectory, all fields are empty."""
 
     trajectory: str = ""
     session: "weakref.ref[Session] | None" = None
     step: "StepScope | None" = None
-    """The step that runs this code; None in the rollout itself."""
+    """The step that runs this code, or None in the rollout itself."""
     pending: "PendingSteps | None" = None
     """The rollout's steps that were called and have not begun."""
 
@@ -35,32 +35,33 @@ CURRENT: ContextVar[CurrentCode] = ContextVar("holdfast_code", default=CurrentCo
 
 
 def code_in(context: Context) -> CurrentCode:
-    """The value in another task's context."""
+    """Returns the value in another task's context."""
     return context.get(CURRENT, CurrentCode())
 
 
 def change_current(**fields: Any) -> None:
-    """Replaces fields for this asyncio task and the tasks that it makes from here on."""
+    """Replaces fields for this asyncio task and the tasks that it makes from now on."""
     CURRENT.set(structs.replace(CURRENT.get(), **fields))
 
 
 def enter_trajectory(key: "TrajectoryKey") -> None:
-    """This task works on the trajectory from here on."""
+    """Assigns this task to the trajectory from now on."""
     change_current(trajectory=str(key))
 
 
 def enter_attempt(session: "Session") -> None:
-    """This task works on the attempt from here on."""
+    """Assigns this task to the attempt from now on."""
     change_current(session=weakref.ref(session))
 
 
 class StepScope:
-    """User code that runs within the step at `path`: a tool's, an environment's or `t.value`'s.
-    Entered around that code, live or when it is done again.
+    """The scope of user code that runs within the step at `path`: a tool, an environment, or a
+    function given to `t.value`. It is entered around that code, both live and when the code runs
+    again.
 
-    On replay that code does not run, since what came of it is recorded. Were the steps that it
-    takes counted with those of the conversation, all that follow would have other places on
-    replay. So they are counted below the step that runs the code, as those of a branch are.
+    On replay that code does not run, because its result is recorded. If the code's own steps were
+    counted with those of the conversation, all later steps would have other places on replay. So
+    they are counted below the step that runs the code, as the steps of a branch are.
     """
 
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
@@ -69,8 +70,8 @@ class StepScope:
         # Weakly: a connection that is opened in a step keeps the step's context for its own life.
         self._session = weakref.ref(session)
         self.in_environment = in_environment
-        """Whether it is an environment's, and runs again when that is brought back: later on, when
-        more was said and spent."""
+        """Whether the code belongs to an environment. Such code runs again when the environment is
+        restored. By then the conversation is longer and more is spent."""
         self.scope = f"{path}."
         self._path = path
         self._ordinal = 0
@@ -79,13 +80,13 @@ class StepScope:
 
     @property
     def session(self) -> "Session | None":
-        """None when the attempt is over and forgotten."""
+        """The attempt, or None if it is over and forgotten."""
         return self._session()
 
     @property
     def budget(self) -> Budget:
-        """What was spent inside the step so far. The conversation counts it from the records when
-        the step is done, as on replay."""
+        """The amount that was spent inside the step so far. When the step is done, the conversation
+        counts it from the records, as on replay."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget
@@ -111,7 +112,7 @@ class StepScope:
 
 
 def check_own_attempt(session: "Session") -> None:
-    """Refuses steps of one attempt while another one runs: they would be recorded for an attempt
+    """Refuses steps of one attempt while another one runs. They would be recorded for an attempt
     that never made them."""
     reference = CURRENT.get().session
     current = None if reference is None else reference()
@@ -125,14 +126,14 @@ def check_own_attempt(session: "Session") -> None:
 
 
 def is_in_step(session: "Session") -> bool:
-    """Whether this is the code of one of the attempt's steps."""
+    """Returns whether the present code belongs to one of the attempt's steps."""
     step = CURRENT.get().step
     return step is not None and step.session is session
 
 
 def enclosing_step(session: "Session", scope: str) -> StepScope | None:
-    """The step that runs this code, unless the conversation of `scope` was begun in it. Raises as
-    `check_own_attempt` does."""
+    """Returns the step that runs this code. Returns None if the conversation of `scope` began
+    inside that step. Raises the errors of `check_own_attempt`."""
     check_own_attempt(session)
     step = CURRENT.get().step
     if step is None or step.session is not session or scope.startswith(step.scope):
@@ -141,7 +142,7 @@ def enclosing_step(session: "Session", scope: str) -> StepScope | None:
 
 
 def check_not_in_step(session: "Session", scope: str, what: str) -> None:
-    """Refuses what would change a conversation in one way live, and in another on replay."""
+    """Refuses an action that would change a conversation differently live and on replay."""
     if enclosing_step(session, scope) is not None:
         raise UsageError(
             f"{what} in a tool, an environment or a function given to t.value: on replay that code "
@@ -151,7 +152,8 @@ def check_not_in_step(session: "Session", scope: str, what: str) -> None:
 
 
 def check_not_in_environment(session: "Session", scope: str) -> None:
-    """Refuses branches of a conversation that has gone on when the same code runs again."""
+    """Refuses a branch whose conversation would be longer when the environment's code runs
+    again."""
     inside = enclosing_step(session, scope)
     if inside is not None and inside.in_environment:
         raise UsageError(

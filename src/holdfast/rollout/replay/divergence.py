@@ -1,5 +1,6 @@
-"""Divergence in words: the record, the rollout's new request, and where they differ. The text is
-short and made quickly, however long the two are, and shows both sides."""
+"""Divergence in words: the record, the rollout's new request, and where they differ. The text shows
+both sides, stays short, and is made quickly even for long texts.
+"""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from holdfast.rollout.replay.prompt import Prompt
 
 MAX_DIFF_CHARACTERS = 600
 MAX_COMPARED_CHARACTERS = 20_000
-"""Characters of texts that are compared line by line."""
+"""The most characters of texts that are compared line by line."""
 CHARACTERS_BEFORE, CHARACTERS_AFTER = 60, 180
 """Characters that are shown around the place where long texts part."""
 
@@ -30,7 +31,7 @@ def of_generate(
     renderer: Renderer,
     added_then: Callable[[Generated], Sequence[Message]],
 ) -> str:
-    """How the prompt differs, in text; by the added messages where there are no tokens."""
+    """Describes how the prompt differs, as text. Without tokens, compares the added messages."""
     if not isinstance(recorded, Generated):
         return f"recorded {name_of(recorded)}, now a generation"
     if recorded.sampling != sampling:

@@ -1,8 +1,8 @@
-"""One generation: what is asked of the policy, kept on the way, and recorded at the end.
+"""One generation: its request to the policy, its drafts, and its record.
 
-With partial durability on, tokens become durable while they are sampled. A generation that was
-interrupted, by a kill of this process or of the engine, goes on from its last durable token; its
-record then holds only the tokens that no draft holds.
+With partial durability, tokens become durable while they are sampled. A generation may be
+interrupted by a kill of this process or of the engine. It then continues from its last durable
+token, and its record holds only the tokens that no draft holds.
 """
 
 import hashlib
@@ -37,37 +37,37 @@ class GenerateStep(Struct, frozen=True):
     path: str
     prompt: Prompt
     ids: "array[int]"
-    """The whole prompt."""
+    """The ids of the whole prompt."""
     sampling: Sampling
     tools: tuple[dict[str, object], ...]
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
     seed_from: str = ""
-    """The source of its seed and of its calls' ids, if that is not its path."""
+    """The source of the seed and of the ids of tool calls, if that is not the path."""
     seed: int | None = None
-    """The seed that the caller asks for, instead of the derived one."""
+    """The seed that the caller asks for in place of the derived one."""
     bare: bool = False
-    """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
+    """Whether the prompt is not a conversation. Then any reply is plain text."""
 
 
 _NOBODY = (b"", 0, 0)
 _LONGEST_TOKEN = 16
-"""Characters: no text has fewer tokens than this says."""
+"""The most characters of a token, for a lower bound on the tokens of a text."""
 _THINKING_SLACK = 64
-"""Tokens that an engine may need to end reasoning in its own words."""
+"""The number of tokens that an engine may need to end reasoning in its own words."""
 
 
 class DraftListener(Struct, frozen=True):
-    """A listener to a generation while it is sampled: it gets durable tokens only."""
+    """A listener to a generation while it is sampled. It gets only durable tokens."""
 
     hear: Callable[[Draft], None]
-    """Called with each draft, beginning with what is durable already."""
+    """Called with each draft, first with the tokens that are durable already."""
     every: int
     """Tokens between two calls."""
     seconds: float | None
-    """Seconds between two calls, where tokens come slowly; None: a few."""
+    """Seconds between two calls if tokens come slowly. None means a few."""
     call: bytes = b""
-    """Kept with the drafts: see `Drafted`."""
+    """A value that is kept with the drafts (see `Drafted`)."""
     occurrence: int = 0
     created: int = 0
 
@@ -108,15 +108,16 @@ async def sample(
 
 
 def _with_experts(sampling: Sampling, *, experts: bool) -> Sampling:
-    """Asks for routed experts of the run's policy only, not of other speakers."""
+    """Asks only the run's policy for routed experts, and no other speaker."""
     if sampling.routed_experts == experts:
         return sampling
     return structs.replace(sampling, routed_experts=experts)
 
 
 def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int | None:
-    """After the tokens of which an earlier generation has the routed experts: it has those of its
-    last token not, since that was put through no model. None: nobody wants them."""
+    """Returns the first token whose routed experts are wanted, or None if none are wanted. An
+    earlier generation covers the tokens before it. That generation has no experts for its last
+    token, which no model had processed yet."""
     if not turn.sampling.routed_experts or not speaker.trained:
         return None
     base = session.history.steps.get(turn.prompt.base)
@@ -127,7 +128,7 @@ def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int
 async def _keep_experts(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> RoutedExperts | None:
-    """Durable before the generation that refers to them."""
+    """Makes the routed experts durable, before the generation that refers to them."""
     experts, start = completion.experts, _experts_from(session, speaker, turn)
     if experts is None or start is None:
         return None
@@ -139,7 +140,7 @@ async def _keep_experts(
 async def run_step(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Generated:
-    """Samples and records a turn. An accident breaks the attempt."""
+    """Samples and records a turn. An accident fails the attempt."""
     try:
         completion = await _sample_within_limits(session, speaker, turn, seconds)
     except Exception as error:
@@ -154,8 +155,8 @@ async def run_step(
 async def _sample_within_limits(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Completion:
-    """`sample`, but a limit that another speaker meets counts as the environment's failure, not as
-    the policy's: a simulated user with a full context."""
+    """Samples as `sample` does. If another speaker than the policy reaches a limit, for example a
+    simulated user with a full context, this counts as the environment's failure."""
     try:
         completion = await sample(session, speaker, turn, seconds)
     except Truncated as limit:
@@ -169,13 +170,14 @@ async def _sample_within_limits(
 
 
 def _stop_token_ids(speaker: Speaker, sampling: Sampling) -> tuple[int, ...]:
-    """With `ignore_eos`, only the requested ones."""
+    """Returns the token ids that end the reply. With `ignore_eos`, these are only the requested
+    ones."""
     own = () if sampling.ignore_eos else speaker.renderer.stop_token_ids
     return tuple(dict.fromkeys((*own, *sampling.stop_token_ids)))
 
 
 def _check_possible(speaker: Speaker, turn: GenerateStep) -> None:
-    """Raises `Unsupported` for what no engine does, although each of its parts can be done."""
+    """Raises `Unsupported` for a combination that no engine supports."""
     if turn.sampling.json is False or not turn.tools:
         return
     if not isinstance(speaker.renderer, MessagesOnly):
@@ -229,7 +231,7 @@ def _make_saver(
 async def build_step(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> Generated:
-    """The step as everyone sees it, with all of its tokens."""
+    """Builds the step as every reader sees it, with all of its tokens."""
     size = len(turn.ids) + count(completion.ids)
     if not turn.sampling.separate_reasoning:
         completion = _with_raw_message(completion)
@@ -271,7 +273,7 @@ def _with_raw_message(completion: Completion) -> Completion:
 
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
-    """None if they equal what is recorded already: see `Generated.tools`."""
+    """Returns the tools, or None if they equal the recorded tools (see `Generated.tools`)."""
     shown = msgspec.json.encode(turn.tools).decode()
     known = session.history.shown_tools.get(turn.prompt.base)
     if known is None:
@@ -300,8 +302,8 @@ def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """An engine that does not know the parameter may well ignore it: its reply is checked. A
-    reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
+    """Raises `Unsupported` if a reply that should be JSON is not. An engine that does not know the
+    parameter may ignore it. A reply that was cut or that calls a tool is not checked."""
     sampling = turn.sampling
     if sampling.json is False or completion.finish_reason not in STOPPED:
         return
@@ -319,7 +321,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
 
 
 def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """The same for a reply that has to call a tool."""
+    """Raises `Unsupported` if a reply that has to call a tool does not."""
     sampling = turn.sampling
     if not sampling.tool_choice or completion.finish_reason not in STOPPED or sampling.stop:
         return
@@ -335,8 +337,8 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
 
 
 def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> None:
-    """The same for reasoning that has to end after so many tokens. How many there were is an
-    estimate: it is raised for what no engine does that knows the parameter."""
+    """Raises `Unsupported` if the reasoning is much longer than its token budget. The number of
+    tokens is an estimate, and no engine that knows the parameter exceeds the limit by that much."""
     budget, reasoning = turn.sampling.thinking_token_budget, message.reasoning
     if budget is None or not reasoning:
         return
@@ -351,7 +353,7 @@ def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> N
 
 
 def without_drafted(session: Session, step: Generated) -> Generated:
-    """The step as it is recorded: tokens that a draft holds are not stored again."""
+    """Returns the step as it is recorded. Tokens that a draft holds are not stored again."""
     draft = session.history.drafts.get(step.path)
     if draft is None or (draft.fingerprint, draft.model) != (step.fingerprint, step.model):
         return step

@@ -1,9 +1,9 @@
-"""The prompt of the next turn: what is kept of the token stream, and what comes after it.
+"""The prompt of the next turn: the kept part of the token stream, and the tokens after it.
 
-Invariant (I3): the stream is only ever what an engine was sent and what it sampled. As long as
-messages are only added, the next prompt is the stream plus a bridge. When history was rewritten,
-or the tools changed, the conversation is rendered anew, the common beginning is kept, and the
-break is named.
+Invariant (I3): the stream consists only of the tokens that an engine was sent and those that it
+sampled. As long as messages are only added, the next prompt is the stream plus a bridge. If history
+was rewritten or the tools changed, the conversation is rendered anew. Then the common beginning is
+kept, and the break is named.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from holdfast.records.step import Generated
 
 
 class Prompt(Struct, gc=False):
-    """The first `keep` tokens of the stream of `base`, then `delta`."""
+    """A prompt: the first `keep` tokens of the stream of `base`, then `delta`."""
 
     base: str
     keep: int
@@ -33,14 +33,14 @@ class Prompt(Struct, gc=False):
     prefix_break: str
     fingerprint: bytes
     added: Sequence[Message] = ()
-    """The messages that it adds to those of the base."""
+    """The messages that the prompt adds to those of the base."""
 
 
 class Stream:
-    """A token stream and the messages that it stands for.
+    """A token stream and the messages that it represents.
 
-    The tokens of its last turn are put behind the others when they are first asked for: many a
-    conversation never goes on. Its arrays are shared by its copies, and never changed.
+    The tokens of the last turn are appended only when they are first needed, because many
+    conversations never continue. Copies share the arrays, which never change.
     """
 
     __slots__ = (
@@ -57,15 +57,16 @@ class Stream:
     def __init__(self) -> None:
         self._ids: array[int] = array("i")
         self._turn: tuple[int, bytes, bytes] | None = None
-        """How many of those are kept, and what follows them, packed: prompt and completion."""
+        """The last turn: how many of `_ids` are kept, then the packed prompt and completion that
+        follow."""
         self.base = ""
         self.messages: list[Message] = []
-        """Its messages, including the last reply."""
+        """The messages of the stream, including the last reply."""
         self._completion: array[int] = array("i")
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()
         self._written: tuple[str | None, str] = (None, "")
-        """What of the sampling its renderer wrote into the prompt."""
+        """The parts of the sampling that the renderer wrote into the prompt."""
 
     @classmethod
     def after(
@@ -75,7 +76,7 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
     ) -> "Stream":
-        """The stream after `step`, from what is recorded; `messages` end with its reply."""
+        """Returns the stream after `step`, made from the records. `messages` end with its reply."""
         stream = cls()
         stream._ids, stream.base = ids, step.path
         stream._completion = unpack_ids(step.ids)
@@ -86,7 +87,7 @@ class Stream:
 
     @property
     def ids(self) -> "array[int]":
-        """Not to be changed."""
+        """The tokens of the stream. Do not change them."""
         if self._turn is not None:
             keep, delta, completion = self._turn
             self._ids, self._turn = self._ids[:keep] + unpack_ids(delta + completion), None
@@ -101,7 +102,8 @@ class Stream:
         return other
 
     def prompt_ids(self, prompt: Prompt) -> "array[int]":
-        """All of its tokens; not to be changed: a first prompt's are its own."""
+        """Returns all tokens of the prompt. Do not change them: for a first prompt, they are its
+        own array."""
         return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
 
     async def prepare(
@@ -112,7 +114,7 @@ class Stream:
         renderer: Renderer,
         sampling: Sampling,
     ) -> Prompt:
-        """The next prompt, made in a thread where the conversation is a large one. Raises
+        """Returns the next prompt. A large conversation is rendered in a thread. Raises
         `Unsupported` for images that cannot be rendered."""
         is_known = list(messages[: len(self.messages)]) == self.messages
         new = messages[len(self.messages) :] if is_known else messages
@@ -186,7 +188,7 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
     ) -> None:
-        """Takes a recorded turn in: from now on it is the base."""
+        """Takes in a recorded turn, which becomes the base."""
         self._ids = self.ids if step.keep else array("i")
         self._turn = step.keep, step.delta, step.ids
         self._completion = unpack_ids(step.ids)

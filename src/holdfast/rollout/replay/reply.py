@@ -42,7 +42,7 @@ class Reply(Struct, frozen=True, gc=False):
 
 
 class ToolReply(Struct, frozen=True, gc=False):
-    """What the model sees of a tool call."""
+    """The result of a tool call as the model sees it."""
 
     content: str
     error: str

@@ -1,4 +1,6 @@
-"""RunContext: what all attempts of a run share. Made once, by the engine, and never changed."""
+"""RunContext: the objects that all attempts of a run share. The engine makes it once and never
+changes it.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -14,16 +16,16 @@ from holdfast.rollout.replay.speaker import Speaker
 
 
 class OnDivergence(StrEnum):
-    """What to do if a rollout asks for something other than what is recorded."""
+    """What to do if a rollout asks for another step than the recorded one."""
 
     FORK = "fork"
-    """Keep the old steps as history and go live from the first that differs."""
+    """Keep the old steps as history and go live from the first step that differs."""
     FAIL = "fail"
     """Fail the trajectory."""
 
 
 class RunContext(Struct, frozen=True):
-    """The run, where it is recorded, who samples, and the callbacks of the engine."""
+    """The run, its journal, its speaker, and the callbacks of the engine."""
 
     spec: RunSpec
     journal: Journal
@@ -37,10 +39,10 @@ class RunContext(Struct, frozen=True):
     """Versions of the weights that no engine has any more, in a run whose trajectories have one
     version each. A trajectory that began with such a version starts over."""
     partial_tokens: int = 0
-    """The number of tokens after which an unfinished generation is made durable; 0: only when it is
-    whole."""
+    """The number of tokens after which an unfinished generation is made durable. With 0, a
+    generation is durable only when it is whole."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the run is asked to stop: nothing new is begun."""
+    """Set when the run is asked to stop. Then no new step begins."""
     on_record: Callable[[Record], None] = lambda record: None
     """Called with each record of an attempt once it is durable."""
     on_cut: Callable[[Cut], None] = lambda cut: None

@@ -1,7 +1,7 @@
 """Session: one attempt at one trajectory, as the durable context sees it.
 
-Composed of three parts: the `log` of steps, the `state` of the attempt and the set of its
-`episodes`. It matches each step that the rollout asks for with what is recorded (I9).
+It has three parts: the `log` of steps, the `state` of the attempt and the set of its `episodes`. It
+compares each step that the rollout asks for with the record (I9).
 """
 
 import asyncio
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     from holdfast.rollout.episodes.episode import Episode
 
 SUSPECT_AFTER_CRASHES = 5
-"""Trajectories that are suspected of a crash run with ever fewer of their like beside them, so that
-those which only were nearby finish (see `engine.guards.crash_suspects`)."""
+"""The number of crashes after which a trajectory is a suspect. Fewer and fewer suspects run at
+once, so that trajectories that were only nearby finish (see `engine.guards.crash_suspects`).
+"""
 MAX_CRASHES = 25
 Recorded = TypeVar("Recorded", bound=Step)
 
 
 class Session:
-    """Owned by one attempt, dropped with it."""
+    """The state of one attempt. It ends with the attempt."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Session:
         *,
         continues: bool = False,
     ):
-        """`continues`: no new attempt begins; the last recorded one goes on."""
+        """`continues` says that no new attempt begins, because the last recorded one goes on."""
         self.context = context
         self.lease = lease
         self.task = task
@@ -75,8 +76,8 @@ class Session:
         self.log = StepLog(context, lease, history, self.state, continues=continues)
         self.episodes = EpisodeSet()
         self.added_last: Callable[[], tuple[str | Message, ...]] = tuple
-        """The messages after the last reply of the main conversation, as recorded. The code that
-        leads that conversation sets it."""
+        """Returns the messages after the last reply of the main conversation, as recorded. The code
+        that leads this conversation sets it."""
 
     async def match(
         self,
@@ -85,8 +86,8 @@ class Session:
         fingerprint: bytes,
         describe: Callable[[Step], str],
     ) -> Recorded | None:
-        """The record at `path`, if it is of this step; None if the step must run. `describe` tells
-        how the step differs from the record."""
+        """Returns the record at `path` if it belongs to this step, or None if the step must run.
+        `describe` tells how the step differs from the record."""
         state, log = self.state, self.log
         if log.is_replaying:
             # A live step waits, so that tasks made before it begin, and take their places, before
@@ -107,23 +108,23 @@ class Session:
         return None
 
     async def go_live(self) -> None:
-        """Before the first step that is not replayed: the replayed environments come back."""
+        """Restores the replayed environments before the first step that is not replayed."""
         # What runs inside a step is live, or is on its way back.
         if not self.episodes.is_live and not is_in_step(self):
             await self.episodes.go_live()
 
     async def keep_episodes(self) -> None:
-        """Between turns: the present states of environments become durable."""
+        """Makes the present states of environments durable, between turns."""
         # It may be the environment's own code, in the middle of an action.
         if self.episodes and not is_in_step(self):
             await self.episodes.keep()
 
     def check_alive(self, path: str, call: str) -> None:
-        """Raises where the process died so often in the call at `path` that it is given up.
+        """Raises if the process died so often in the call at `path` that the call is given up.
 
-        Whatever was under way at a death may have caused it, and nearly always did not: drivers
-        are killed, machines are taken away. So a call is tried again, and again. Only one in which
-        the process dies every time is given up at last, or the run would never end.
+        A call under way at a death may have caused it, but nearly always did not: drivers are
+        killed, and machines are taken away. So the call is tried again many times. It is given up
+        only if the process dies every time, because otherwise the run would never end.
         """
         crashes = self.history.interruptions[path]
         if crashes >= MAX_CRASHES:
@@ -138,34 +139,37 @@ class Session:
     async def conclude(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
-        """The attempt's last append: a task that the rollout left behind adds nothing to it."""
+        """Makes the attempt's last append. A task that the rollout left behind cannot append after
+        it."""
         self.state.end()
         records = (*self.state.closing_records, *records)
         await self.log.write(records, status=status, settled=settled)
         self.state.concluded.set()
 
     def seed_at(self, path: str, *, always: bool = False) -> int | None:
-        """`always`: also in a run that has no seed."""
+        """Returns the seed of the step. With `always`, also returns one in a run that has no
+        seed."""
         key, run_seed = self.lease.key, self.context.spec.seed
         seed = 0 if always and run_seed is None else run_seed
         return seed_for(seed, task=key.task, sample=key.sample, life=self.history.life, path=path)
 
 
 class AttemptState:
-    """Whether an attempt may go on, and what broke it: open, then broken or not, then over.
+    """Whether an attempt may go on, and which error broke it. It is open at first, may break, and
+    ends.
 
-    The first error that was not the policy's doing is kept: a rollout that swallows it cannot turn
-    an accident into an outcome (I5).
+    The first error that the policy did not cause is kept. So a rollout that swallows this error
+    cannot turn an accident into an outcome (I5).
     """
 
     def __init__(self, stop: asyncio.Event):
-        """`stop`: set when the run is asked to stop."""
+        """`stop` is set when the run is asked to stop."""
         self.broken: BaseException | None = None
         """The first error that no `except` in a rollout may turn into an outcome."""
         self.step = ""
-        """The step that was begun last."""
+        """The path of the step that began last."""
         self.closing_records: list[Record] = []
-        """Errors while closing; written with the attempt's last record."""
+        """Errors from closing environments. They are written with the attempt's last record."""
         self.concluded = asyncio.Event()
         """Set when the attempt's last record is durable."""
         self._stop = stop
@@ -174,11 +178,11 @@ class AttemptState:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop: nothing new is begun."""
+        """Whether the run is asked to stop. Then no new step begins."""
         return self._stop.is_set()
 
     def end(self) -> None:
-        """From now on, `check_open` raises."""
+        """Ends the attempt. From now on, `check_open` raises."""
         self._is_over = True
 
     def check_open(self) -> None:
@@ -193,19 +197,19 @@ class AttemptState:
             raise self.fail(stopped)
 
     def check_unbroken(self) -> None:
-        """Raises what keeps this attempt from taking a step, recorded or new."""
+        """Raises the error that keeps this attempt from taking a step, recorded or new."""
         self.check_open()
         if self.broken is not None:
             raise self.broken
 
     def check_usable(self) -> None:
-        """Raises what keeps this attempt from doing anything new."""
+        """Raises the error that keeps this attempt from taking a new step."""
         self.check_unbroken()
         self.check_running()
 
     def fail(self, error: BaseException, path: str | None = None) -> BaseException:
-        """Breaks the attempt with `error`, unless it is broken already. Returns the error, to be
-        raised; `path`: the step that it came from."""
+        """Breaks the attempt with `error`, unless it is broken already. Returns the error for the
+        caller to raise. `path` is the step that raised it."""
         if self.broken is None:
             self.broken = error
         if path is not None:
@@ -213,25 +217,26 @@ class AttemptState:
         return error
 
     def blame(self, error: BaseException, path: str) -> None:
-        """Remembers at which step an error was raised, where branches run side by side."""
+        """Remembers which step raised an error, because branches run side by side."""
         self._blamed.append((error, path))
 
     def step_of(self, error: BaseException) -> str:
-        """The step that `error` came from: the blamed one, else the last that was begun."""
+        """Returns the step that raised `error`: the blamed step, or else the last one that
+        began."""
         return next((path for blamed, path in self._blamed if blamed is error), self.step)
 
 
 def is_accident(error: BaseException) -> bool:
-    """Whether an error is something that the policy did not do."""
+    """Returns whether an error has another cause than the policy."""
     return classify(error)[0] is not Cause.POLICY
 
 
 class StepLog:
-    """The recorded steps of a trajectory, and which of them this attempt has taken.
+    """The recorded steps of a trajectory, and the steps that this attempt has taken.
 
-    Appends what is new: durable first, visible after (I1). Where the attempt leaves what is
-    recorded, the log forks: steps from there on are history (I9). Writes only while `state` is
-    open, and breaks it when the journal fails.
+    New steps are appended: durable first, visible after (I1). Where the attempt differs from the
+    record, the log forks, and the recorded steps from there on become history (I9). It writes only
+    while `state` is open, and breaks the state if the journal fails.
     """
 
     def __init__(
@@ -247,7 +252,7 @@ class StepLog:
         self.is_unsure = False
         """Whether a cancelled append may have become durable without our history knowing."""
         self.unseen: list[str] = []
-        """Generations that are no part of the rollout, though they may be durable."""
+        """Generations that are not part of the rollout although they may be durable."""
         self.is_replaying = bool(history.steps)
         """Whether there were steps to replay when the attempt began."""
         self._context = context
@@ -272,15 +277,15 @@ class StepLog:
         return any(isinstance(record, AttemptStarted) for record in self._unwritten)
 
     async def start_attempt(self) -> None:
-        """Makes the attempt durable before anything is done in it: its number then
-        sets its holder apart from those of earlier attempts."""
+        """Makes the attempt durable before any of its work. Its number then distinguishes its
+        holder from the holders of earlier attempts."""
         if self._unwritten:
             return await self.append()
         before = self.history.attempts
         return await self.append(self._start(before[-1].worker if before else ""))
 
     def continue_attempt(self) -> None:
-        """Begins no new attempt: the last attempt's agent is alive and continues it."""
+        """Begins no new attempt, because the last attempt's agent is alive and continues it."""
         self._unwritten = ()
 
     # --- writing
@@ -288,14 +293,16 @@ class StepLog:
     async def append(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
-        """Durable when it returns; raises `RunStopped` once the attempt is over."""
+        """Appends records, which are durable when it returns. Raises `RunStopped` once the attempt
+        is over."""
         self._state.check_open()
         await self.write(records, status=status, settled=settled)
 
     async def write(
         self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
     ) -> None:
-        """The same, also when the attempt is over: for its last records."""
+        """Appends records as `append` does, but also after the end of the attempt, for its last
+        records."""
         unwritten, self._unwritten = self._unwritten, ()
         if unwritten:
             records = (*unwritten, *records)
@@ -323,22 +330,23 @@ class StepLog:
     # --- which steps belong to this attempt
 
     def take(self, path: str) -> Step | None:
-        """The step at `path` is taken now; what is recorded there."""
+        """Marks the step at `path` as taken. Returns its record, or None."""
         if "." in path:
             self._scopes_with_steps.update(ancestors(path))
         self._taken.add(path)
         return self.history.steps.get(path)
 
     def keep(self, path: str) -> None:
-        """The step at `path` is part of this attempt: its end does not make it history."""
+        """Marks the step at `path` as part of this attempt, so that the attempt's end does not cut
+        it."""
         self._taken.add(path)
 
     def mark_replayed(self, path: str) -> None:
-        """The step at `path` is answered from its record: its code does not run."""
+        """Notes that the step at `path` is answered from its record and its code does not run."""
         self._replayed.add(path)
 
     def mark_running(self, path: str) -> None:
-        """The code of the step at `path` runs, for the first time or again."""
+        """Notes that the code of the step at `path` runs, for the first time or again."""
         self._replayed.discard(path)
 
     @property
@@ -347,7 +355,7 @@ class StepLog:
         return len(self.history.steps) <= self._reached_before
 
     def sampled_below(self, path: str) -> list[Generated]:
-        """The policy's generations inside the step at `path`."""
+        """Returns the policy's generations inside the step at `path`."""
         steps = (self.history.steps[below] for below in self._steps_below(path))
         generations = [step for step in steps if isinstance(step, Generated)]
         return [step for step in generations if step.trainable or not step.ids]
@@ -359,13 +367,13 @@ class StepLog:
 
     @cached_property
     def _scopes_with_steps(self) -> set[str]:
-        """Positions below which there are steps; most trajectories have none."""
+        """Positions below which there are steps. Most trajectories have no such position."""
         return {scope for path in self.history.steps if "." in path for scope in ancestors(path)}
 
     # --- where the attempt leaves what is recorded
 
     async def fork(self, path: str, difference: str) -> None:
-        """Makes the step at `path`, and all that followed it, history; or raises `Diverged`."""
+        """Turns the step at `path` and all later steps into history, or raises `Diverged`."""
         await self.append(self._cut(path, difference))
 
     def _cut(self, path: str, difference: str) -> Forked:
@@ -380,8 +388,9 @@ class StepLog:
         return Forked(path, "diverged on replay", difference, self._context.clock.now())
 
     def open_scope(self, path: str, what: str) -> None:
-        """There is no step at `path`, but others below it: one that is recorded there, and all that
-        followed it, are history. That is durable before anything below is."""
+        """Opens a scope at `path`, which has no step itself but steps below it. If a step is
+        recorded at `path`, that step and all later ones become history. This is durable before any
+        step below."""
         recorded = self.history.steps.get(path)
         if recorded is not None:
             self._state.check_usable()
@@ -389,8 +398,8 @@ class StepLog:
             self._unwritten = (*self._unwritten, fork)
 
     async def rewind(self, paths: Sequence[str], reason: str, details: str) -> BaseException:
-        """Makes the steps at `paths`, and what follows them in their scopes, history. Returns the
-        error to raise: the rollout has to begin again."""
+        """Turns the steps at `paths`, and the later steps in their scopes, into history. Returns
+        the error to raise, because the rollout has to begin again."""
         now = self._context.clock.now()
         first, *rest = paths
         follows = f"follows from step {first}"
@@ -406,8 +415,9 @@ class StepLog:
             await self.append(Forked("0", reason, "", self._context.clock.now()))
 
     def _why_anew(self) -> str:
-        """A call under the `restart` contract in which the process died may have changed anything;
-        and a trajectory has one version of the weights, where these may be lost."""
+        """Returns why the trajectory has to begin anew, or "". A call under the `restart` contract
+        in which the process died may have changed anything. A trajectory with one version of the
+        weights cannot continue if that version is lost."""
         for path in self.history.unfinished:
             step = self.history.steps[path]
             if isinstance(step, ToolIntent) and step.contract is Contract.RESTART:
@@ -416,27 +426,28 @@ class StepLog:
         return WEIGHTS_LOST if lost and self.history.sampled_by(lost) else ""
 
     def keep_cancelled(self, scope: str) -> None:
-        """Keeps the records of cancelled branches under `scope`, because how far they came on
-        replay depends on timing."""
+        """Keeps the records of cancelled branches under `scope`, because their progress on replay
+        depends on timing."""
         self._cancelled_scopes.append(scope)
 
     async def cut_untaken(self) -> None:
-        """A rollout that ends before its recorded steps do has diverged from them, too."""
+        """Turns recorded steps that the rollout did not take into history. A rollout that ends
+        before its recorded steps has diverged, too."""
         for path in [path for path in self.history.steps if path not in self._taken]:
             if path in self.history.steps and not self._is_kept(path):
                 await self.fork(path, "recorded, but the rollout ends without it")
 
     async def cut_below(self, path: str) -> None:
-        """The code of the step at `path` has run. Records below it that it did not repeat belong to
-        another step that was in its place, and are cut."""
+        """Cuts the records below the step at `path` that its code, which has just run, did not
+        repeat. They belong to another step that was in its place."""
         for below in self._steps_below(path):
             is_open = below not in self._taken and below in self.history.steps
             if is_open and not self._is_kept(below):
                 await self.fork(below, f"recorded, but step {path} ends without it")
 
     def _is_kept(self, path: str) -> bool:
-        """Whether it lies in a branch that was cancelled, or below a step that was replayed: the
-        code that took it did not run."""
+        """Returns whether the step lies in a cancelled branch, or below a replayed step whose code
+        did not run."""
         if path.startswith(tuple(self._cancelled_scopes)):
             return True
         around = (step for step in ancestors(path) if step in self._replayed)
@@ -444,8 +455,8 @@ class StepLog:
 
 
 class EpisodeSet(list["Episode"]):
-    """The environments of one attempt, in the order of their opening: brought back together and
-    closed together."""
+    """The environments of one attempt, in the order of their opening. They are restored together
+    and closed together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -455,7 +466,7 @@ class EpisodeSet(list["Episode"]):
     add = list.append
 
     async def go_live(self) -> None:
-        """Brings each environment back to where the replayed steps left it; once."""
+        """Restores each environment to the state after the replayed steps. Happens once."""
         if self.is_live:
             return
         async with self._going_live:
@@ -465,13 +476,13 @@ class EpisodeSet(list["Episode"]):
                 self.is_live = True
 
     async def keep(self) -> None:
-        """Makes the present state of each durable, where it can be restored."""
+        """Makes the present state of each environment durable, if it can be restored."""
         for episode in self:
             await episode.keep()
 
     async def close(self) -> None:
-        """Closes all, the last one first. A cancelled caller waits for that: each close has its
-        deadline, and what was begun is let finish."""
+        """Closes all environments, the last one first. A cancelled caller waits for that. Each
+        close has a deadline and is not cut off."""
         if not self:
             return
         closing = asyncio.ensure_future(self._close())

@@ -1,4 +1,4 @@
-"""Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
+"""Speaker: the policy and the renderer of a turn."""
 
 from msgspec import Struct, structs
 
@@ -9,16 +9,16 @@ from holdfast.records.sampling import Sampling
 
 
 class Speaker(Struct, frozen=True):
-    """Who speaks in a turn: a policy, and the renderer of its model. The caller owns both."""
+    """A policy and the renderer of its model. The caller owns both."""
 
     policy: Policy
     renderer: Renderer
     trained: bool = True
-    """False: its text is part of the environment, such as a simulated user's."""
+    """If False, the text belongs to the environment, for example a simulated user's."""
 
     def at_sampling(self, sampling: Sampling) -> "Speaker":
-        """The speaker with the renderer for this sampling. Raises `Unsupported` for what the
-        renderer cannot do."""
+        """Returns the speaker with the renderer for this sampling. Raises `Unsupported` if the
+        renderer cannot write it."""
         if sampling.reasoning_effort is None and not sampling.chat_template_kwargs:
             return self
         return structs.replace(self, renderer=renderer_at(self.renderer, sampling))

@@ -1,11 +1,11 @@
-"""How a rollout calls the methods of its `t`.
+"""Guards the calls of the methods of `t`.
 
-A mistake that such a method names breaks the attempt: a rollout that swallows the error cannot turn
-a mistake into an outcome (I5).
+An error of misuse in such a method breaks the attempt. So a rollout that swallows the error cannot
+turn a mistake into an outcome (I5).
 
-A step is a coroutine, and one that is dropped does nothing, silently: one that nobody awaits is an
-error at the rollout's end. Only those not begun yet are kept, in the order of the calls; a step
-that has begun is forgotten by the next call, or at the end.
+A step is a coroutine. If it is dropped, it does nothing, silently. So a step that was never awaited
+is an error at the rollout's end. The list keeps only the steps that have not begun, in the order of
+the calls. A step that has begun is forgotten by the next call or at the end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Step = Coroutine[Any, Any, object]
 
 
 class PendingSteps:
-    """Of one rollout, all of its conversations and tasks."""
+    """The steps of one rollout that have not begun, in all of its conversations and tasks."""
 
     __slots__ = ("_called",)
 
@@ -35,7 +35,7 @@ class PendingSteps:
 
     @classmethod
     def of_this_task(cls) -> "PendingSteps":
-        """The steps that this asyncio task, and the tasks that it makes, call from here on."""
+        """Collects the steps that this asyncio task and its child tasks call from now on."""
         pending = cls()
         change_current(pending=pending)
         return pending
@@ -48,7 +48,7 @@ class PendingSteps:
         called.append((name, step))
 
     async def never_awaited(self) -> str:
-        """The first step that nobody awaited, "" without one; all are closed."""
+        """Closes all steps that were never awaited. Returns the name of the first one, or ""."""
         if not self._unbegun():
             return ""
         # A task that the rollout made for a step begins it now: it is not ours to close.
@@ -72,7 +72,7 @@ def must_be_awaited(
     [Callable[Args, Coroutine[Any, Any, Result]]],
     Callable[Args, Coroutine[Any, Any, Result]],
 ]:
-    """Marks a method as a step that has to be awaited; `name` is how a rollout calls it."""
+    """Marks a method as a step that has to be awaited. `name` is how a rollout calls the method."""
 
     def mark(
         method: Callable[Args, Coroutine[Any, Any, Result]],
@@ -101,7 +101,7 @@ def must_be_awaited(
 
 
 def breaks_on_misuse(method: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Marks a method that is no step."""
+    """Marks a method that is not a step. Its misuse breaks the attempt."""
 
     @functools.wraps(method)
     def call(*args: Args.args, **kw: Args.kwargs) -> Result:
@@ -113,7 +113,7 @@ def breaks_on_misuse(method: Callable[Args, Result]) -> Callable[Args, Result]:
 
 @contextmanager
 def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
-    """Around a method of a context, which is the first of its arguments."""
+    """Wraps a call of a context's method. The context is the first of `args`."""
     try:
         yield
     except HoldfastError as error:
@@ -126,7 +126,7 @@ def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
 
 
 def _keywords(method: Callable[..., object]) -> frozenset[str] | None:
-    """The keywords that it accepts; None: any."""
+    """Returns the keywords that a method accepts, or None if it accepts any."""
     parameters = inspect.signature(method).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return None

@@ -1,7 +1,7 @@
-"""Runs a coroutine to its end from synchronous code, also inside a running loop.
+"""Runs a coroutine to its end from synchronous code, even inside a running loop.
 
-In a thread that has a running loop, as in a notebook, the coroutine gets a thread and a loop of its
-own, and the caller waits. The caller's loop is left as it is, and nothing is patched.
+If the thread has a running loop, as in a notebook, the coroutine gets a separate thread and loop,
+and the caller waits. The caller's loop stays unchanged, and nothing is patched.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 
 
 def run_blocking(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Runs the coroutine, and returns or raises its result. An interrupt cancels it and waits for
-    its end."""
+    """Runs the coroutine, and returns its result or raises its error. An interrupt cancels the
+    coroutine and waits for its end."""
     try:
         return _run_in_thread(make) if is_in_loop() else _run(make)
     except HoldfastError as error:
@@ -27,7 +27,7 @@ def run_blocking(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
 
 
 def is_in_loop() -> bool:
-    """Whether a loop runs in this thread."""
+    """Returns whether a loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -42,7 +42,7 @@ def _run(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
 
 
 def _run_in_thread(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """One call, in a thread of its own."""
+    """Makes the call in a separate thread."""
     outcome: Future[Result] = Future()
     cancel: list[Callable[[], object]] = []
 

@@ -1,4 +1,4 @@
-"""Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no more."""
+"""Keeps user code from ending the process: `sys.exit()` in a rollout is only one failure."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -11,7 +11,7 @@ from holdfast.records.foreign import readable
 MAX_CANCELLATIONS = 3
 CANCEL_AGAIN_SECONDS = 10.0
 LOOK_SECONDS = 0.1
-"""Between two looks at a deadline that moves."""
+"""The least time between two checks of a deadline that moves."""
 Result = TypeVar("Result")
 
 
@@ -27,7 +27,7 @@ async def end_task(job: "asyncio.Task[Result]") -> None:
 
 
 async def end_tasks(jobs: "Sequence[asyncio.Task[Result]]") -> None:
-    """`end_task` of each. All of them are cancelled before any is waited for."""
+    """Ends several tasks as `end_task` does. Cancels all of them before it waits for any."""
     for job in jobs:
         _retrieve_error_at_end(job)
         job.cancel()
@@ -36,8 +36,8 @@ async def end_tasks(jobs: "Sequence[asyncio.Task[Result]]") -> None:
 
 
 def _retrieve_error_at_end(job: "asyncio.Task[Result]") -> None:
-    """Now or later, so that asyncio does not report it as lost; later also where the caller is
-    cancelled meanwhile."""
+    """Retrieves the task's error, now or when it ends, so that asyncio does not report it as lost.
+    This works even if the caller is cancelled meanwhile."""
     if job.done():
         _retrieve_error(job)
     else:
@@ -62,7 +62,8 @@ async def in_background(*work: Coroutine[Any, Any, None], name: str) -> AsyncIte
 
 
 async def to_its_end(work: Awaitable[Result]) -> Result:
-    """Its result. A cancelled caller waits until the work is done: no work is left half-way."""
+    """Returns the result of the work. A cancelled caller waits until the work is done, so that no
+    work stops half-way."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
@@ -75,9 +76,10 @@ async def to_its_end(work: Awaitable[Result]) -> Result:
 
 
 async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
-    """Waits until the job ends, or for so many seconds; whether it has ended.
+    """Waits until the job ends, or for `seconds`. Returns whether it has ended.
 
-    As `asyncio.wait` would, for a single one: every trajectory waits so, more than once.
+    It does the same as `asyncio.wait` for one job, at a lower cost, because every trajectory waits
+    more than once.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
@@ -98,8 +100,8 @@ async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) 
 
 
 async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], float]) -> bool:
-    """Waits until the job ends, or no seconds are `left`, which may become more meanwhile; whether
-    it has ended."""
+    """Waits until the job ends or no seconds are `left`. The time left may grow meanwhile. Returns
+    whether the job has ended."""
     seconds = left()
     while not await finishes_within(job, max(0.0, seconds)):
         if (seconds := left()) <= 0:
@@ -109,8 +111,8 @@ async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], flo
 
 
 async def contain(awaitable: Awaitable[Result]) -> Result:
-    """Turns whatever the block raises into an `Exception` that can be inspected, or a cancellation
-    from outside."""
+    """Awaits the awaitable. Turns any error into an `Exception` that can be inspected. A
+    cancellation from outside passes through."""
     try:
         return await awaitable
     except Exception as error:

@@ -1,7 +1,7 @@
-"""A thread that belongs to one environment: all of its blocking calls run there, one by one.
+"""A thread that belongs to one environment. All of its blocking calls run there, one by one.
 
-Python cannot stop a thread. A call that hangs leaves its thread behind (a daemon, so the process
-can still end); nothing more is begun on it until that call comes back.
+Python cannot stop a thread. A call that hangs leaves its thread behind (a daemon, so that the
+process can still end). No other call begins on this thread until that call returns.
 """
 
 import asyncio
@@ -19,11 +19,12 @@ Work = Callable[[], None]
 
 
 class CallTimedOut(Exception):
-    """The call did not come back in time."""
+    """The call did not return in time."""
 
 
 class OwnThread:
-    """Started by its first call. `stop` ends it after what it was given before."""
+    """A thread that starts with its first call. `stop` ends it after the calls that were given
+    before."""
 
     def __init__(self, what: str):
         self._what = what
@@ -39,9 +40,11 @@ class OwnThread:
         timeout: float | None = None,
         behind: bool = False,
     ) -> Result:
-        """Returns the result of `function`; raises `CallTimedOut`, and ignores a later result.
+        """Returns the result of `function`. Raises `CallTimedOut` after the timeout and ignores a
+        later result.
 
-        After a call that timed out, only calls that may wait `behind` it are taken.
+        While a call that timed out still hangs, only calls with `behind`, which may wait for it,
+        are taken.
         """
         if self._hangs and not behind:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")

@@ -1,5 +1,6 @@
 """Mailboxes: how threads report to an event loop. `on_loop`: work on the loop of another thread.
-StartSignal: how a call waits for its start."""
+StartSignal: how a call waits for its start.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Mailbox:
-    """Callbacks that threads post to one loop, which is woken once for all that wait."""
+    """Callbacks that threads post to one loop. The loop is woken once for all waiting callbacks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
@@ -46,7 +47,8 @@ _mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox]" = (
 
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Asked for on the loop itself; posted to from anywhere."""
+    """Returns the loop's mailbox. Call it on the loop itself. Any thread may post to the
+    mailbox."""
     try:
         return _mailboxes[loop]
     except KeyError:
@@ -72,8 +74,8 @@ def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> Non
 async def on_loop(
     loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[object, object, Result]]
 ) -> Result:
-    """The result of work on the loop of another thread. Where the caller is cancelled, so is the
-    work, which has ended when this returns."""
+    """Returns the result of work on the loop of another thread. If the caller is cancelled, the
+    work is cancelled, too, and has ended when this returns."""
     here = asyncio.get_running_loop()
     mailbox, ended = mailbox_of(here), here.create_future()
     tasks: list[asyncio.Task[Result]] = []
@@ -97,18 +99,19 @@ async def on_loop(
 
 
 Begin = Callable[[], Awaitable[Result]]
-"""Begins a call that has all it needs, and waits for what it returns."""
+"""Begins a call that has all it needs, and returns its result."""
 
 
 class CallDropped(Exception):
-    """Nobody wants the call any more."""
+    """No caller wants the call any more."""
 
 
 class StartSignal:
-    """A call waits for it, in the thread that will run it. Made on the caller's loop.
+    """A signal for which a call waits in the thread that will run it. It is made on the caller's
+    loop.
 
-    What has to be durable before a call begins is written while the call waits here, when nothing
-    but that is missing: a call that is still without a thread, or a process, has left no trace.
+    Some records must be durable before a call begins. They are written while the call waits here
+    and only they are missing. So a call that still has no thread or process has left no trace.
     """
 
     def __init__(self) -> None:
@@ -119,16 +122,17 @@ class StartSignal:
         self._context: Future[contextvars.Context | None] = Future()
 
     def allow(self) -> None:
-        """Lets the call begin, in the caller's context as it is now."""
+        """Lets the call begin, in the caller's present context."""
         self._context.set_result(contextvars.copy_context())
 
     def drop(self) -> None:
-        """The call does not begin; one that has begun is not disturbed."""
+        """Drops a call that has not begun. A call that has begun is not disturbed."""
         with contextlib.suppress(InvalidStateError):
             self._context.set_result(None)
 
     def wait(self) -> contextvars.Context:
-        """Blocks in the call's thread: the context in which to run, or `CallDropped`."""
+        """Blocks in the call's thread. Returns the context in which to run, or raises
+        `CallDropped`."""
         self._mailbox.post(set_result, self.reached, None)
         context = self._context.result()
         if context is None:
@@ -136,7 +140,7 @@ class StartSignal:
         return context
 
     async def wait_on_loop(self) -> None:
-        """As `wait`, for a call on its own event loop."""
+        """Waits as `wait` does, for a call on its own event loop."""
         self._mailbox.post(set_result, self.reached, None)
         if await asyncio.wrap_future(self._context) is None:
             raise CallDropped
@@ -146,8 +150,8 @@ class StartSignal:
 async def start_on_signal(
     start: StartSignal, call: "Coroutine[object, object, Result]"
 ) -> "AsyncIterator[asyncio.Task[Result]]":
-    """`call`, as a task that waits for its signal; or what it raised on the way there. Where the
-    block ends, so does the call."""
+    """Yields `call` as a task that waits for its signal. Raises its error if it fails before. The
+    call ends with the block."""
     running = asyncio.create_task(call)
     try:
         await asyncio.wait((running, start.reached), return_when=asyncio.FIRST_COMPLETED)

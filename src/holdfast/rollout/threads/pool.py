@@ -1,7 +1,8 @@
-"""Running blocking user code without blocking the loop, and without ever waiting for it at exit.
+"""Runs blocking user code without blocking the loop, and without waiting for it at exit.
 
-Python cannot stop a thread. One that hangs is left behind (a daemon, so the process can still
-end), is counted, and is bounded: with too many left behind, new work is refused loudly.
+Python cannot stop a thread. A thread that hangs is left behind (a daemon, so that the process can
+still end). The number of such threads is limited: if too many hang, new work is refused with an
+error.
 """
 
 import asyncio
@@ -35,28 +36,27 @@ HANGING_SECONDS = 60.0
 POLL_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE_SECONDS = 0.01
-"""Seconds that calls wait for a thread that is at work, before there are more."""
+"""Seconds that calls wait for a busy thread before more threads start."""
 MAX_ADMITTED = 4
-"""Calls of one loop that are about to begin at once: enough for a commit to be shared, and few
-enough that a kill finds hardly any which are recorded and have not begun, however busy the loop is.
+"""The most calls of one loop that are about to begin at once. They are enough to share a commit.
+They are few enough that a kill finds hardly any calls that are recorded and have not begun.
 """
 MAX_PATIENCE_SECONDS = 0.1
-"""The same while the event loop is so busy that no thread gets far."""
+"""The patience while the event loop is so busy that no thread makes much progress."""
 Result = TypeVar("Result")
 
 
 class StillRunning(Exception):
-    """A call did not end in its time; its thread is left behind."""
+    """A call did not end in time. Its thread is left behind."""
 
 
 class DaemonThreads:
-    """Runs calls in threads of its own. Cancelling the await abandons a thread until its call ends
-    by itself.
+    """Runs calls in its own threads. Cancelling the await abandons a thread until its call ends by
+    itself.
 
     No call waits for slow ones: while the threads make no progress, their number doubles after each
-    moment. Short calls, of which thousands may come at once, share one: threads
-    that fight for the interpreter's lock take longer than the calls. One that is free goes after a
-    while.
+    moment. Short calls, which may come by the thousand, share one thread, because threads that
+    compete for the interpreter's lock take longer than the calls. A free thread ends after a while.
     """
 
     def __init__(self, what: str):
@@ -69,7 +69,7 @@ class DaemonThreads:
         self._abandoned: set[_Call] = set()
 
     async def room(self) -> None:
-        """Returns when there are few enough that hang; `ThreadsHang` when they stay."""
+        """Returns when few enough calls hang. Raises `ThreadsHang` if too many keep hanging."""
         end = time.monotonic() + HANGING_SECONDS
         while self._hanging() >= MAX_ABANDONED:
             if time.monotonic() >= end:
@@ -91,7 +91,7 @@ class DaemonThreads:
 
     @asynccontextmanager
     async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
-        """A thread for the function, which runs when the block begins it."""
+        """Reserves a thread for the function, which runs when the block begins it."""
         await self.room()
         async with Admission() as admission:
             start = StartSignal()
@@ -111,8 +111,8 @@ class DaemonThreads:
         left: Callable[[], float] | None = None,
         start: StartSignal | None = None,
     ) -> Result:
-        """What the function returns or raises; `StillRunning` when no seconds are `left` for it.
-        With a `start`, its thread waits for that first."""
+        """Returns the function's result or raises its error. Raises `StillRunning` when no seconds
+        are `left`. With `start`, the thread waits for that signal first."""
         if self._hanging() >= MAX_ABANDONED:
             raise self._refusal()
         loop = asyncio.get_running_loop()
@@ -131,8 +131,8 @@ class DaemonThreads:
 
 
 class Admission:
-    """One of the few places for calls that are about to begin, in a thread or on the loop. Calls
-    that have begun need none."""
+    """One of the few places for calls that are about to begin, in a thread or on the loop. A call
+    that has begun needs no place."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -155,7 +155,7 @@ class Admission:
 
 @asynccontextmanager
 async def begin_soon(call: "Begin[Result]") -> "AsyncIterator[Begin[Result]]":
-    """`call`, when it is one of the few that may begin next on this loop."""
+    """Yields `call` when it is one of the few calls that may begin next on this loop."""
     async with Admission() as admission:
 
         async def begin() -> Result:
@@ -171,7 +171,7 @@ _admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semapho
 
 
 class _Call:
-    """One call: who waits for it, and how far it is."""
+    """One call, with its waiting caller and its progress."""
 
     __slots__ = (
         "_context",
@@ -199,10 +199,10 @@ class _Call:
         self.since = time.monotonic()
         self.is_awaited = True
         self.is_running = True
-        """True until it has ended, or was skipped because nobody waits for it any more."""
+        """True until the call has ended, or was skipped because its caller is gone."""
 
     def wait_for_start(self) -> None:
-        """Waits until it may begin, if it has to."""
+        """Waits for the call's start signal, if it has one."""
         if self.start is None or not self.is_awaited:
             return
         try:
@@ -222,16 +222,16 @@ class _Call:
 
 
 class _Line:
-    """The calls that wait, and the threads that take them, the first one first."""
+    """The waiting calls, first in first out, and the threads that take them."""
 
     def __init__(self, name: str):
         self._name = name
         self._waiting: deque[_Call] = deque()
         self._free: deque[queue.SimpleQueue[None]] = deque()
-        """The bells of threads that wait for work. One that is taken out is rung."""
+        """The bells of threads that wait for work. A bell that is taken out is rung."""
         self._threads = 0
         self._ended = 0
-        """Calls that have ended, ever: by it, progress is seen."""
+        """The number of calls that have ever ended, which shows progress."""
         self._counting = threading.Lock()
         self._watched_by: asyncio.AbstractEventLoop | None = None
 
@@ -261,7 +261,7 @@ class _Line:
             loop.call_at(due, self._look, loop, due, self._ended)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
-        """Starts more threads, if the present ones make no progress."""
+        """Starts more threads if the present ones make no progress."""
         self._watched_by = None
         try:
             waited = time.monotonic() - self._waiting[0].since
@@ -289,7 +289,7 @@ class _Line:
             self._ended += 1
 
     def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
-        """Waits for work. False where none came: the thread ends."""
+        """Waits for work. Returns False if no work came, and then the thread ends."""
         self._free.append(bell)
         if self._waiting and self._takes_back(bell):
             return True  # It came at this moment, when no thread seemed free.

@@ -1,7 +1,7 @@
-"""A docstring, taken apart: what a function does, what its parameters mean, what it returns.
+"""Splits a docstring into the description, the parameters and the return value.
 
-Reads the Google, NumPy and reST styles. Sections that are none of its business (examples, notes)
-stay in the description, word for word; what a function raises is not for the model.
+Reads the Google, NumPy and reST styles. Other sections (examples, notes) stay in the description
+word for word. The section of raised errors is dropped, because it is not for the model.
 """
 
 import re
@@ -29,7 +29,7 @@ class Docstring(Struct, frozen=True):
 
 
 def parse(text: str) -> Docstring:
-    """`text` is clean, as `inspect.getdoc` gives it."""
+    """Parses a docstring. `text` is clean, as `inspect.getdoc` returns it."""
     reader = _Reader(text.splitlines())
     reader.read()
     description = re.sub(r"\n{3,}", "\n\n", "\n".join(reader.prose)).strip()
@@ -68,7 +68,7 @@ class _Reader:
         return True
 
     def _title_here(self) -> str | None:
-        """The title of the NumPy section that begins here."""
+        """Returns the title of the NumPy section that begins here, or None."""
         return self._lines[self._at].strip().lower() if self._is_underlined(self._at) else None
 
     def _is_underlined(self, index: int) -> bool:

@@ -22,7 +22,7 @@ _MISTAKES = (
 
 
 class RaisedElsewhere(EnvironmentBroken):
-    """An error of a tool in another process; `kind` is the name of its class."""
+    """An error of a tool in another process. `kind` is the name of its class."""
 
     def __init__(self, kind: str, message: str):
         super().__init__(f"{kind}: {message}")
@@ -30,7 +30,8 @@ class RaisedElsewhere(EnvironmentBroken):
 
 
 def is_bug(error: Exception) -> bool:
-    """Classes of libraries, which may derive from Python's own, say nothing of the sort."""
+    """Returns whether the error shows a bug in the tool. Errors of libraries do not count, even if
+    they derive from Python's own."""
     if isinstance(error, UsageError):
         return True
     if isinstance(error, RaisedElsewhere):
@@ -44,13 +45,13 @@ def is_bug(error: Exception) -> bool:
 
 
 MAX_RESULT = 64 * 1024 * 1024
-"""Bytes of a result that are accepted at all."""
+"""The most bytes of a result that are accepted."""
 
 
 def result_text(value: object) -> str:
-    """What the model sees of a tool's return value: always text that can be recorded.
+    """Returns a tool's return value as the model sees it: text that can be recorded.
 
-    Raises ValueError for what cannot be: it is too large, or it cannot say what it is.
+    Raises `ValueError` if the value is too large or cannot be shown as text.
     """
     text = _text(value).encode("utf-8", "backslashreplace")
     if len(text) > MAX_RESULT:
@@ -60,7 +61,8 @@ def result_text(value: object) -> str:
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """The beginning and the end, `limit` characters together, and how much is missing between."""
+    """Returns the beginning and the end, `limit` characters together, with a note of how many are
+    missing."""
     if len(text) <= limit:
         return text
     head = (limit + 1) // 2

@@ -1,7 +1,8 @@
-"""What a tool takes: the schema that a model is shown, and the arguments that come of its answer.
+"""The parameters of a tool: the schema that a model sees, and the arguments decoded from its
+answer.
 
-`Signature` reads a typed function; `ReadySchema` takes a JSON schema as it is. Whatever could not
-be shown to a model, or not be given by one, is refused here, when the tool is defined.
+`Signature` reads a typed function. `ReadySchema` takes a JSON schema as it is. A parameter that a
+model could not see or could not give is refused here, when the tool is defined.
 """
 
 import functools
@@ -24,19 +25,20 @@ _ABSENT = object()
 
 
 class ParameterSchema(Protocol):
-    """Both kinds. `decode` raises msgspec's errors; their messages are for the model."""
+    """The interface of both kinds. `decode` raises msgspec's errors, whose messages are for the
+    model."""
 
     description: str
     schema: dict[str, object]
     wants_key: bool
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
-        """The arguments of the function. Missing ones keep the function's defaults."""
+        """Returns the arguments of the function. Missing ones keep the function's defaults."""
         ...
 
 
 class Signature:
-    """A typed function's parameters."""
+    """The parameters of a typed function."""
 
     def __init__(self, function: Callable[..., object], name: str):
         self._tool = name
@@ -67,7 +69,7 @@ class Signature:
     def _parameters(
         self, function: Callable[..., object], hints: dict[str, Any]
     ) -> list[inspect.Parameter]:
-        """The parameters that the model sets; each has a type that JSON can hold."""
+        """Returns the parameters that the model sets. Each has a type that JSON can hold."""
         bound = function.keywords if isinstance(function, functools.partial) else {}
         parameters = [
             parameter
@@ -114,7 +116,8 @@ class Signature:
 
 
 class ReadySchema:
-    """A ready JSON schema, for a function that takes what it describes."""
+    """A ready JSON schema, for a function that takes the described object's members as
+    arguments."""
 
     def __init__(
         self,
@@ -152,14 +155,14 @@ class ReadySchema:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """A function's name, under any partials."""
+    """Returns a function's name, also under partials."""
     while isinstance(function, functools.partial):
         function = function.func
     return function_name(function)
 
 
 def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:
-    """The function in the source, which has the hints and the docstring."""
+    """Returns the function as written in the source, with its hints and docstring."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isclass(function):
@@ -228,7 +231,7 @@ def _describe_property(
 
 
 def _annotated_text(hint: object) -> str:
-    """The words of `Annotated[int, "words"]`."""
+    """Returns the words of `Annotated[int, "words"]`."""
     texts = (getattr(item, "documentation", item) for item in _metadata(hint))
     return next((text for text in texts if isinstance(text, str)), "")
 
@@ -238,7 +241,7 @@ def _has_description(hint: object) -> bool:
 
 
 def _metadata(hint: object) -> list[object]:
-    """The metadata of `Annotated`, also inside an optional type."""
+    """Returns the metadata of `Annotated`, also inside an optional type."""
     if get_origin(hint) is Annotated:
         return list(get_args(hint)[1:])
     if get_origin(hint) in (Union, UnionType):
@@ -258,8 +261,8 @@ Schema = dict[str, Any]
 
 
 def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
-    """The schema of a struct, without references: chat templates and small models read it best so.
-    Only types that contain themselves stay apart, under `$defs`."""
+    """Returns the schema of a struct without references, which chat templates and small models read
+    best. Only types that contain themselves stay separate, under `$defs`."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="{name}")
     own = components.pop(root["$ref"])
     loops = {name for name in components if name in _reachable(name, components)}
@@ -291,7 +294,7 @@ def _references(schema: Schema) -> Iterator[str]:
 
 
 def _parts(schema: Schema) -> Iterator[Schema]:
-    """The schemas directly inside; defaults, enums and examples are values, not schemas."""
+    """Yields the schemas directly inside. Defaults, enums and examples are values, not schemas."""
     for key in _SCHEMA_KEYS:
         if isinstance(schema.get(key), dict):
             yield schema[key]

@@ -1,7 +1,7 @@
 """Tools: Python functions that a model may call.
 
-A tool says what may happen to a call of which nobody knows whether it ran (`Contract`). The
-default is the careful one: it is not run again, and the model is told.
+A tool's `Contract` says what to do with a call of which it is unknown whether it ran. The default
+is the careful one: the call is not run again, and the model is told.
 """
 
 import functools
@@ -51,9 +51,9 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 600.0
 MAX_RESULT_CHARACTERS = 100_000
-"""Characters of a result that a model is shown."""
+"""The most characters of a result that a model sees."""
 NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What chat templates and inference engines take."""
+"""The names that chat templates and inference engines accept."""
 
 Function = Callable[..., "Awaitable[object] | object"]
 
@@ -65,11 +65,11 @@ class InvalidArguments(ToolSaysNo):
 class Tool:
     """A function with a name, a schema, a contract and a deadline.
 
-    - A parameter called `idempotency_key` is not shown to the model: it gets a key that is the
-      same whenever the same call is run again.
-    - `timeout` is in seconds; `max_result` in characters, beyond which a result is cut.
-    - An `isolated` one runs in a process of its own, which is killed at the deadline.
-    - `takes` says what its arguments are, where the function itself does not.
+    - The model does not see a parameter called `idempotency_key`. It gets a key that is the same
+      whenever the same call is run again.
+    - `timeout` is in seconds. `max_result` is in characters; a longer result is cut.
+    - An `isolated` tool runs in a separate process, which is killed at the deadline.
+    - `takes` describes the arguments if the function itself does not.
     """
 
     @checks_arguments(own="function contract name takes")
@@ -104,9 +104,10 @@ class Tool:
         timeout: float = DEFAULT_TIMEOUT,
         max_result: int = MAX_RESULT_CHARACTERS,
     ) -> "Tool":
-        """A tool from a ready JSON schema: `function(**arguments)` gets the decoded object.
+        """Makes a tool from a ready JSON schema. `function(**arguments)` gets the decoded object.
 
-        What of the schema is checked before the function is called: see `tool_arguments`.
+        `tool_arguments` describes which parts of the schema are checked before the function is
+        called.
         """
         takes = ReadySchema(function, name=name, description=description, parameters=parameters)
         return cls(
@@ -148,12 +149,12 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def call(self, **arguments: object) -> ToolCall:
-        """A call by the rollout itself rather than by the model."""
+        """Returns a call made by the rollout itself instead of the model."""
         written = json.dumps(arguments, default=msgspec.to_builtins)
         return ToolCall("", FunctionCall(self.name, written))
 
     def bind(self, arguments: str) -> dict[str, object]:
-        """The validated arguments, or `InvalidArguments` with words for the model."""
+        """Returns the validated arguments. Raises `InvalidArguments` with words for the model."""
         try:
             return self._parameters.decode(arguments or "{}")
         except RecursionError as error:
@@ -169,19 +170,19 @@ class Tool:
 
     @property
     def caller_timeout(self) -> float | None:
-        """The deadline that the caller holds; None where the call holds it itself.
+        """The deadline that the caller enforces, or None if the call enforces it itself.
 
-        An isolated call's time does not count before its process is there and ready.
+        The time of an isolated call does not count before its process is ready.
         """
         return None if self.isolated else self.timeout
 
     @asynccontextmanager
     async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
-        """All that a call needs to begin at once: for plain functions a thread, so that they never
-        block the loop, for isolated ones a process that is ready, for async ones the loop's
-        attention. Waiting for it costs no time of the call.
+        """Reserves all that a call needs to begin at once. A plain function gets a thread, so that
+        it never blocks the loop. An isolated function gets a process that is ready. An async
+        function gets its turn on the loop. Waiting for a slot does not count as time of the call.
 
-        Cancelling ends the wait; an isolated function is also ended itself.
+        Cancelling ends the wait. An isolated function itself is ended, too.
         """
         if self._isolated is not None:
             own = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
@@ -202,12 +203,12 @@ class Tool:
                 yield begin_in_thread
 
     async def invoke(self, arguments: dict[str, object]) -> object:
-        """Waits for a slot, and runs the function in it."""
+        """Waits for a slot and runs the function in it."""
         async with self.slot(arguments) as begin:
             return await begin()
 
     def render_result(self, value: object) -> str:
-        """A result as the model sees it, and as it is recorded."""
+        """Returns a result as the model sees it and as it is recorded."""
         return cut_middle(result_text(value), self.max_result)
 
 
@@ -269,7 +270,8 @@ def _tool_of(function: Function) -> Tool:
 
 
 def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
-    """Tools where they are set up: all are there, and no two have one name."""
+    """Converts the tools of a setup. Checks that all are tools and that no two have the same
+    name."""
     check_listed(tools, f"{where} wants a list of functions or Tools")
     converted = tuple(as_tool(tool) for tool in tools)
     schemas_of(converted)
@@ -284,7 +286,8 @@ def check_listed(value: object, wants: str) -> None:
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
-    """The schemas that the model sees, from tools, plain functions or ready-made schemas."""
+    """Returns the schemas that the model sees, from tools, plain functions or ready-made
+    schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
     schemas = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     for at, schema in enumerate(schemas):

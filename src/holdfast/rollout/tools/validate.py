@@ -1,9 +1,9 @@
-"""Arguments against a ready-made JSON schema, in words that a model can act on.
+"""Checks arguments against a ready-made JSON schema, with errors that help a model.
 
-Knows the part of JSON Schema that tools are described with: types, enum, const, required,
-properties, additionalProperties, items, prefixItems, bounds, anyOf, oneOf, allOf and local `$ref`.
-What it does not know (pattern, format, not, if, …) passes: the tool itself has the last word, and
-a call is never refused for a rule that was not understood.
+It knows the part of JSON Schema that describes tools: types, enum, const, required, properties,
+additionalProperties, items, prefixItems, bounds, anyOf, oneOf, allOf and local `$ref`. Unknown
+rules (pattern, format, not, if, …) pass. The tool itself has the last word, and a call is never
+refused for a rule that was not understood.
 """
 
 import json
@@ -36,18 +36,19 @@ _LENGTHS: tuple[tuple[type, str, str], ...] = (
 
 
 def problem(value: object, schema: object) -> str:
-    """The first thing that is wrong, with its position; "" when nothing is."""
+    """Returns the first error with its position, or "" if the value fits."""
     return next(_problems(value, schema, _Position(schema)), "")
 
 
 class _Position:
-    """Where in the value: `$.items[3].name`, and by which references it was reached."""
+    """A place in the value, such as `$.items[3].name`, and the references that led to it."""
 
     def __init__(self, root: object, path: str = "$", followed: frozenset[str] = frozenset()):
         self.root = root
         self.path = path
         self.followed = followed
-        """References followed for this very value: a schema may refer to itself."""
+        """The references that were followed for this same value, because a schema may refer to
+        itself."""
 
     def inside(self, part: str) -> "_Position":
         return _Position(self.root, self.path + part)
@@ -84,7 +85,7 @@ def _of_reference(value: object, schema: Schema, position: _Position) -> Iterato
 
 
 def _resolve(reference: str, root: object) -> object:
-    """The target of a local reference. One that leads nowhere allows everything."""
+    """Returns the target of a local reference. A reference without a target allows everything."""
     target = root
     for part in reference.lstrip("#").strip("/").split("/"):
         if not part:
@@ -184,7 +185,7 @@ def _kind(value: object) -> str:
 
 
 def _same(left: object, right: object) -> bool:
-    """Equality of JSON, in which true is not 1."""
+    """Returns whether two JSON values are equal. In JSON, true is not 1."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list) and isinstance(right, list | tuple):

@@ -1,8 +1,8 @@
-"""Processes of isolated tools, kept warm: an import per call would cost more than the call.
+"""Processes of isolated tools, kept warm because an import per call would cost more than the call.
 
-There is a pool per module. Each process runs one call at a time. A pool has at most `PROCESSES`;
-a call that finds none free waits, which ends since every running call has a deadline. Idle ones
-are ended after a while, all of them when the driver exits.
+Each module has a pool. Each process runs one call at a time. A pool has at most `PROCESSES`. A call
+that finds no free process waits. The wait ends, since every running call has a deadline. Idle
+processes are ended after a while, and all processes when the driver exits.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
 """The number of calls after which a process is replaced, so that leaks stay small."""
 IDLE_SECONDS = 60.0
-"""Seconds for which a process is kept without work."""
+"""How long a process is kept without work."""
 
 
 class Pool:
@@ -49,8 +49,8 @@ class Pool:
         self._idle: list[Process] = []
 
     async def run(self, request: WorkerRequest, timeout: float, start: StartSignal) -> Answer:
-        """Waits for a process, then at the start, then for the answer. Cancelled in the middle of
-        the call, the process is ended before this returns."""
+        """Waits for a process, then for the start signal, then for the answer. If it is cancelled
+        during the call, the process is ended before this returns."""
         async with self._places:
             process = await self._take()
             is_fit = False
@@ -74,7 +74,7 @@ class Pool:
         return self._office.start(self._home)
 
     async def _give_back(self, process: Process, *, is_fit: bool) -> None:
-        """Kept for the next call, or ended before its place is free."""
+        """Keeps the process for the next call, or ends it before its place is free."""
         if is_fit and process.calls < MAX_CALLS:
             process.idle_since = time.monotonic()
             self._idle.append(process)
@@ -89,8 +89,8 @@ class Pool:
 
 
 class Office:
-    """All pools of this process, on the loop of a thread of its own: a process dies with the thread
-    that started it."""
+    """All pools of this process, on the loop of a separate thread, because a process dies with the
+    thread that started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class Office:
     async def run(
         self, home: FunctionHome, request: WorkerRequest, timeout: float, start: StartSignal
     ) -> Answer:
-        """May be called on any loop."""
+        """Runs a call. May be called on any loop."""
         return await on_loop(self.loop(), lambda: self._pool(home).run(request, timeout, start))
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -115,7 +115,7 @@ class Office:
             return self._loop
 
     def close(self) -> None:
-        """Ends all processes. From any thread, also when the interpreter ends."""
+        """Ends all processes. May be called from any thread, also when the interpreter ends."""
         started, self._started = self._started, []
         for process in started:
             process.child.kill()
@@ -135,7 +135,8 @@ class Office:
         return process
 
     def _end_idle(self) -> None:
-        """Ends what has been idle for too long; looks again after a while, if anything is left."""
+        """Ends processes that have been idle for too long. Checks again later if any process is
+        left."""
         if self._timer is not None:
             self._timer.cancel()
         loop, before = asyncio.get_running_loop(), time.monotonic() - IDLE_SECONDS
@@ -148,19 +149,20 @@ class Office:
 
 
 _offices = [Office()]
-"""The last is this process's own. Those before belong to the processes that forked it: their
-workers are not its to use or to end, nor to be collected as its garbage."""
+"""The last office belongs to this process. The earlier ones belong to the processes that forked it.
+This process must not use or end their workers, and must not collect them as garbage.
+"""
 
 os.register_at_fork(after_in_child=lambda: _offices.append(Office()))
 atexit.register(lambda: _offices[-1].close())
 
 
 class Isolated:
-    """A module-level function that runs in a process of its own, which may die or hang alone.
-    Nothing is started before a call.
+    """A module-level function that runs in a separate process, so that it can die or hang without
+    harm to others. No process starts before a call.
 
-    The process imports the function from its module by name; arguments travel as JSON, results as
-    text. A call that is cancelled, or that runs into its deadline, has its process killed.
+    The process imports the function from its module by name. Arguments travel as JSON, results as
+    text. If a call is cancelled or reaches its deadline, its process is killed.
     """
 
     def __init__(self, function: Callable[..., object], tool: str):
@@ -170,7 +172,7 @@ class Isolated:
     async def slot(
         self, arguments: dict[str, object], *, key: str | None, timeout: float
     ) -> "AsyncIterator[Begin[str]]":
-        """A process that is there and ready; `timeout` counts from when the call begins."""
+        """Reserves a process that is ready. `timeout` counts from the beginning of the call."""
         if (importing := file_in_import()) is not None:
             raise UsageError(
                 f"{importing} calls an isolated tool while it is imported: what it runs has to "
@@ -199,7 +201,8 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Refusal) -> ToolSaysNo:
-    """Under its own name, by which it is recorded, although its class is not known here."""
+    """Returns the refusal under its own class name, by which it is recorded, although its class is
+    not known here."""
     if answer.kind == ToolSaysNo.__name__:
         return ToolSaysNo(answer.message)
     kind: type[ToolSaysNo] = type(answer.kind, (ToolSaysNo,), {})
@@ -224,7 +227,7 @@ def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHo
 
 
 def _module_name(name: str, file: str) -> str:
-    """The name by which its module can be imported: a script is `__main__` only in its own
+    """Returns the name by which the module can be imported. A script is `__main__` only in its own
     process."""
     if name != "__main__":
         return name

@@ -1,4 +1,4 @@
-"""One process of an isolated tool, seen from the driver. It belongs to the loop that made it."""
+"""One process of an isolated tool, as the driver sees it. It belongs to the loop that made it."""
 
 import asyncio
 import tempfile
@@ -15,9 +15,9 @@ from holdfast.rollout.threads.contain import finishes_within
 from holdfast.rollout.tools.isolated.wire import MAX_FRAME, Answer, Broken, WorkerRequest
 
 START_SECONDS = 300.0
-"""Seconds that the import of a module may take."""
+"""The most seconds for the import of a module."""
 EXIT_SECONDS = 2.0
-"""Seconds for a process that closed its connection to end by itself."""
+"""How long a process that closed its connection may take to end by itself."""
 MAX_FAULT_BYTES = 100_000
 Result = TypeVar("Result")
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -28,7 +28,7 @@ class RemoteTraceback(Exception):
 
 
 class Process:
-    """Makes a process, in a thread that has to outlive it."""
+    """Starts a process, in a thread that has to outlive it."""
 
     def __init__(self, home: FunctionHome):
         self.calls = 0
@@ -60,7 +60,7 @@ class Process:
             ) from RemoteTraceback(answer.traceback)
 
     async def call(self, request: WorkerRequest, timeout: float) -> Answer:
-        """The answer of a process that is ready."""
+        """Returns the answer of a process that is ready."""
         self.calls += 1
         try:
             return await self._exchange(request, timeout)
@@ -86,7 +86,8 @@ class Process:
             raise EnvironmentBroken(f"its process wrote what is no answer: {error}") from error
 
     async def _while_alive(self, work: Awaitable[Result]) -> Result:
-        """EOFError where the process ends first: its children may hold the connection open."""
+        """Awaits the work. Raises `EOFError` if the process ends first, because its children may
+        hold the connection open."""
         job = asyncio.ensure_future(work)
         try:
             while not await finishes_within(job, POLL_SECONDS):
@@ -97,7 +98,7 @@ class Process:
             job.cancel()
 
     async def end(self) -> None:
-        """Ends the process and its group; nothing is left when this returns."""
+        """Ends the process and its group before it returns."""
         if self._streams is not None:
             self._streams[1].transport.abort()
         await asyncio.to_thread(self.child.end)

@@ -8,7 +8,7 @@ MAX_FRAME = MAX_RESULT + 1024 * 1024
 
 
 class WorkerRequest(Struct, frozen=True):
-    """A call. The arguments are JSON, and are validated again where they arrive."""
+    """A call. The arguments are JSON, and the worker validates them again."""
 
     function: str
     arguments: str

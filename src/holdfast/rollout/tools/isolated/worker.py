@@ -1,7 +1,7 @@
-"""The process of an isolated tool: imports a module once, then runs one call after the other.
+"""The process of an isolated tool: imports a module once, then runs the calls one by one.
 
-It dies with its driver. What the tool prints goes where the driver's prints go; the connection to
-the driver is a descriptor of its own.
+It dies with its driver. The tool prints to the same place as the driver. The connection to the
+driver has a separate descriptor.
 """
 
 import asyncio
