@@ -115,11 +115,9 @@ def test_the_page_on_runs_says_which_commands_have_no_json_and_what_exit_code_1_
     page = (DOCS / "runs.md").read_text()
     without = [name for name, has in commands_with_json(_parser(), "").items() if not has]
     assert without == ["resume", "serve", "completion"]  # `resume` takes that of its command.
-    assert (
-        "`--json` makes the output of every command but `serve` and `completion` readable" in page
-    )
+    assert "With `--json`, every command except `serve` and `completion` prints JSON" in page
     assert re.search(
-        r"^\| 1 \| .*given; or, of `policy check`: .* not fit for training \|$", page, re.MULTILINE
+        r"^\| 1 \| .*given. From `policy check`: .* not fit for training \|$", page, re.MULTILINE
     )
 
 

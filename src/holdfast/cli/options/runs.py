@@ -100,9 +100,11 @@ def add_export(export: argparse.ArgumentParser) -> None:
             *("verl", "slime", "trl", "nemo", "tinker", "sft", "atif", "inspect"),
         ),
         required=True,
-        help="write token ids with rewards (samples), EvaluationRows of eval-protocol (rows), "
-        "conversations, failures, the input of another trainer, conversations for supervised "
-        "fine-tuning (sft), or traces for viewers: ATIF documents, a log of Inspect's",
+        metavar="KIND",
+        help="write samples (token ids with rewards), rows (EvaluationRows of eval-protocol), "
+        "trajectories (conversations), failures, the input of a trainer (verl, slime, trl, nemo, "
+        "tinker), sft (conversations for supervised fine-tuning), atif (documents for trace "
+        "viewers), or inspect (a log that `inspect view` opens)",
     )
     _where_to(export)
     _for_some_kinds(export)
