@@ -495,8 +495,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 
 # --- when the run exists already
 
-NEW = switch("new", "begin a new run, named NAME-2, NAME-3, …")
-FRESH = switch("fresh", "the same as --new: sample everything, and reuse no recorded samples")
+NEW = switch("new", "begin a new run (NAME-2, NAME-3, …), and reuse no recorded samples")
 ACCEPT_CHANGES = switch(
     "accept-changes",
     "continue the run although its tasks, sampling or code changed, and record the change",

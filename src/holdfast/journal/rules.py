@@ -114,7 +114,7 @@ def shared_and_consumed(run: Run, other: Run, consumer: str) -> UsageError:
     return UsageError(
         f"run {run.spec.name!r} shares trajectories with {other.spec.name!r}, which consumer "
         f"{consumer!r} has: they would be delivered twice; consume that run, or sample this one "
-        "anew (--fresh; from Python: new=True)"
+        "anew (--new; from Python: new=True)"
     )
 
 

@@ -1,6 +1,7 @@
 """A run is a named set of trajectories. This module also decides when two runs are the same run."""
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -27,6 +28,8 @@ _APART = frozenset(
 effect on sampling."""
 _SAMPLES = ("model", "renderer", "sampling", "seed", "rollout")
 """The fields that, together with a task, decide how its trajectories are sampled."""
+_NOT_WRITTEN = re.compile(r"\.identity$| \(\d+\)$")
+"""What tells apart the parts of code with one name. The user wrote only the name."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
@@ -228,7 +231,8 @@ def _changed_names(recorded: RunSpec, now: RunSpec, field: str) -> list[str]:
     called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
     if len(called) > 1:
         return []
-    return [name for name in (*new, *then) if then.get(name) != new.get(name)]
+    changed = [name for name in (*new, *then) if then.get(name) != new.get(name)]
+    return [_NOT_WRITTEN.sub("", name) for name in changed]
 
 
 def _shortened(names: Iterable[str]) -> list[str]:

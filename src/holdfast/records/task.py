@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,7 @@ MAX_ID = 200
 MAX_SHOWN = 60
 NAMED = 5
 FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
+_OWN_FIELDS = FIELDS - {"ground_truth"}
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
@@ -42,6 +43,9 @@ class Task(Struct, frozen=True, omit_defaults=True):
     tools: tuple[dict[str, object], ...] = ()
     ground_truth: object = None
     metadata: dict[str, object] = {}
+    prompt_is_text: bool = False
+    """Whether the row's prompt is a text, which became the user's message. Reward functions of TRL
+    get such a prompt as a text."""
 
     def __post_init__(self) -> None:
         given: object = self.messages
@@ -251,8 +255,9 @@ def own(task: Task) -> Task:
 
 
 def content_digest(task: Task) -> str:
-    """Returns a digest of the task's content without its id."""
-    content = msgspec.structs.replace(task, id="")
+    """Returns a digest of what the task asks and holds. Its id, and the form of its prompt, change
+    nothing of that."""
+    content = msgspec.structs.replace(task, id="", prompt_is_text=False)
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
@@ -281,26 +286,27 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     _check(name, row.tools or (), where=where)
     _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
-    extra = {key: value for key, value in raw.items() if key not in FIELDS}
-    ground_truth = row.ground_truth
-    if ground_truth is None and _has_ground_truth(model := extra.get("reward_model")):
-        ground_truth, extra["reward_model"] = model["ground_truth"], _without_ground_truth(model)
+    extra = with_ground_truth({k: value for k, value in raw.items() if k not in _OWN_FIELDS})
     return name, Task(
         id="",
         messages=_messages(row, raw, where=where),
         tools=row.tools or (),
-        ground_truth=ground_truth,
+        ground_truth=extra.pop("ground_truth", None),
         metadata=extra | (row.metadata or {}),
+        prompt_is_text=isinstance(row.prompt, str),
     )
 
 
-def _has_ground_truth(model: object) -> TypeGuard[dict[str, object]]:
-    """Returns whether the value is the column `reward_model` of verl's data sets."""
-    return isinstance(model, dict) and "ground_truth" in model
-
-
-def _without_ground_truth(model: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in model.items() if name != "ground_truth"}
+def with_ground_truth(columns: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns with the ground truth of verl's column `reward_model` in a column of its
+    own, unless there is one."""
+    model = columns.get("reward_model")
+    if columns.get("ground_truth") is not None or not isinstance(model, dict):
+        return columns
+    if "ground_truth" not in model:
+        return columns
+    rest = {name: value for name, value in model.items() if name != "ground_truth"}
+    return {**columns, "ground_truth": model["ground_truth"], "reward_model": rest}
 
 
 _WANTED = {

@@ -49,10 +49,7 @@ class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
 
     def check_task(self, task: Task) -> None:
         """Raises `UsageError`, before anything is sampled, if this scorer cannot score the task."""
-        try:
-            self.wanted(task.ground_truth)
-        except UsageError as error:
-            raise UsageError(f"task {task.id}: {error}") from None
+        self.wanted(task.ground_truth)
 
 
 def check_pattern(name: str, pattern: str) -> "re.Pattern[str]":

@@ -8,6 +8,10 @@ from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scor
 
 NEAR = 30
 """How many characters behind the word "answer" are searched for a choice."""
+_BETWEEN = r"[)*\]]*(?:\s*[,/&]\s*|\s+)(?:(?:and|or)\s+)?(?:perhaps\s+|maybe\s+)?[(*\[]*"
+"""What may stand between two labels of one answer: "B, C", "B or maybe (C)"."""
+_OPEN = re.compile(r"/|\b(?:or|perhaps|maybe)\b")
+"""What leaves open which of several labels is chosen."""
 
 
 class Exact(ReadyScorer, frozen=True):
@@ -94,44 +98,61 @@ class MultipleChoice(ReadyScorer, frozen=True):
 
     The choice is the label behind the last "answer" ("The answer is B"). If no label follows that
     word, the choice is the only label in the reply; a reply that names several labels has chosen
-    none. `labels` has one character for each label. The ground truth is a label, or the number of a
-    choice, counted from 0. `answer` works as in `Exact`.
+    none, and so has "B or C". `labels` has one character for each label. The ground truth is a
+    label, or the number of a choice, counted from 0. If it is a list, the reply has to choose all
+    of its labels ("A and C"), and no other. `answer` works as in `Exact`.
     """
 
     IS_ITS_IDENTITY = True
     labels: str = "ABCD"
     answer: str = ""
+    ignore_case: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.labels or len(set(self.labels)) < len(self.labels):
+        if not self.labels or len({self._plain(each) for each in self.labels}) < len(self.labels):
             raise UsageError(
                 f"MultipleChoice: labels are different characters, not {self.labels!r}"
             )
 
-    def score(self, reply: str, wanted: str) -> Score:
-        label = self._chosen(reply)
-        return scored(label == wanted, label)
+    def score(self, reply: str, wanted: set[str]) -> Score:
+        chosen = self._chosen(reply)
+        named = [label for label in self.labels if self._plain(label) in chosen]
+        return scored(chosen == wanted, ", ".join(named) or None)
 
-    def _chosen(self, reply: str) -> str | None:
+    def _chosen(self, reply: str) -> set[str]:
+        """Returns the labels that the reply chooses; none if it leaves the choice open."""
         if self.answer:
-            return answer_in(reply, self.answer)
-        label = re.compile(rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])")
-        messages = [
+            reply = answer_in(reply, self.answer) or ""
+        label = rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])"
+        flags = re.IGNORECASE if self.ignore_case else 0
+        several = re.compile(rf"{label}(?:{_BETWEEN}{label})*", flags)
+        behind = [
             match[0]
             for word in re.finditer(r"(?i)answer", reply)
-            if (match := label.search(reply, word.end(), word.end() + NEAR))
+            if (match := several.search(reply, word.end(), word.end() + NEAR))
         ]
-        named = messages[-1:] or sorted(set(label.findall(reply)))
-        return named[0] if len(named) == 1 else None
+        choices = behind[-1:] or several.findall(reply)
+        if len({self._plain(each) for each in choices}) != 1 or _OPEN.search(choices[0]):
+            return set()
+        return {self._plain(each) for each in re.findall(label, choices[0], flags)}
 
-    def wanted(self, ground_truth: object) -> str:
-        if isinstance(ground_truth, str) and ground_truth in tuple(self.labels):
-            return ground_truth
-        is_number = isinstance(ground_truth, int) and not isinstance(ground_truth, bool)
-        if is_number and 0 <= ground_truth < len(self.labels):  # type: ignore[operator]
-            return self.labels[ground_truth]  # type: ignore[index]
-        raise UsageError(
-            f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the "
-            f"number of one, not {shown(ground_truth)}; write other labels: MultipleChoice('XYZ')"
-        )
+    def _plain(self, label: str) -> str:
+        return label.casefold() if self.ignore_case else label
+
+    def wanted(self, ground_truth: object) -> set[str]:
+        listed = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
+        labels = {self._label(each) for each in listed}
+        if not labels or None in labels:
+            raise UsageError(
+                f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, the "
+                f"number of one, or a list of them, not {shown(ground_truth)}; write other labels: "
+                "MultipleChoice('XYZ')"
+            )
+        return {self._plain(label) for label in labels if label}
+
+    def _label(self, value: object) -> str | None:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.labels[value] if 0 <= value < len(self.labels) else None
+        plain = [self._plain(label) for label in self.labels]
+        return value if isinstance(value, str) and self._plain(value) in plain else None

@@ -42,6 +42,21 @@ async def load_tasks(
     Files are read whole, whatever the limit is, so that a bad row is reported now and not in a
     longer run.
     """
+    return [task for _, task in await _load(source, limit, columns)][:limit]
+
+
+def place_of(
+    task: Task, source: object, *, limit: int | None = None, columns: Columns | None = None
+) -> str:
+    """Returns where a task stands in its source, with its id: `tasks.jsonl:3 (sum-2)`."""
+    places = run_blocking(lambda: _load(source, limit, columns))
+    where = next((where for where, each in places if each.id == task.id), "task")
+    return f"{where} ({task.id})"
+
+
+async def _load(
+    source: object, limit: int | None, columns: Columns | None
+) -> list[tuple[str, Task]]:
     renamed = _check_columns(columns or {})
     if limit is not None:
         check_whole("limit", limit, least=1)
@@ -54,7 +69,8 @@ async def load_tasks(
         raise UsageError(_no_tasks(source))
     is_lines = rows[0][0].startswith(f"{name}:")
     unit = "lines" if is_lines else "tasks" if name == "tasks" else "rows"
-    return tasks_from(rows, where=name, unit=unit)[:limit]
+    tasks = tasks_from(rows, where=name, unit=unit)
+    return [(where, task) for (where, _), task in zip(rows, tasks, strict=True)]
 
 
 def _no_tasks(source: object) -> str:

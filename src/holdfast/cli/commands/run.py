@@ -131,7 +131,7 @@ def _read(args: argparse.Namespace) -> Work:
     if plan.spec.series:
         args.run = asyncio.run(name_run(args, plan.spec))
         plan = structs.replace(plan, spec=structs.replace(plan.spec, name=args.run))
-    scorer = make_scorer(args, scorer, file=file, name=function)
+    scorer = make_scorer(args, scorer, file=file, name=function, tasks=tasks)
     return Work(structs.replace(plan, scorer=scorer))
 
 
@@ -217,11 +217,13 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
         if _is_dry(args):
             from holdfast.cli.commands.dry_run import dry_run
 
-            return await dry_run(args, plan, connection)
+            return await dry_run(args, await plan.bind_scorer(), connection)
         if not work.quiet:
             await plan.check_taken(connection)
             plan = await plan.bind_scorer()
             plan.report_caveats(connection)
+            if not (plan.is_rewarded or args.quiet):
+                notify("no reward is given: the file has no `score`, and --scorer names none")
         async with opened_journal(args.journal) as journal:
             return await _in_journal(args, structs.replace(work, plan=plan), connection, journal)
 
@@ -384,7 +386,7 @@ def resume_command(run: Run) -> str:
 def resume_words(run: Run) -> list[str]:
     """Returns this command with the actual name of the run, and without the options that must take
     effect only once."""
-    done = ("--new", "--fresh", "--retry-failed", "--accept-changes")
+    done = ("--new", "--retry-failed", "--accept-changes")
     command = [word for word in sys.argv[1:] if word not in done]
     for at, word in enumerate(command):
         if word == "--run":

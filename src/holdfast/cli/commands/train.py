@@ -261,7 +261,7 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
         tasks=tasks,
         processor=processor_of(rollout, path),
         rollout=fingerprinted(rollout),
-        scorer=make_scorer(args, scorer, file=file, name=function),
+        scorer=make_scorer(args, scorer, file=file, name=function, tasks=tasks),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
         samples=settings.samples,
         sampling=sampling_of(args),

@@ -44,8 +44,6 @@ def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
     group = run.add_argument_group("go on with a run that exists")
     which = group.add_mutually_exclusive_group()
     options.NEW.add_to(which)
-    if not needs_name:
-        options.FRESH.add_to(which, dest="new")
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)

@@ -8,11 +8,17 @@ from pathlib import Path
 import msgspec
 
 from holdfast.cli.setup.user_code import split
-from holdfast.cli.terminal.text import notify
+from holdfast.cli.terminal.text import notify, visible_name
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
+from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
-from holdfast.engine.running.series import name_in_series, open_in_series, run_with_all
+from holdfast.engine.running.series import (
+    changes_in_words,
+    name_in_series,
+    open_in_series,
+    run_with_all,
+)
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
@@ -74,15 +80,33 @@ def journal_exists(address: str) -> bool:
 
 
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
-    """Opens the run of the plan. With `--new`, begins a new run."""
+    """Opens the run of the plan. With `--new`, begins a new run. Says what is new about a run that
+    was begun before: its accepted changes, and how much of it there is."""
+    before = await journal.find_run(plan.spec.name)
+    goes_on = "" if before is None else await _goes_on(journal, before)
+    code = Path(split(getattr(args, "rollout", None) or "the code")[0]).name
     if plan.spec.series and not args.accept_changes:
-        code = Path(split(args.rollout)[0]).name
         run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)
-        if note and not args.quiet:
-            notify(note)
-        return run
-    spec = await _rename(journal, plan.spec) if args.new else plan.spec
-    return await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
+    else:
+        spec = await _rename(journal, plan.spec) if args.new else plan.spec
+        changes = []
+        if before is not None and args.accept_changes:
+            changes = await changes_in_words(journal, before, spec, plan.tasks, code)
+        run = await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
+        note = f"accepted: {'; '.join(changes)}" if changes else ""
+    if before is not None and before.id == run.id:
+        note = "; ".join(filter(None, (goes_on, note)))
+    if note and not args.quiet:
+        notify(note)
+    return run
+
+
+async def _goes_on(journal: Journal, run: Run) -> str:
+    progress = await journal.progress(run)
+    return (
+        f"{visible_name(run.spec.name)} goes on: {progress.settled:,} of "
+        f"{many(progress.planned, 'trajectory')} were finished"
+    )
 
 
 async def _rename(journal: Journal, spec: RunSpec) -> RunSpec:

@@ -19,7 +19,7 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join", "--retry-failed",
+        "--run", "--journal", "--new", "--accept-changes", "--join", "--retry-failed",
         "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip

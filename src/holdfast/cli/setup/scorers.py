@@ -1,24 +1,37 @@
 """The scorer of a command, in this process or in separate processes."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import log_files
 from holdfast.cli.setup.user_code import load_module
 from holdfast.engine.scoring.scorer import Scorer
+from holdfast.records.task import Task
+from holdfast.tasks.read import place_of
 
 if TYPE_CHECKING:
     from holdfast.engine.scoring.wire import ScorerHome
 
 
 def make_scorer(
-    args: argparse.Namespace, function: object | None, *, file: Path, name: str
+    args: argparse.Namespace,
+    function: object | None,
+    *,
+    file: Path,
+    name: str,
+    tasks: Sequence[Task],
 ) -> Scorer | None:
-    """Makes a scorer from `function`, the object with that name in the file. Returns None if
-    `function` is None."""
+    """Makes a scorer of these tasks from `function`, the object with that name in the file. Returns
+    None if `function` is None. Raises `UsageError`, which names the file and line of a task, if the
+    function cannot score the task."""
     if function is None:
         return None
+    columns = dict(args.columns)
+    Scorer(function).check_tasks(  # type: ignore[arg-type]
+        tasks, where=lambda task: place_of(task, args.tasks, limit=args.limit, columns=columns)
+    )
     if not args.score_workers:
         return Scorer(function)  # type: ignore[arg-type]
     from holdfast.engine.scoring.pool import LocalSeat, ScorerPool

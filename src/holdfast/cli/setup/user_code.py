@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from holdfast.engine.scoring.reward_functions import (
     COMPUTE_SCORE,
+    FRAMEWORKS,
+    TRL,
     VERL,
     scorer_named,
     split_framework,
@@ -158,7 +160,7 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
         )
     try:
         scorer: object = scorer_named(where, name)
-        check_scorer(scorer, is_group=is_group_scorer(scorer))
+        check_scorer(scorer, is_group=is_group_scorer(scorer), file=str(file))
     except UsageError as error:
         raise UsageError(f"{file}:{plain} is no scorer: {error}") from None
     return scorer
@@ -171,6 +173,13 @@ def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
         return path, SCORE
     framework, rest = split_framework(reference)
     file, name = split(rest) if ".py" in rest else (path, rest)
+    prefix, colon, after = rest.partition(":")
+    if colon and not prefix.endswith(".py") and (file == path or not file.exists()):
+        meant = nearest(prefix, FRAMEWORKS, alike=0.5) or TRL
+        raise UsageError(
+            f"--scorer {reference}: there is no {prefix}:, only trl:FILE.py:NAME and "
+            f"verl:FILE.py[:NAME]; is {meant}:{after} meant?"
+        )
     if not framework:
         return file, name or SCORE
     if name is None and framework != VERL:

@@ -6,7 +6,7 @@ task behind, every append that it began is durable or refused, and the leases ar
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import Struct, structs
@@ -55,8 +55,6 @@ class Ending(Struct, frozen=True):
     fatal: BaseException | None
     loop_blocks: tuple[LoopBlock, ...] = ()
     """The lines that blocked the event loop."""
-    reused: dict[str, int] = {}
-    """How many trajectories were reused from other runs, by the run's name."""
     spent: bool = False
     """Whether a spending limit stopped the run."""
 
@@ -125,7 +123,6 @@ class Engine:
         self._cancels = False
         self._sealed = True
         self._sources: Sources = {}
-        self._reused: Counter[str] = Counter()
         self._scoring = (
             Scoring(
                 scorer,
@@ -184,8 +181,7 @@ class Engine:
         # What was in flight at the limit may have been the rest.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
-        reused = dict(self._reused)
-        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, reused, spent)
+        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
 
     def _why_stopped(self) -> str:
         """Returns why the run stopped. For a spending limit, the text includes the usage of
@@ -410,7 +406,6 @@ class Engine:
         lease.summary = summarize(history) if settled else None
         await self._journal.append(lease, records, status=history.status, settled=settled or None)
         crashpoint.reach("engine.reused")
-        self._reused[history.reused] += 1
         return history
 
     async def _score(self, group: _Group) -> None:

@@ -79,16 +79,21 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         The error comes before anything is sampled, not for each trajectory.
         """
         scorer, samples = self.scorer, self.spec.samples
-        models = [] if scorer is None else await scorer.check(samples=samples, tasks=self.tasks)
+        models = [] if scorer is None else await scorer.check(samples=samples)
         for model in models:
             check_price(self.settings, model)
         return structs.replace(self, spec=structs.replace(self.spec, judge=", ".join(models)))
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether a trajectory may have a reward, as far as that is known before sampling."""
+        return self.scorer is not None or self.processor.may_reward
 
     def check_rewarded(self) -> None:
         """Raises `UsageError` if it is certain before sampling that no trajectory will have a
         reward.
         """
-        if self.scorer is None and not self.processor.may_reward:
+        if not self.is_rewarded:
             raise UsageError(
                 f"nothing gives the trajectories of run {self.spec.name!r} a reward: give a scorer "
                 "(`def score(trajectory)` beside the rollout, or --scorer), or return the reward "
@@ -183,6 +188,8 @@ def plan_run(
         scorer_code=scorer_code[1],
     )
     spec.check(tasks=len(tasks))
+    if scorer is not None:
+        scorer.check_tasks(tasks)
     return RunPlan(
         spec=spec,
         tasks=tasks,

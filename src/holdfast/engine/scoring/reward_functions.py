@@ -1,8 +1,10 @@
 """Turns reward functions that were written for verl or TRL into scorers.
 
-A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), `trl:FILE.py:NAME`, or
-`trl-text:FILE.py:NAME` for a data set whose prompts are texts. In this module, the name of such a
-function begins with its framework: `verl:compute_score`.
+A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), or `trl:FILE.py:NAME`.
+In this module, the name of such a function begins with its framework: `verl:compute_score`.
+
+As in TRL, the data decide what a function of TRL gets: texts if the prompt is a text, or else
+messages.
 """
 
 import inspect
@@ -11,13 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.engine.scoring.scorer import listed
-from holdfast.records.encoding.tokens import unpack_ids
+from holdfast.records.conversation import main_turns
+from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError
+from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message, Role
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 
-VERL, TRL, TRL_TEXT = "verl", "trl", "trl-text"
+VERL, TRL = FRAMEWORKS = "verl", "trl"
 COMPUTE_SCORE = "compute_score"
 
 
@@ -26,7 +30,7 @@ def split_framework(reference: str) -> tuple[str, str]:
     reference names none.
     """
     head, colon, rest = reference.partition(":")
-    return (head, rest) if colon and head in (VERL, TRL, TRL_TEXT) else ("", reference)
+    return (head, rest) if colon and head in FRAMEWORKS else ("", reference)
 
 
 def scorer_named(module: ModuleType, name: str) -> Any:
@@ -61,23 +65,27 @@ class RewardFunction:
         return result if self.identity == VERL else listed(result, 1, self.__name__)[0]
 
     def check_task(self, task: Task) -> None:
-        """Raises `UsageError` if a task lacks columns that the function needs."""
+        """Raises `UsageError` if the task lacks columns that the function needs."""
         try:
-            signature = inspect.signature(self.function)
+            parameters = inspect.signature(self.function).parameters.values()
         except ValueError:
             return  # Some built-in callables have none.
-        try:
-            signature.bind(**self._columns(task), **self._sampled("", [], b""))
-        except TypeError as error:
+        columns = self._columns(task)
+        known = columns.keys() | self._sampled(task, "", [], []).keys()
+        needed = [each.name for each in parameters if _is_required(each)]
+        if missing := [name for name in needed if name not in known]:
+            listed = ", ".join(name for name in columns if name != "prompts")
             raise UsageError(
-                f"task {task.id}: {self.__name__} as a reward function of {self.identity}: {error}"
-            ) from None
+                f"{self.__name__}, a reward function of {self.identity}, needs "
+                f"{', '.join(missing)}; the row has {listed}: name the argument after a column"
+            )
 
     def _arguments(self, trajectory: TrajectoryView) -> dict[str, object]:
-        messages = trajectory.messages
-        last = trajectory.turns[-1].step.ids if trajectory.turns else b""
-        replies = messages[_first_reply(messages, trajectory.task) :]
-        return self._columns(trajectory.task) | self._sampled(trajectory.reply, replies, last)
+        messages, task = trajectory.messages, trajectory.task
+        replies = messages[_first_reply(messages, task) :]
+        ids = completion_ids(trajectory.history)
+        arguments = self._columns(task) | self._sampled(task, trajectory.reply, replies, ids)
+        return _accepted(self.function, arguments)
 
     def _columns(self, task: Task) -> dict[str, object]:
         """Returns the arguments that come from the task."""
@@ -90,15 +98,42 @@ class RewardFunction:
         columns: dict[str, object] = {name: [value] for name, value in task.metadata.items()}
         if task.ground_truth is not None:
             columns["ground_truth"] = [task.ground_truth]
-        is_text = self.identity == TRL_TEXT
-        prompt = task.messages[-1].text if is_text and task.messages else _dicts(task.messages)
-        return {**columns, "prompts": [prompt]}
+        prompt = task.messages[-1].text if task.prompt_is_text else _dicts(task.messages)
+        return {**columns, "id": [task.id], "prompts": [prompt]}
 
-    def _sampled(self, reply: str, replies: list[Message], ids: bytes) -> dict[str, object]:
+    def _sampled(
+        self, task: Task, reply: str, replies: list[Message], ids: list[int]
+    ) -> dict[str, object]:
         if self.identity == VERL:
             return {"solution_str": reply}
-        completion = reply if self.identity == TRL_TEXT else _dicts(replies)
-        return {"completions": [completion], "completion_ids": [list(unpack_ids(ids))]}
+        completion = reply if task.prompt_is_text else _dicts(replies)
+        return {"completions": [completion], "completion_ids": [ids]}
+
+
+def completion_ids(history: History) -> list[int]:
+    """Returns the tokens of the main conversation after its prompt: replies, and what the rollout
+    and its tools added between them."""
+    turns = main_turns(history)
+    if not turns:
+        return []
+    prompt = len(stream_of(history, turns[0].path)) - count(turns[0].ids)
+    return stream_of(history, turns[-1].path)[prompt:].tolist()
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return is_named and parameter.default is parameter.empty
+
+
+def _accepted(function: Any, arguments: dict[str, object]) -> dict[str, object]:
+    """Returns the arguments that the function names, or all of them if it takes any."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return arguments
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _first_reply(messages: list[Message], task: Task) -> int:

@@ -122,16 +122,25 @@ class Scorer:
         self._is_open = False
         self._users = 0
 
-    async def check(self, *, samples: int, tasks: Sequence[Task] = ()) -> list[str]:
+    def check_tasks(
+        self, tasks: Sequence[Task], *, where: Callable[[Task], str] | None = None
+    ) -> None:
+        """Raises `UsageError` for the first task that the scorer cannot score, as far as the scorer
+        can tell. `where` gives the task's place for the error."""
+        check_task = getattr(self._function, CHECK_TASK, None)
+        for task in tasks if check_task else ():
+            try:
+                check_task(task)
+            except UsageError as error:
+                place = f"task {task.id}" if where is None else where(task)
+                raise UsageError(f"{place}: {error}") from None
+
+    async def check(self, *, samples: int) -> list[str]:
         """Checks the scorer before anything is sampled, and returns the models that it asks.
 
-        Only some scorers can check themselves or the tasks, for example a judge or a function that
-        names a judge. Raises the errors of these checks. `samples` is the number of samples per
-        task.
+        Only some scorers can check themselves, for example a judge or a function that names a
+        judge. Raises the errors of these checks. `samples` is the number of samples per task.
         """
-        if check_task := getattr(self._function, CHECK_TASK, None):
-            for task in tasks:
-                check_task(task)
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
         # How many are compared by a judge that a function asks is the function's affair.
@@ -483,9 +492,13 @@ def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
 # --- what a scorer has to be
 
 
-def check_scorer(function: object, *, is_group: bool) -> None:
+FOREIGN = {"completions": "trl", "solution_str": "verl"}
+"""Arguments that only the reward functions of other frameworks have."""
+
+
+def check_scorer(function: object, *, is_group: bool, file: str = "FILE.py") -> None:
     """Raises `UsageError` if the value cannot be called as a scorer, or would not return a
-    score.
+    score. `file` is where the error says that the function is.
     """
     wants = GROUP if is_group else SINGLE
     if inspect.iscoroutine(function):
@@ -504,6 +517,13 @@ def check_scorer(function: object, *, is_group: bool) -> None:
         signature = inspect.signature(function)
     except ValueError:
         return  # Some built-in callables have none.
+    for argument, framework in FOREIGN.items():
+        parameter = signature.parameters.get(argument)
+        if parameter is not None and parameter.default is parameter.empty:
+            raise UsageError(
+                f"{name}({', '.join(signature.parameters)}) is a reward function of {framework}: "
+                f"write --scorer {framework}:{file}:{name}"
+            )
     try:
         signature.bind(None)
     except TypeError as error:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from holdfast.engine.export.row_messages import HELD
 from holdfast.evaluation.data.checks import (
     check_faithful,
     check_messages,
@@ -34,7 +35,7 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, is_conversation, row_name
+from holdfast.records.task import Task, is_conversation, row_name, with_ground_truth
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
@@ -347,7 +348,7 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
             "say what they mean with dataset_adapter="
         )
     check_faithful(fields, where)
-    fields = with_messages(from_columns(fields), where)
+    fields = with_messages(with_ground_truth(from_columns(fields)), where)
     if isinstance(messages := fields.get("messages"), list | tuple):
         fields = {**fields, "messages": [_plain_message(message) for message in messages]}
     try:
@@ -373,13 +374,21 @@ def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     listed = list(rows)
     taken = {row.input_metadata.row_id for row in listed}
     for number, row in enumerate(listed, 1):
-        name = row.input_metadata.row_id or row_name(task_of(row, where=f"row {number}: "))
+        name = row.input_metadata.row_id or _derived_id(row, number)
         seen[name] += 1
         if seen[name] > 1:
             name = _free_id(name, seen[name], taken)
             taken.add(name)
         row.input_metadata.row_id = name
     return listed
+
+
+def _derived_id(row: EvaluationRow, number: int) -> str:
+    """Returns the id that the same row has in `holdfast run`, whose task has no `prompt` beside its
+    messages, and no fields that are only a row's."""
+    task = task_of(row, where=f"row {number}: ")
+    columns = {k: v for k, v in task.metadata.items() if k not in ("prompt", HELD)}
+    return row_name(msgspec.structs.replace(task, metadata=columns))
 
 
 def _free_id(name: str, number: int, taken: set[str | None]) -> str:

@@ -299,10 +299,6 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     )
     async with _report_progress(work, run, progress):
         ending = await _work_on(engine)
-    work.notes += [
-        f"{run.spec.name}: {many(count, 'rollout')} reused from {other}"
-        for other, count in ending.reused.items()
-    ]
     _add_cuts(work, ending)
     return run
 
@@ -464,6 +460,10 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
             failures_fail=fails,
         )
         parts.append(Part(results, verdict))
+        work.notes += [
+            f"{run.spec.name}: {many(count, 'rollout')} reused from {other}"
+            for other, count in results.reused.items()
+        ]
         tables.append(await _table(work.journal, run, results))
         if options.output_dir is not None:
             await write_rows(

@@ -61,20 +61,21 @@ class Outcome(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """The reasons why the experiment did not pass, one line for each."""
+        """The reasons why the experiment did not pass, one line for each. The reason comes before
+        the run's name, because pytest's short summary shows only the beginning."""
         return [line for part in self.parts for line in self._complaints(part)]
 
     def _complaints(self, part: Part) -> list[str]:
         verdict, run = part.verdict, part.results.run
         texts = []
         if verdict.score is None:
-            texts.append(f"{run}: no row was scored")
+            texts.append(f"no row was scored ({run})")
         elif verdict.reached is False:
-            texts.append(f"{run}: {verdict.reason}")
+            texts.append(f"{verdict.reason} ({run})")
         if verdict.failed and self.fail_on_permanent_failure:
             by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())
             texts.append(
-                f"{run}: {verdict.failed} of {verdict.rows} rows failed for good ({by}); "
+                f"{verdict.failed} of {verdict.rows} rows failed for good ({by}; {run}); "
                 f"{_remedy(part)} --holdfast-retry-failed; to let it pass, add "
                 "--holdfast-no-fail-on-permanent-failure"
             )

@@ -4,6 +4,8 @@ They are read from the journal with one trajectory in memory at a time. Only fin
 row that failed for good, or is not settled yet, has no score (I5).
 """
 
+from collections import Counter
+
 from msgspec import Struct
 
 from holdfast.engine.export.prices import Cost, Prices
@@ -78,6 +80,8 @@ class Results(Struct, frozen=True, omit_defaults=True):
     num_runs: int = 1
     """The number of runs. Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
+    reused: dict[str, int] = {}
+    """How many rows were sampled by other runs, by the run's name."""
     roots: tuple[Root, ...] = ()
     """The roots of all failures. Roots with the most permanent failures come first."""
     spec: RunSpec | None = None
@@ -151,11 +155,13 @@ class Collector:
         self._num_runs = num_runs
         self._source = source
         self._rows: list[RowResult] = []
+        self._reused: Counter[str] = Counter()
         self._roots: dict[tuple[str, str], Root] = {}
         self._examples: dict[tuple[str, str], int] = {}
 
     def take(self, listed: TrajectoryRow, summary: Summary) -> None:
         self._rows.append(_row(listed, summary))
+        self._reused.update([summary.reused] if summary.reused else [])
         for failure in summary.failures:
             if not failure.closing:
                 self._add_root(listed, failure)
@@ -199,6 +205,7 @@ class Collector:
             samples=spec.samples,
             num_runs=self._num_runs,
             created=self._run.created,
+            reused=dict(self._reused),
             roots=tuple(sorted(self._roots.values(), key=_root_order)),
             spec=spec,
             source=self._source,

@@ -142,21 +142,24 @@ def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowRes
 
 
 def _format_failures(roots: Sequence[Root]) -> list[str]:
+    """Returns the failures that cost a row. Of those that were overcome, since a retry succeeded or
+    the function was corrected, only the number counts."""
     lines = []
-    for root in roots[:MAX_ROOTS]:
-        final = f"{root.permanent} for good" if root.permanent else "made good by retries"
+    final = [root for root in roots if root.permanent]
+    if overcome := sum(root.failures for root in roots if not root.permanent):
+        lines.append(f"  {many(overcome, 'failure')} overcome, with no effect on the score")
+    for root in final[:MAX_ROOTS]:
         lines.append(
             f"  [{root.cause}, {root.phase}] {root.failures} × {escape_text(root.message)} "
-            f"({final}; for instance {escape_text(root.example)})"
+            f"({root.permanent} for good; for instance {escape_text(root.example)})"
         )
         text = fold_traceback(root.traceback).rstrip()
         # A traceback without frames may say nothing but the message.
-        is_said = "\n" not in text and text.endswith(root.message)
-        if root.permanent and not is_said:
+        if "\n" in text or not text.endswith(root.message):
             last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {escape_text(line)}" for line in last]
-    if len(roots) > MAX_ROOTS:
-        lines.append(f"  … and {many(len(roots) - MAX_ROOTS, 'other kind')} of failure")
+    if len(final) > MAX_ROOTS:
+        lines.append(f"  … and {many(len(final) - MAX_ROOTS, 'other kind')} of failure")
     return lines
 
 

@@ -38,8 +38,12 @@ class End(Struct, frozen=True):
     def with_judgement(self, returned: Returned) -> "End":
         """Returns the end with the judge's result. If the result has no value for a field, the
         field keeps its value."""
-        turns, reward = returned if isinstance(returned, tuple) else (self.turns, returned)
-        return End(self.reward if reward is None else reward, turns, self.limit)
+        turns, reward = returned if isinstance(returned, tuple) else (None, returned)
+        return End(
+            self.reward if reward is None else reward,
+            self.turns if turns is None else turns,
+            self.limit,
+        )
 
 
 class AttemptSetup:

@@ -6,10 +6,11 @@ Another thread moves the WAL into the main file, off the writer's path.
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,7 @@ from holdfast.journal.sqlite.schema import (
     create_if_missing,
     explain,
     explained,
+    log_of,
     log_size,
     not_creatable,
     prepare,
@@ -63,6 +65,14 @@ def connect_to_read(
         connection.close()
         raise
     return connection
+
+
+def remove_empty_log(path: Path, connect: Connect) -> None:
+    """Removes the empty log that reading made. Only SQLite can tell that no other process has it
+    open, and removes it with the last connection that may write."""
+    if log_of(path).exists() and not log_size(path) and os.access(path, os.W_OK):
+        with suppress(sqlite3.Error), closing(connect(f"{path.as_uri()}?mode=rw")) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
 class SqliteJournal(SqlJournal):
@@ -203,6 +213,8 @@ class SqliteJournal(SqlJournal):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.connection.close()
+            if self._read_only:
+                remove_empty_log(self._file, self._raw_connect)
 
 
 class MemoryJournal(SqlJournal):

@@ -169,7 +169,7 @@ class Parts:
         if identity:
             self.identified.append(value)
         if identity and is_root:
-            self.put(f"{kind.__qualname__}.identity", identity)
+            self.put(f"{innermost(value).__qualname__}.identity", identity)
         # A judge is nothing beside its identity; a class that is made of it is.
         if vars(kind).get("IS_ITS_IDENTITY") is True:
             return

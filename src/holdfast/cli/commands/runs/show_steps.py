@@ -43,7 +43,16 @@ def step_lines(view: TrajectoryView) -> list[str]:
             prompt = prompts.get(step.path, ())
             lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
             lines += _step(step, view, others=others)
+        if not scope:
+            lines += _prompt(_added_last(view), tools_are_steps=has_tools, spoken=spoken)
     return lines
+
+
+def _added_last(view: TrajectoryView) -> list[Message]:
+    """Returns the messages that the rollout added after the last reply, without the results of
+    steps, which have lines of their own."""
+    finished = view.history.finished
+    return [each for each in (finished.added if finished else ()) if isinstance(each, Message)]
 
 
 def _sampling(step: Generated) -> str:

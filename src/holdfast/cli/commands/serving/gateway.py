@@ -96,7 +96,7 @@ def _work(
     args: argparse.Namespace, processor: ExternalRolloutProcessor, *, quiet: bool
 ) -> running.Work:
     tasks = running.tasks_of(args)
-    scorer = None
+    scorer, file, name = None, Path(), ""
     if args.scorer is not None:
         file, name = scorer_place(Path(), args.scorer)
         scorer = scorer_in(load_module(file), file, name)
@@ -105,7 +105,7 @@ def _work(
         tasks=tasks,
         processor=processor,
         rollout=(_rollout(args), None),
-        scorer=None if scorer is None else make_scorer(args, scorer, file=file, name=name),
+        scorer=make_scorer(args, scorer, file=file, name=name, tasks=tasks),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
     return running.Work(
