@@ -513,7 +513,7 @@ RUN = Option(
     is_common=True,
 )
 DRY_RUN = switch(
-    "dry-run", "only show what would be sampled, reused, scored and kept, and the first prompt"
+    "dry-run", "only check everything, and show what would be sampled, and the first prompt"
 )
 JOIN = switch("join", "work on a run at the same time as its live workers")
 RETRY_FAILED = switch(

@@ -203,16 +203,28 @@ _Named = Sequence[tuple[str, str | None, Task]]
 def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
     """Gives every row its id. Raises `UsageError` if a given id occurs twice."""
     _refuse_twice(rows, where=where, unit=unit)
-    taken = {name for _, name, _ in rows if _is_explicit(name)}
+    ids = distinct_ids(
+        (row_name(task) if name is None else str(name), _is_explicit(name))
+        for _, name, task in rows
+    )
+    return [
+        msgspec.structs.replace(task, id=each) for each, (_, _, task) in zip(ids, rows, strict=True)
+    ]
+
+
+def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:
+    """Returns an id for each row. A given name (True) is the id. A derived name, and one that was
+    given before, gets a number if another row has it: `row-3fa94c-2`."""
+    listed = list(names)
+    taken = {name for name, is_given in listed if is_given}
     seen: Counter[str] = Counter()
-    tasks = []
-    for _, name, task in rows:
-        if not _is_explicit(name):
-            begin = row_name(task) if name is None else str(name)
-            name = next(each for each in _derived(begin, seen) if each not in taken)
-            taken.add(name)
-        tasks.append(msgspec.structs.replace(task, id=name))
-    return tasks
+    ids: dict[str, None] = {}
+    for name, is_given in listed:
+        if not is_given or name in ids:
+            name = next(each for each in _derived(name, seen) if each not in taken)
+        taken.add(name)
+        ids[name] = None
+    return list(ids)
 
 
 def _is_explicit(name: str | None) -> bool:

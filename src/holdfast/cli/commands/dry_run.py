@@ -1,5 +1,5 @@
-"""`holdfast run --dry-run`: shows what the command would do, without sampling, scoring or
-recording.
+"""`--dry-run` of `holdfast run` and `holdfast train`: checks the command, and shows what it would
+do, without sampling, scoring or recording.
 
 The first prompt is the rollout's real request. The rollout's code runs until its first request,
 with a journal that is not kept.
@@ -7,6 +7,8 @@ with a journal that is not kept.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -19,12 +21,16 @@ from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
-from holdfast.policy.policy import Completion, Request, WrappedPolicy
+from holdfast.policy.policy import Completion, NoPolicy, Request, WrappedPolicy
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import PolicyRefused
 from holdfast.records.exit_codes import Exit
 from holdfast.records.group import Shortfall
+
+if TYPE_CHECKING:
+    from holdfast.training.settings import TrainingSettings
 
 MAX_TOKENS = 2_000
 """The most tokens of a prompt that are shown."""
@@ -34,6 +40,26 @@ SEPARATOR = "│"
 async def dry_run(args: argparse.Namespace, plan: RunPlan, connection: Connection) -> int:
     lines = [*await _about_run(args, plan), *_about_settings(plan)]
     lines += await _first_prompt(plan, connection)
+    with reader_may_leave():
+        print(visible(redact("\n".join(lines))), flush=True)
+    return Exit.OK
+
+
+async def dry_training(
+    args: argparse.Namespace, plan: RunPlan, settings: "TrainingSettings", *, model: Path
+) -> int:
+    from holdfast.training.run.loop import newest_step
+
+    connection = Connection(NoPolicy(model.name), renderer_for(model))
+    plan = await plan.bind(connection).bind_scorer()
+    step = newest_step(Path(args.out), settings, run=args.run)
+    shape = f"{many(settings.groups, 'task')} × {many(settings.samples, 'sample')}"
+    lines = [
+        f"training {plan.spec.name}: {many(settings.trainer.steps, 'step')}, each of {shape}",
+        f"  folder: {args.out}, {f'goes on after step {step}' if step else 'begins'}",
+        *_about_settings(plan),
+        *await _first_prompt(plan, connection),
+    ]
     with reader_may_leave():
         print(visible(redact("\n".join(lines))), flush=True)
     return Exit.OK

@@ -266,7 +266,8 @@ async def _engine(
 def _part(args: argparse.Namespace, name: str, engine: "SupervisedEngine | None") -> "PipelinePart":
     from holdfast.pipeline.child import PipelinePart
 
-    more = () if engine is None else ("--policy", engine.url)
+    policy = () if engine is None else ("--policy", engine.url)
+    more = ("--run", args.run, "--out", args.out, *policy)
     arguments = without_retry(sys.argv[1:])
     command = (sys.executable, "-m", "holdfast", *arguments, "--only", name, *more)
     return PipelinePart(

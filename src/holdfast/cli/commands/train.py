@@ -1,6 +1,7 @@
 """`holdfast train`: checks everything before anything is sampled or written."""
 
 import argparse
+import asyncio
 import shlex
 import sys
 import warnings
@@ -14,6 +15,7 @@ from msgspec import structs
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
 from holdfast.cli.commands.run import how_to_go_on, sampling_of, series_of, tasks_of
+from holdfast.cli.setup.command_run import name_training
 from holdfast.cli.setup.connect import api_key, retry_policy, started_vllm
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
@@ -35,6 +37,7 @@ from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.extras import require
@@ -45,7 +48,7 @@ from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted
-from holdfast.tasks.read import read_tasks
+from holdfast.tasks.read import place_of, read_tasks
 from holdfast.tasks.system import system_text, with_system
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import (
@@ -76,8 +79,6 @@ TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
 def train(args: argparse.Namespace) -> int:
-    if args.rollout and args.run is None:
-        args.run = f"{series_of(args)}-training"
     args.out = args.out or args.run
     if args.watch:
         return pipeline.watch(args)
@@ -89,21 +90,26 @@ def train(args: argparse.Namespace) -> int:
     if args.cluster is not None:
         cluster.check(args)
     check_address(args.journal)
-    settings = settings_from(args)
+    settings, tasks = settings_from(args), tasks_of(args)
     paced = pipeline.settings_from(args)
-    plan = _plan(args, settings)
-    plan.check_rewarded()
     if paced is not None:
         if args.max_staleness is None:
-            paced = adapted(paced, settings, tasks=len(plan.tasks))
-        check_pipeline(paced, settings, tasks=len(plan.tasks))
+            paced = adapted(paced, settings, tasks=len(tasks))
+        check_pipeline(paced, settings, tasks=len(tasks))
         settings = corrected(paced, settings)
-    columns = dict(args.columns)
-    held_out = read_tasks(args.eval_tasks, columns=columns) if args.eval_tasks else []
-    held_out = with_system(held_out, system_text(args.system))
+    plan = _plan(args, settings, tasks)
+    plan.check_rewarded()
+    args.out = args.out or args.run
+    held_out = _held_out(args, plan.scorer)
     if args.until_stdin_closes:
         pipeline.end_with_stdin()
     address, model = _address(args), model_folder(args.model)
+    if args.dry_run:
+        from holdfast.cli.commands.dry_run import dry_training
+        from holdfast.training.run.train import check_training
+
+        check_training(plan, settings, model=model, address=address)
+        return run_in_own_loop(dry_training(args, plan, settings, model=model))
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
     if paced is not None and args.only is None:
@@ -112,6 +118,16 @@ def train(args: argparse.Namespace) -> int:
             return ended
     # Of a training that is over, nothing is left for parts: it is reported, or refused.
     return run_in_own_loop(_train(args, plan, settings, held_out, paced if args.only else None))
+
+
+def _held_out(args: argparse.Namespace, scorer: Scorer | None) -> list[Task]:
+    if not args.eval_tasks:
+        return []
+    source, columns = args.eval_tasks, dict(args.columns)
+    tasks = read_tasks(source, columns=columns)
+    if scorer is not None:
+        scorer.check_tasks(tasks, where=lambda task: place_of(task, source, columns=columns))
+    return with_system(tasks, system_text(args.system))
 
 
 def _follow_torchrun(args: argparse.Namespace) -> None:
@@ -136,10 +152,10 @@ def _supervise(
 ) -> int | None:
     """Starts the parts. Returns None if they have no work left. Refuses bad input before an engine
     is started for the parts."""
-    from holdfast.training.run.loop import check_folder_settings
+    from holdfast.training.run.loop import newest_step
     from holdfast.training.run.train import check_training
 
-    check_folder_settings(Path(args.out), settings, run=args.run)
+    newest_step(Path(args.out), settings, run=args.run)
     if run_in_own_loop(pipeline.is_over(args)):
         return None
     check_training(plan, settings, model=model, address=address)
@@ -249,19 +265,19 @@ def _loss_code(args: argparse.Namespace) -> str:
     return "" if own is None else fingerprinted(own)[0]
 
 
-def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
+def _plan(args: argparse.Namespace, settings: TrainingSettings, tasks: Sequence[Task]) -> RunPlan:
+    """Returns the plan. A training that the user did not name gets its name here (`args.run`)."""
     path, name = split(args.rollout)
-    tasks = tasks_of(args)
     module = load_module(path)
     scorer = scorer_in(module, path, args.scorer)
     rollout = rollout_in(module, path, name, scorer=scorer)
     file, function = scorer_place(path, args.scorer)
+    series = f"{series_of(args)}-training"
     plan = plan_run(
-        args.run,
+        f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
         processor=processor_of(rollout, path),
         rollout=fingerprinted(rollout),
-        scorer=make_scorer(args, scorer, file=file, name=function, tasks=tasks),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
         samples=settings.samples,
         sampling=sampling_of(args),
@@ -269,7 +285,11 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
         group=settings.group_policy,
         settings=settings_of({**vars(args), "join": False}),
     )
-    return with_command(plan, args)
+    if args.run is None:
+        args.run = asyncio.run(name_training(args, series, plan.spec, settings))
+    spec = structs.replace(plan.spec, name=args.run)
+    made = make_scorer(args, scorer, file=file, name=function, tasks=tasks)
+    return with_command(structs.replace(plan, spec=spec, scorer=made), args)
 
 
 async def _train(

@@ -316,7 +316,8 @@ def add_train(train: argparse.ArgumentParser) -> None:
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
-        "Without --run and --out, both are called after the file: agent-training.\n\n"
+        "Without --run and --out, both are called after the file: agent-training-1. If code, data\n"
+        "or settings change, the next number begins anew.\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
         "model and to take weights (docs/weights.md says how)."
     )
@@ -344,6 +345,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
         option.add_to(train)
     add_vllm(train)
+    options.DRY_RUN.add_to(train)
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 

@@ -4,6 +4,7 @@ import argparse
 import shlex
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
 from holdfast.records.run import Run, RunSpec
+
+if TYPE_CHECKING:
+    from holdfast.training.settings import TrainingSettings
 
 
 async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
@@ -73,6 +77,30 @@ async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
         raise
     except JournalError:  # Opening it to write says more.
         return spec.name
+
+
+async def name_training(
+    args: argparse.Namespace, series: str, spec: RunSpec, settings: "TrainingSettings"
+) -> str:
+    """Returns the name of a training that the user did not name: that of the newest one with the
+    same code, data and settings, or else the next. The latter is said in a line."""
+    from holdfast.training.run.open_training import changes_of_training
+
+    if not journal_exists(args.journal):
+        return spec.name
+    async with opened_journal(args.journal, read_only=True) as journal:
+        ends = [row.name.removeprefix(f"{series}-") for row in await journal.runs()]
+        newest = max((int(end) for end in ends if end.isdecimal()), default=0)
+        run = await journal.find_run(f"{series}-{newest}")
+        if run is None:
+            return spec.name
+        code = Path(split(args.rollout)[0]).name
+        changes = await changes_of_training(journal, run, spec, settings, code=code)
+    if not changes:
+        return run.spec.name
+    name = f"{series}-{newest + 1}"
+    notify(f"{'; '.join(changes)}: this is {name}, a new training")
+    return name
 
 
 def journal_exists(address: str) -> bool:

@@ -65,27 +65,24 @@ class RewardFunction:
         return result if self.identity == VERL else listed(result, 1, self.__name__)[0]
 
     def check_task(self, task: Task) -> None:
-        """Raises `UsageError` if the task lacks columns that the function needs."""
-        try:
-            parameters = inspect.signature(self.function).parameters.values()
-        except ValueError:
-            return  # Some built-in callables have none.
+        """Raises `UsageError` if the function cannot be called with the task's columns."""
         columns = self._columns(task)
-        known = columns.keys() | self._sampled(task, "", [], []).keys()
-        needed = [each.name for each in parameters if _is_required(each)]
-        if missing := [name for name in needed if name not in known]:
+        try:
+            inspect.signature(self.function).bind(**columns, **self._sampled(task, "", [], []))
+        except ValueError:
+            return  # Some built-in callables have no signature.
+        except TypeError as error:
             listed = ", ".join(name for name in columns if name != "prompts")
             raise UsageError(
-                f"{self.__name__}, a reward function of {self.identity}, needs "
-                f"{', '.join(missing)}; the row has {listed}: name the argument after a column"
-            )
+                f"{self.__name__} as a reward function of {self.identity}: {error}; the row has "
+                f"{listed} (name an argument after its column, and take the others as **columns)"
+            ) from None
 
     def _arguments(self, trajectory: TrajectoryView) -> dict[str, object]:
         messages, task = trajectory.messages, trajectory.task
         replies = messages[_first_reply(messages, task) :]
         ids = completion_ids(trajectory.history)
-        arguments = self._columns(task) | self._sampled(task, trajectory.reply, replies, ids)
-        return _accepted(self.function, arguments)
+        return self._columns(task) | self._sampled(task, trajectory.reply, replies, ids)
 
     def _columns(self, task: Task) -> dict[str, object]:
         """Returns the arguments that come from the task."""
@@ -118,22 +115,6 @@ def completion_ids(history: History) -> list[int]:
         return []
     prompt = len(stream_of(history, turns[0].path)) - count(turns[0].ids)
     return stream_of(history, turns[-1].path)[prompt:].tolist()
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    return is_named and parameter.default is parameter.empty
-
-
-def _accepted(function: Any, arguments: dict[str, object]) -> dict[str, object]:
-    """Returns the arguments that the function names, or all of them if it takes any."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:
-        return arguments
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _first_reply(messages: list[Message], task: Task) -> int:

@@ -127,10 +127,9 @@ class Scorer:
     ) -> None:
         """Raises `UsageError` for the first task that the scorer cannot score, as far as the scorer
         can tell. `where` gives the task's place for the error."""
-        check_task = getattr(self._function, CHECK_TASK, None)
-        for task in tasks if check_task else ():
+        for task in tasks if hasattr(self._function, CHECK_TASK) else ():
             try:
-                check_task(task)
+                getattr(self._function, CHECK_TASK)(task)
             except UsageError as error:
                 place = f"task {task.id}" if where is None else where(task)
                 raise UsageError(f"{place}: {error}") from None

@@ -5,7 +5,6 @@ row gets a unique id that is the same each time it is read. Equal rows get ids b
 """
 
 import inspect
-from collections import Counter
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -35,7 +34,13 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, is_conversation, row_name, with_ground_truth
+from holdfast.records.task import (
+    Task,
+    distinct_ids,
+    is_conversation,
+    row_name,
+    with_ground_truth,
+)
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
@@ -370,15 +375,13 @@ def _plain_message(message: object) -> object:
 
 def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     """Sets every row's id. If an id occurs twice, the later rows get a number appended to it."""
-    seen: Counter[str] = Counter()
     listed = list(rows)
-    taken = {row.input_metadata.row_id for row in listed}
-    for number, row in enumerate(listed, 1):
-        name = row.input_metadata.row_id or _derived_id(row, number)
-        seen[name] += 1
-        if seen[name] > 1:
-            name = _free_id(name, seen[name], taken)
-            taken.add(name)
+    given = [row.input_metadata.row_id for row in listed]
+    names = [
+        (name or _derived_id(row, number), bool(name))
+        for number, (row, name) in enumerate(zip(listed, given, strict=True), 1)
+    ]
+    for row, name in zip(listed, distinct_ids(names), strict=True):
         row.input_metadata.row_id = name
     return listed
 
@@ -389,12 +392,6 @@ def _derived_id(row: EvaluationRow, number: int) -> str:
     task = task_of(row, where=f"row {number}: ")
     columns = {k: v for k, v in task.metadata.items() if k not in ("prompt", HELD)}
     return row_name(msgspec.structs.replace(task, metadata=columns))
-
-
-def _free_id(name: str, number: int, taken: set[str | None]) -> str:
-    while f"{name}-{number}" in taken:
-        number += 1
-    return f"{name}-{number}"
 
 
 # --- rows of a table, as they were before they were columns

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast import crashpoint
+from holdfast.journal.files.wal import log_of
 from holdfast.journal.journal import MEMORY, Worker
 from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
 from holdfast.journal.sql import deletion
@@ -29,7 +30,6 @@ from holdfast.journal.sqlite.schema import (
     create_if_missing,
     explain,
     explained,
-    log_of,
     log_size,
     not_creatable,
     prepare,

@@ -118,11 +118,14 @@ def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) 
     return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=asked)
 
 
-def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
-    """Does `check_state` for the newest checkpoint of the folder, without loading its tensors."""
+def newest_step(folder: Path, settings: TrainingSettings, *, run: str) -> int:
+    """Returns the step of the folder's newest checkpoint; 0 without one. Does `check_state` for it,
+    without loading its tensors."""
     state = checkpoint.newest_state(folder / CHECKPOINTS)
-    if state is not None:
-        check_state(state, settings, folder=folder, run=run)
+    if state is None:
+        return 0
+    check_state(state, settings, folder=folder, run=run)
+    return state.step
 
 
 def different_settings(recorded: object, settings: TrainingSettings) -> list[str]:
@@ -229,6 +232,9 @@ class TrainingState:
         trainer = self.trainer
         scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
         before = self.version
+        if before is not None and before.digest == digest:
+            # The step trained nothing: there are no two versions to tell apart.
+            scores = structs.replace(scores, before=())
         self.version = WeightFolder(name, path, digest, adapter, scores)
         kept = [name, *([before.name] if before else []), *self.in_use()]
         weights.remove_old(parent, kept)

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
+from holdfast.engine.open_run import (
+    TRAINER,
+    RunChanged,
+    find_left_unscored,
+    is_trained,
+    with_engine_of,
+)
 from holdfast.engine.report import many
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal.journal import Consumer, Journal
@@ -71,6 +77,22 @@ def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> No
             f"with the same (in {folder}, its steps are trained again from the recorded rollouts), "
             "or give another --run"
         )
+
+
+async def changes_of_training(
+    journal: Journal, run: Run, spec: RunSpec, settings: TrainingSettings, *, code: str
+) -> list[str]:
+    """Returns why the training cannot continue with this code, data and settings, in a few words
+    each; [] if it can. `code` is the name of the user's file."""
+    then, now = run.spec, structs.replace(with_engine_of(run, spec), name=run.spec.name)
+    recorded = training_of(run)
+    changes = different_settings(recorded.settings, settings) if recorded else []
+    if then.differs_by_code(now) and not await is_trained(journal, run):
+        return changes
+    if (parts := then.changed_code(now)) is not None:
+        changes.append(f"{code} changed{f' ({parts})' if parts else ''}")
+    fields = [name for name in then.changed(now) if name not in ("rollout", "scorer", "samples")]
+    return [*changes, *(f"{name.rpartition('.')[2]} changed" for name in fields)]
 
 
 async def begin_record(
