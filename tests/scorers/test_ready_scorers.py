@@ -177,9 +177,10 @@ def test_a_property_may_be_called_like_a_rule_that_is_not_checked() -> None:
     ],
 )
 def test_a_task_that_cannot_be_scored_is_named(scorer: Exact, ground_truth: object) -> None:
+    from holdfast.engine.scoring.scorer import Scorer
     from holdfast.records.task import as_tasks
 
     (task,) = as_tasks([{"id": "bad-row", "prompt": "?", "ground_truth": ground_truth}])
     with pytest.raises(UsageError, match="task bad-row: ") as refusal:
-        scorer.check_task(task)
+        Scorer(scorer).check_tasks([task])
     assert "\n" not in str(refusal.value)

@@ -203,13 +203,9 @@ _Named = Sequence[tuple[str, str | None, Task]]
 def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
     """Gives every row its id. Raises `UsageError` if a given id occurs twice."""
     _refuse_twice(rows, where=where, unit=unit)
-    ids = distinct_ids(
-        (row_name(task) if name is None else str(name), _is_explicit(name))
-        for _, name, task in rows
-    )
-    return [
-        msgspec.structs.replace(task, id=each) for each, (_, _, task) in zip(ids, rows, strict=True)
-    ]
+    names = [(str(name or row_name(task)), _is_explicit(name)) for _, name, task in rows]
+    each = zip(rows, distinct_ids(names), strict=True)
+    return [msgspec.structs.replace(task, id=name) for (_, _, task), name in each]
 
 
 def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:

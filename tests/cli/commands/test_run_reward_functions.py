@@ -33,8 +33,14 @@ def accuracy(prompts, completions, solution, **columns):
     return [float(reply[-1]["content"] == wanted) for reply, wanted in zip(completions, solution)]
 
 
-def length(prompts, completions, **columns):
+def length(prompts, completions, completion_ids, **columns):
+    assert prompts == ["What is 1 + 4?"], prompts
+    assert len(completion_ids[0]) > 3
     return [float(len(completion)) for completion in completions]
+
+
+def every_token(completions, completion_ids, **columns):
+    return [float(len(completion_ids[0]))]
 
 
 def unsure(completions, **columns):
@@ -119,21 +125,50 @@ def test_the_ground_truth_of_verl_is_the_tasks_and_no_rollout_sees_it_elsewhere(
         ("trl:rewards.py:acuracy", Exit.USAGE, "is 'accuracy' meant?"),
         ("verl:rewards.py:accuracy", Exit.USAGE, "reward function of verl"),
         ("trl:rewards.py:compute_score", Exit.USAGE, "reward function of trl"),
+        (
+            "trl:rewards.py:accuracy",
+            Exit.USAGE,
+            "tasks.jsonl:1 (odd): accuracy as a reward function of trl: missing a required argument: "
+            "'solution'; the row has level, ground_truth, id (name",
+        ),
+        ("rewards.py:accuracy", Exit.USAGE, "write --scorer trl:rewards.py:accuracy"),
+        ("rewards.py:compute_score", Exit.USAGE, "write --scorer verl:rewards.py:compute_score"),
+        ("rewards.py:unsure", Exit.USAGE, "write --scorer trl:rewards.py:unsure"),
+        ("tlr:rewards.py:accuracy", Exit.USAGE, "is trl:rewards.py:accuracy meant?"),
+        ("trl-text:rewards.py:accuracy", Exit.USAGE, "is trl:rewards.py:accuracy meant?"),
+        ("verll:rewards.py", Exit.USAGE, "is verl:rewards.py meant?"),
+        ("tlr:accuracy", Exit.USAGE, "is trl:accuracy meant?"),
     ],
 )
 def test_what_cannot_be_called_is_refused_before_anything_is_sampled(
     rewards: CommandLine, scorer: str, code: Exit, line: str
 ) -> None:
+    if "odd" in line:
+        row = {"id": "odd", "prompt": "?", "ground_truth": 1, "level": 2}
+        rewards.write("tasks.jsonl", json.dumps(row))
     done = run(rewards, scorer)
     assert done.code == code, done.err
     assert line in done.err
+    assert done.err.count("\n") == 1
     assert not rewards.journal.exists()
 
 
-def test_texts_are_given_where_the_data_set_has_texts(rewards: CommandLine) -> None:
-    done = run(rewards, "trl-text:rewards.py:length")
+def test_texts_are_given_where_the_prompt_is_a_text(rewards: CommandLine) -> None:
+    rewards.write("tasks.jsonl", json.dumps({"prompt": "What is 1 + 4?"}))
+    done = run(rewards, "trl:rewards.py:length", "--system", "Be short.")
     assert done.code == 0, done.err
     assert "mean reward: 5.0" in done.out
+
+
+def test_the_tokens_are_those_of_the_whole_conversation_after_the_prompt(
+    rewards: CommandLine,
+) -> None:
+    rewards.write("turn.py", TURN + "    t.add('And 2 + 3?')\n    await t.generate()\n")
+    assert run(rewards, "trl:rewards.py:every_token").code == 0
+    rows = [json.loads(line) for line in rewards.export("trajectories").splitlines()]
+    (ids, *_) = [json.loads(line) for line in rewards.export("samples").splitlines()]
+    prompt = ids["loss_mask"].index(1)
+    assert rows[0]["reward"] == len(ids["token_ids"]) - prompt > sum(ids["loss_mask"])
 
 
 def test_none_is_no_score_and_two_scores_are_too_many(rewards: CommandLine) -> None:
@@ -153,12 +188,12 @@ def test_another_function_or_framework_is_another_scorer() -> None:
     def g(prompts: object, completions: object, **columns: object) -> list[float]:
         return [2.0]
 
-    results = [RewardFunction(f, "trl"), RewardFunction(f, "trl-text"), RewardFunction(g, "trl")]
+    results = [RewardFunction(f, "trl"), RewardFunction(f, "verl"), RewardFunction(g, "trl")]
     assert len({fingerprinted(each)[0] for each in results}) == 3
     assert fingerprinted(RewardFunction(f, "trl"))[0] == fingerprinted(results[0])[0]
 
 
-@pytest.mark.parametrize("reference", ["verl:a/b.py:f", "trl:b.py:f", "trl-text:b.py:f", "b.py:f"])
+@pytest.mark.parametrize("reference", ["verl:a/b.py:f", "trl:b.py:f", "b.py:f"])
 def test_a_reference_is_written_as_it_is_read(reference: str) -> None:
     file, name = scorer_place(Path("own.py"), reference)
     assert scorer_reference(str(file), name) == reference

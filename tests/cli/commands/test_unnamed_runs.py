@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on_under_its_name(shell):
 def test_fresh_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
     shell.next()
     requests = shell.engine.stats().requests
-    assert "everything is sampled anew" in shell.next("--fresh").err
+    assert "everything is sampled anew" in shell.next("--new").err
     assert shell.engine.stats().requests == 2 * requests
     shell.next("--samples", 2, "--accept-changes")
     assert shell.names() == ["agent-1", "agent-2"]

@@ -47,7 +47,7 @@ def test_a_missed_threshold_fails_with_what_there_is_to_know(project: Evaluation
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*test_it.test_numbers: score 0.5 is below the threshold of 0.8*",
+            "*score 0.5 is below the threshold of 0.8* (test_it.test_numbers)",
             "*4 of 4 rows scored*",
             "*holdfast show test_it.test_numbers*",
         ]

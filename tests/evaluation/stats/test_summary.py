@@ -64,9 +64,10 @@ def test_rates_disturbances_metrics_work_and_failures_follow():
     assert "2 × ConnectionError: port 8013 refused (1 for good; for instance c/1)" in text
 
 
-def test_failures_that_were_made_good_have_no_traceback():
+def test_failures_that_cost_no_row_are_only_counted():
     text = text_of(results({"a": [retried(1.0)], "b": [scored(1.0)]}))
-    assert "(made good by retries; for instance a/0)" in text
+    assert "1 failure overcome, with no effect on the score" in text
+    assert "Connection" not in text
     assert "Traceback" not in text
 
 
