@@ -184,3 +184,33 @@ def test_a_task_that_cannot_be_scored_is_named(scorer: Exact, ground_truth: obje
     with pytest.raises(UsageError, match="task bad-row: ") as refusal:
         Scorer(scorer).check_tasks([task])
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "chosen"),
+    [
+        ("The answer is B", "B"),
+        ("Answer: B, because C is smaller", "B"),
+        ("The answer is B, not C.", "B"),
+        ("B or C", "none"),
+        ("The answer is B or C", "none"),
+        ("Answer: B or maybe (C)", "none"),
+        ("Answer: B/C", "none"),
+        ("ANSWER: A,C", "A, C"),
+        ("The answers are A, B, and D.", "A, B, D"),
+        ("Answer: b", "none"),
+    ],
+)
+def test_a_reply_that_leaves_the_choice_open_has_chosen_nothing(reply: str, chosen: str) -> None:
+    scorer = MultipleChoice()
+    assert scorer.score(reply, scorer.wanted("B")).reasons == {"answer": chosen}
+    assert scorer.score(reply, scorer.wanted("B")).reward == float(chosen == "B")
+    assert scorer.score(reply, scorer.wanted(["C", 0])).reward == float(chosen == "A, C")
+
+
+def test_the_case_of_a_label_may_be_ignored() -> None:
+    scorer = MultipleChoice(ignore_case=True)
+    assert scorer.score("answer: b", scorer.wanted("B")).reward == 1
+    assert scorer.score("answer: B", scorer.wanted(["b"])).reward == 1
+    with pytest.raises(UsageError, match="labels are different characters"):
+        MultipleChoice("aA", ignore_case=True)

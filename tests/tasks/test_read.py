@@ -212,7 +212,7 @@ def test_columns_say_which_is_which(tmp_path):
     path = tmp_path / "gsm.csv"
     path.write_text("question,answer,id\n1 + 1?,2,x\n")
     (task,) = read_tasks(path, columns={"prompt": "question", "ground_truth": "answer"})
-    assert task == Task("x", (user("1 + 1?"),), ground_truth="2")
+    assert task == Task("x", (user("1 + 1?"),), ground_truth="2", prompt_is_text=True)
     for columns, why in (
         ({"prompt": "quest"}, "gsm.csv:2 has no column 'quest'; it has question, answer, id"),
         ({"question": "prompt"}, "no field 'question' .*the field comes first: prompt=question"),

@@ -1,16 +1,20 @@
 """`holdfast train`: bad input is one line and exit status 2, before anything is written."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from holdfast.cli.commands.train import _last_lines, settings_from
+from holdfast.cli.commands.train import _last_lines, _plan, settings_from
 from holdfast.cli.main import _parser, main
+from holdfast.journal import opened_journal
 from holdfast.records.errors import UsageError
+from holdfast.tasks.read import read_tasks
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Clip, KlPlace
-from holdfast.training.settings import TruncationPolicy
+from holdfast.training.settings import TrainingRecord, TruncationPolicy
 from support.paths import EXAMPLES
 
 CALCULATOR = str(EXAMPLES / "calculator.py")
@@ -86,9 +90,65 @@ def test_bad_input_is_one_line(place, capsys, more, message):
 
 
 def test_without_names_the_run_and_its_folder_are_called_after_the_file(place, capsys):
-    (place / "calculator-train-training").write_text("")
+    (place / "calculator-train-training-1").write_text("")
     assert main(["train", CALCULATOR, "--tasks", "train.jsonl", "--groups", "1"]) == 2
-    assert "calculator-train-training is a file; --out is a folder" in capsys.readouterr().err
+    assert "calculator-train-training-1 is a file; --out is a folder" in capsys.readouterr().err
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(place, capsys):
+    pytest.importorskip("torch")
+    before = {path.name for path in place.iterdir()}
+    assert main(train_arguments("--dry-run", "--samples", "4")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "training first: 40 steps, each of 1 task × 4 samples",
+        "  folder: out, begins",
+    ]
+    assert "  scored by: score" in lines
+    assert any(line.startswith("  first prompt, of a:") for line in lines)
+    assert {path.name for path in place.iterdir()} - before <= {"__pycache__"}
+    assert main(train_arguments("--dry-run", "--samples", "1")) == 2
+    assert "samples=1 with a baseline" in capsys.readouterr().err
+
+
+def test_a_held_out_task_that_cannot_be_scored_is_named_by_its_line(place, capsys):
+    pytest.importorskip("torch")
+    (place / "agent.py").write_text(
+        "import holdfast\nscore = holdfast.scorers.Numeric()\nasync def solve(t): ...\n"
+    )
+    rows = [{"prompt": "?", "ground_truth": truth} for truth in (1, "none")]
+    (place / "held.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = train_arguments("--eval-tasks", "held.jsonl")
+    assert main(["train", "agent.py", *arguments[2:]]) == 2
+    assert "held.jsonl:2 (row-" in capsys.readouterr().err
+
+
+def test_a_changed_training_without_a_name_is_the_next_one(place, tmp_path, capsys):
+    pytest.importorskip("torch")
+
+    def name(*more):
+        arguments = ["train", CALCULATOR, "--tasks", "train.jsonl", "--groups", "1", *more]
+        args = _parser().parse_args(arguments)
+        tasks = read_tasks("train.jsonl")
+        settings = settings_from(args)
+        plan = _plan(args, settings, tasks)
+
+        async def record():
+            async with opened_journal(args.journal) as journal:
+                if await journal.find_run(args.run) is None:
+                    text = TrainingRecord(settings.identity).text
+                    spec = structs.replace(plan.spec, training=text)
+                    await journal.create_run(spec, (), sealed=False)
+
+        asyncio.run(record())
+        return args.run
+
+    assert name() == name() == "calculator-train-training-1"
+    assert name("--kl", "0.1") == "calculator-train-training-2"
+    assert "coefficient" in capsys.readouterr().err
+    assert name("--kl", "0.1") == "calculator-train-training-2"
+    assert name("--temperature", "0.5") == "calculator-train-training-3"
+    assert name("--temperature", "0.5", "--steps", "60") == "calculator-train-training-3"
 
 
 @pytest.mark.parametrize(

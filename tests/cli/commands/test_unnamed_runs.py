@@ -1,8 +1,11 @@
 """Runs without a name: numbered, continued where nothing changed, and the next where it did."""
 
+import json
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,11 @@ import pytest
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.cli.shell import AGENT, CommandLine, Done, end, start
+
+REWARD = """
+def size(completions, **columns):
+    return [1.0]
+"""
 
 
 class Unnamed(CommandLine):
@@ -82,16 +90,21 @@ def test_a_killed_run_goes_on_under_its_name(shell):
     end(process)
     shell.engine.set_faults()
     shell.engine.release()
-    shell.next()
+    assert "holdfast: agent-1 goes on: 1 of 2 trajectories were finished\n" in shell.next().err
     assert shell.names() == ["agent-1"]
 
 
-def test_fresh_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
+def test_new_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
     shell.next()
     requests = shell.engine.stats().requests
     assert "everything is sampled anew" in shell.next("--new").err
     assert shell.engine.stats().requests == 2 * requests
-    shell.next("--samples", 2, "--accept-changes")
+    shell.write("agent.py", AGENT.replace("/ 100", "/ 50"))
+    done = shell.next("--samples", 2, "--accept-changes")
+    assert done.err.splitlines()[:2] == [
+        "holdfast: agent-2: accepted: agent.py changed (score); samples changed (1 → 2)",
+        "holdfast: agent-2 goes on: 2 of 2 trajectories were finished",
+    ]
     assert shell.names() == ["agent-1", "agent-2"]
     assert "2 samples" in shell.holdfast("runs").out
 
@@ -127,6 +140,58 @@ def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shell):
     assert "the rollout asked for no reply" in shell.next("--dry-run").out
     assert shell.engine.stats().requests == requests
     assert shell.names() == ["agent-1"]
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_task_that_cannot_be_scored_is_named_by_its_line_before_an_engine_is_asked(shell, dry):
+    rows = [{"id": name, "prompt": "?", "ground_truth": name} for name in ("B", "E")]
+    shell.write("tasks.jsonl", "\n\n".join(json.dumps(row) for row in rows))
+    shell.write("agent.py", AGENT + "\n\nright = holdfast.scorers.MultipleChoice()\n")
+    for scorer, reason in (
+        ("right", "tasks.jsonl:3 (E): MultipleChoice wants a ground_truth that is one of A, B"),
+        ("rigth", "agent.py has no scorer 'rigth'; is 'right' meant?"),
+    ):
+        done = shell.run("--scorer", scorer, "--policy", "http://127.0.0.1:9", *dry)
+        assert done.code == Exit.USAGE
+        assert reason in done.line
+
+
+def test_a_change_is_named_by_what_the_user_wrote(shell):
+    text = AGENT + "\n\nright = holdfast.scorers.Contains()\n"
+    shell.write("tasks.jsonl", json.dumps({"prompt": "?", "ground_truth": "a"}))
+    shell.write("agent.py", text)
+    shell.next("--scorer", "right")
+    shell.write("agent.py", text.replace("Contains()", "Contains(ignore_case=True)"))
+    assert "agent.py changed (Contains): this is agent-2" in shell.next("--scorer", "right").err
+    changed = text.replace('"{word} means', '"{word} is')
+    shell.write("agent.py", changed)
+    assert "agent.py changed (look_up): this is agent-3" in shell.next("--scorer", "score").err
+    shell.write("rewards.py", REWARD)
+    shell.next("--scorer", "trl:rewards.py:size")
+    shell.write("rewards.py", REWARD.replace("1.0", "2.0"))
+    assert "agent.py changed (size): this is" in shell.next("--scorer", "trl:rewards.py:size").err
+
+
+def test_a_run_that_gives_no_reward_says_so(shell):
+    line = "holdfast: no reward is given: the file has no `score`, and --scorer names none\n"
+    assert line not in shell.next().err
+    shell.write("agent.py", AGENT.partition("def score")[0])
+    assert line in shell.next().err
+    assert shell.next("--new", "--quiet").err == ""
+
+
+def test_reading_leaves_no_log_behind_and_takes_none_away(shell):
+    shell.next()
+    kept = sorted(path.name for path in shell.place.iterdir())
+    for command in (("runs",), ("show", "agent-1"), ("journal", "check")):
+        assert shell.holdfast(*command).code == 0
+        assert sorted(path.name for path in shell.place.iterdir()) == kept
+    with closing(sqlite3.connect(shell.journal)) as writer:
+        writer.execute("CREATE TABLE other(x)")
+        assert shell.holdfast("runs").code == 0
+        assert (shell.place / "holdfast.db-wal").stat().st_size > 0
+    shell.journal.chmod(0o444)
+    assert shell.holdfast("runs").code == 0
 
 
 def test_prune_offers_what_has_no_name_and_was_left_unfinished(shell):

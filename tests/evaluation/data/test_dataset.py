@@ -18,6 +18,7 @@ from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
+from holdfast.tasks.read import read_tasks
 from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import FIXTURES
 
@@ -484,3 +485,23 @@ def test_an_adapter_that_raises_is_shown_without_our_frames(project: EvaluationP
     result.stdout.fnmatch_lines(["*KeyError: 'quesiton'", "test_it.py:*"])
     assert "plugin.py" not in result.stdout.str()
     assert "experiment.py" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_row_without_an_id_has_the_same_id_in_a_run_and_in_an_evaluation(
+    tmp_path: Path, as_file: bool
+) -> None:
+    rows: list[object] = [
+        {"prompt": "What is 1 + 1?", "ground_truth": 2},
+        {"prompt": "What is 1 + 1?", "ground_truth": 2},
+        {"prompt": [{"role": "user", "content": "x"}], "level": 3, "metadata": {"a": 1}},
+        {"id": "own", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
+        {"prompt": "x", "extra_info": {"index": 1}, "reward_model": {"ground_truth": "5"}},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    tasks = read_tasks(file if as_file else rows)
+    given = rows_of(input_dataset=str(file)) if as_file else rows_of(input_rows=rows)
+    assert ids(given) == [task.id for task in tasks]
+    assert [row.ground_truth for row in given] == [task.ground_truth for task in tasks]
+    assert ids(given)[1] == f"{ids(given)[0]}-2"

@@ -1,7 +1,12 @@
 """What a run of the same test has generated is not generated again."""
 
+import os
+import signal
+import time
+
 import pytest
 
+from holdfast.testing import Fault, FaultKind
 from support.evaluation.evaluation_project import EvaluationProject
 
 ANY = """
@@ -35,6 +40,24 @@ def test_all_rows_after_a_few_generate_only_the_rest(project: EvaluationProject,
     expected = {"pointwise": 1.5, "groupwise": 1.5, "all": 4.0}[mode]
     assert (progress["rows"], progress["scored"], progress["agg_score"]) == (4, 4, expected)
     project.run().stdout.fnmatch_lines(["test_it.test_it-2 was finished already*"])
+
+
+def test_rows_that_a_killed_session_reused_are_counted_by_the_next(
+    project: EvaluationProject,
+) -> None:
+    written(project, "pointwise")
+    project.run("--ep-max-rows", 2).assert_outcomes(passed=1)
+    project.engine.set_faults(Fault(FaultKind.HOLD))
+    process = project.apart("--ep-max-rows", "all")
+    while project.engine.stats().in_flight < 2:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    project.engine.set_faults()
+    project.engine.release()
+    result = project.run("--ep-max-rows", "all")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_it.test_it-2: 2 rollouts reused from test_it.test_it"])
 
 
 def test_fewer_rows_generate_nothing_and_leave_the_run_that_has_more_as_it_is(

@@ -6,6 +6,7 @@ import time
 
 import aiohttp
 
+from holdfast.gateway.agents.attempt import End
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.message import assistant, user
 from holdfast.records.samples.sample import samples_of
@@ -269,3 +270,11 @@ def test_a_conversation_that_was_looked_at_with_other_tools_still_goes_on_with_i
         assert not kept.prefix_break
 
     asyncio.run(body())
+
+
+def test_a_judgement_replaces_only_what_it_has():
+    end = End(reward=0.5, turns=3, limit="max_turns")
+    assert end.with_judgement((None, 1.0)) == End(1.0, 3, "max_turns")
+    assert end.with_judgement((2, None)) == End(0.5, 2, "max_turns")
+    assert end.with_judgement(0.25) == End(0.25, 3, "max_turns")
+    assert end.with_judgement((None, None)) == end

@@ -15,6 +15,7 @@ from msgspec import structs
 from holdfast.cli.setup.command_run import (
     find_finished,
     find_rolled_out,
+    going_on,
     journal_exists,
     name_run,
     open_command_run,
@@ -49,7 +50,7 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, Worker
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     HoldfastError,
@@ -277,6 +278,7 @@ async def _found(looking: Awaitable[Run | None]) -> Run | None:
 async def _in_journal(
     args: argparse.Namespace, work: Work, connection: Connection, journal: Journal
 ) -> int:
+    before = "" if args.new or args.quiet else await going_on(journal, work.plan)
     run = await open_command_run(args, journal, work.plan)
     if work.on_open is not None:
         work.on_open(journal, run)
@@ -284,7 +286,13 @@ async def _in_journal(
     signals = Signals(stop, resume=redact(resume_command(run)), quiet=work.quiet)
     signals.watch()
     engine = work.plan.engine(
-        run, journal, connection, progress=progress, stop=stop, reopen_failed=args.retry_failed
+        run,
+        journal,
+        connection,
+        progress=progress,
+        stop=stop,
+        reopen_failed=args.retry_failed,
+        on_joined=_saying(before),
     )
     own = asyncio.all_tasks()
     with _prints_aside(args):
@@ -296,6 +304,16 @@ async def _in_journal(
     report = await build(journal, run, prices=work.plan.settings.price_table)
     print_report(args, run, report, ending)
     return exit_code(args, report, ending, signals.received)
+
+
+def _saying(line: str) -> Callable[[Worker], Awaitable[None]]:
+    """Returns a function that prints the line once the run is this process's."""
+
+    async def say_once(_: Worker) -> None:
+        if line:
+            notify(line)
+
+    return say_once
 
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:

@@ -108,10 +108,9 @@ def journal_exists(address: str) -> bool:
 
 
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
-    """Opens the run of the plan. With `--new`, begins a new run. Says what is new about a run that
-    was begun before: its accepted changes, and how much of it there is."""
+    """Opens the run of the plan. With `--new`, begins a new run. Prints which changes it accepted,
+    or why the run is another one."""
     before = await journal.find_run(plan.spec.name)
-    goes_on = "" if before is None else await _goes_on(journal, before)
     code = Path(split(getattr(args, "rollout", None) or "the code")[0]).name
     if plan.spec.series and not args.accept_changes:
         run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)
@@ -121,15 +120,17 @@ async def open_command_run(args: argparse.Namespace, journal: Journal, plan: Run
         if before is not None and args.accept_changes:
             changes = await changes_in_words(journal, before, spec, plan.tasks, code)
         run = await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
-        note = f"accepted: {'; '.join(changes)}" if changes else ""
-    if before is not None and before.id == run.id:
-        note = "; ".join(filter(None, (goes_on, note)))
+        note = f"{visible_name(spec.name)}: accepted: {'; '.join(changes)}" if changes else ""
     if note and not args.quiet:
         notify(note)
     return run
 
 
-async def _goes_on(journal: Journal, run: Run) -> str:
+async def going_on(journal: Journal, plan: RunPlan) -> str:
+    """Returns a line about the run if it was begun before; "" if it begins now."""
+    run = await journal.find_run(plan.spec.name)
+    if run is None:
+        return ""
     progress = await journal.progress(run)
     return (
         f"{visible_name(run.spec.name)} goes on: {progress.settled:,} of "

@@ -33,7 +33,7 @@ from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
-from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
+from holdfast.journal.sqlite.journal import connect_to_read, plain_connect, remove_empty_log
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.schema import SALVAGE, explained, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
@@ -50,6 +50,8 @@ def check(path: Path) -> Report:
     if loss is not None:
         report.add("file" if loss.is_cut else "log", loss.what, loss.remedy)
     _check_content(path, report, without_log=loss is not None and loss.without_log)
+    if loss is None:
+        remove_empty_log(path)
     return report
 
 

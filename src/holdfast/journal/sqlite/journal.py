@@ -67,11 +67,14 @@ def connect_to_read(
     return connection
 
 
-def remove_empty_log(path: Path, connect: Connect) -> None:
+def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
     """Removes the empty log that reading made. Only SQLite can tell that no other process has it
     open, and removes it with the last connection that may write."""
     if log_of(path).exists() and not log_size(path) and os.access(path, os.W_OK):
-        with suppress(sqlite3.Error), closing(connect(f"{path.as_uri()}?mode=rw")) as connection:
+        with (
+            suppress(sqlite3.Error),
+            closing(connect(f"{path.absolute().as_uri()}?mode=rw")) as connection,
+        ):
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 

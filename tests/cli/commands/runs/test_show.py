@@ -58,6 +58,18 @@ async def with_another_tool(t: holdfast.Rollout) -> None:
 """
 
 
+ADDING = """
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+    t.add("You won.", {"role": "assistant", "content": "Thank you."})
+
+
+def score(trajectory):
+    return 1.0
+"""
+
+
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
     """A run with outcomes of all kinds, made once."""
@@ -200,6 +212,15 @@ def test_a_conversation_that_is_shown_to_a_branch_anew_has_its_calls_and_results
     assert before.count("[0] tool look_up(") == 1
     assert f"{conversation}assistant: " in before[before.index("[1] assistant (") :]
     assert branch.count("crab is found") == 0
+
+
+def test_what_the_rollout_adds_after_the_last_reply_is_shown(shell):
+    shell.write("agent.py", ADDING)
+    shell.tasks("a")
+    shell.finished_run("--scorer", "score")
+    lines = show(shell, "a/0").splitlines()
+    (reply,) = [at for at, line in enumerate(lines) if line.startswith("[0] assistant")]
+    assert lines[reply + 1 : reply + 3] == ["user: You won.", "assistant: Thank you."]
 
 
 def test_forks_and_values_are_shown(shell):
