@@ -1,6 +1,7 @@
 """Scorers of text: `Exact`, `Contains`, `Regex` and `MultipleChoice`."""
 
 import re
+from collections.abc import Iterable
 
 from holdfast.engine.scoring.scorer import Score, shown
 from holdfast.records.errors import UsageError
@@ -110,49 +111,45 @@ class MultipleChoice(ReadyScorer, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.labels or len({self._plain(each) for each in self.labels}) < len(self.labels):
+        if not self.labels or len(set(self._plain(self.labels))) < len(self.labels):
             raise UsageError(
                 f"MultipleChoice: labels are different characters, not {self.labels!r}"
             )
 
-    def score(self, reply: str, wanted: set[str]) -> Score:
-        chosen = self._chosen(reply)
-        named = [label for label in self.labels if self._plain(label) in chosen]
-        return scored(chosen == wanted, ", ".join(named) or None)
+    def score(self, reply: str, wanted: str) -> Score:
+        chosen = self._ordered(self._chosen(reply))
+        return scored(chosen == wanted, ", ".join(chosen) or None)
 
-    def _chosen(self, reply: str) -> set[str]:
+    def _chosen(self, reply: str) -> list[str]:
         """Returns the labels that the reply chooses; none if it leaves the choice open."""
-        if self.answer:
-            reply = answer_in(reply, self.answer) or ""
-        label = rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])"
-        flags = re.IGNORECASE if self.ignore_case else 0
-        several = re.compile(rf"{label}(?:{_BETWEEN}{label})*", flags)
+        reply = self._plain(answer_in(reply, self.answer) or "" if self.answer else reply)
+        label = rf"(?<![\w'])[{re.escape(self._plain(self.labels))}](?![\w'])"
+        several = re.compile(rf"{label}(?:{_BETWEEN}{label})*")
         behind = [
             match[0]
             for word in re.finditer(r"(?i)answer", reply)
             if (match := several.search(reply, word.end(), word.end() + NEAR))
         ]
         choices = behind[-1:] or several.findall(reply)
-        if len({self._plain(each) for each in choices}) != 1 or _OPEN.search(choices[0]):
-            return set()
-        return {self._plain(each) for each in re.findall(label, choices[0], flags)}
+        is_open = len(set(choices)) != 1 or _OPEN.search(choices[0])
+        return [] if is_open else re.findall(label, choices[0])
 
-    def _plain(self, label: str) -> str:
-        return label.casefold() if self.ignore_case else label
+    def _plain(self, text: str) -> str:
+        return text.casefold() if self.ignore_case else text
 
-    def wanted(self, ground_truth: object) -> set[str]:
+    def _ordered(self, labels: Iterable[object]) -> str:
+        plain = {self._plain(str(label)) for label in labels}
+        return "".join(label for label in self.labels if self._plain(label) in plain)
+
+    def wanted(self, ground_truth: object) -> str:
         listed = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
-        labels = {self._label(each) for each in listed}
-        if not labels or None in labels:
+        numbers = dict(enumerate(self.labels))
+        labels = {numbers.get(each, each) if type(each) is int else str(each) for each in listed}
+        ordered = self._ordered(labels)
+        if not ordered or len(ordered) < len(labels):
             raise UsageError(
                 f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, the "
                 f"number of one, or a list of them, not {shown(ground_truth)}; write other labels: "
                 "MultipleChoice('XYZ')"
             )
-        return {self._plain(label) for label in labels if label}
-
-    def _label(self, value: object) -> str | None:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return self.labels[value] if 0 <= value < len(self.labels) else None
-        plain = [self._plain(label) for label in self.labels]
-        return value if isinstance(value, str) and self._plain(value) in plain else None
+        return ordered

@@ -38,8 +38,11 @@ SEPARATOR = "│"
 
 
 async def dry_run(args: argparse.Namespace, plan: RunPlan, connection: Connection) -> int:
-    lines = [*await _about_run(args, plan), *_about_settings(plan)]
-    lines += await _first_prompt(plan, connection)
+    return await _show(await _about_run(args, plan), plan, connection)
+
+
+async def _show(lines: Sequence[str], plan: RunPlan, connection: Connection) -> int:
+    lines = [*lines, *_about_settings(plan), *await _first_prompt(plan, connection)]
     with reader_may_leave():
         print(visible(redact("\n".join(lines))), flush=True)
     return Exit.OK
@@ -57,12 +60,8 @@ async def dry_training(
     lines = [
         f"training {plan.spec.name}: {many(settings.trainer.steps, 'step')}, each of {shape}",
         f"  folder: {args.out}, {f'goes on after step {step}' if step else 'begins'}",
-        *_about_settings(plan),
-        *await _first_prompt(plan, connection),
     ]
-    with reader_may_leave():
-        print(visible(redact("\n".join(lines))), flush=True)
-    return Exit.OK
+    return await _show(lines, plan, connection)
 
 
 async def _about_run(args: argparse.Namespace, plan: RunPlan) -> list[str]:

@@ -24,14 +24,7 @@ from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
-from holdfast.cli.setup.user_code import (
-    load_module,
-    processor_of,
-    rollout_in,
-    scorer_in,
-    scorer_place,
-    split,
-)
+from holdfast.cli.setup.user_code import load_code, split
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
@@ -114,25 +107,19 @@ def read(args: argparse.Namespace) -> Work:
 
 
 def _read(args: argparse.Namespace) -> Work:
-    path, name = split(args.rollout)
-    tasks = tasks_of(args)
-    module = load_module(path)
-    scorer = scorer_in(module, path, args.scorer)
-    rollout = rollout_in(module, path, name, scorer=scorer)
-    processor = processor_of(rollout, path)
-    file, function = scorer_place(path, args.scorer)
+    tasks, code = tasks_of(args), load_code(args.rollout, args.scorer)
     plan = plan_of(
         args,
         tasks=tasks,
-        processor=processor,
-        rollout=fingerprinted(rollout),
+        processor=code.processor,
+        rollout=fingerprinted(code.rollout),
         scorer=None,
-        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        scorer_code=NO_CODE if code.scorer is None else fingerprinted(code.scorer),
     )
     if plan.spec.series:
         args.run = asyncio.run(name_run(args, plan.spec))
         plan = structs.replace(plan, spec=structs.replace(plan.spec, name=args.run))
-    scorer = make_scorer(args, scorer, file=file, name=function, tasks=tasks)
+    scorer = make_scorer(args, code.scorer, place=code.place, tasks=tasks)
     return Work(structs.replace(plan, scorer=scorer))
 
 
@@ -285,6 +272,11 @@ async def _in_journal(
     stop, progress = Stop(), Progress()
     signals = Signals(stop, resume=redact(resume_command(run)), quiet=work.quiet)
     signals.watch()
+
+    async def begin(_: Worker) -> None:
+        if before:
+            notify(before)
+
     engine = work.plan.engine(
         run,
         journal,
@@ -292,7 +284,7 @@ async def _in_journal(
         progress=progress,
         stop=stop,
         reopen_failed=args.retry_failed,
-        on_joined=_saying(before),
+        on_joined=begin,
     )
     own = asyncio.all_tasks()
     with _prints_aside(args):
@@ -304,16 +296,6 @@ async def _in_journal(
     report = await build(journal, run, prices=work.plan.settings.price_table)
     print_report(args, run, report, ending)
     return exit_code(args, report, ending, signals.received)
-
-
-def _saying(line: str) -> Callable[[Worker], Awaitable[None]]:
-    """Returns a function that prints the line once the run is this process's."""
-
-    async def say_once(_: Worker) -> None:
-        if line:
-            notify(line)
-
-    return say_once
 
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:

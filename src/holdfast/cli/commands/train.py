@@ -19,14 +19,7 @@ from holdfast.cli.setup.command_run import name_training
 from holdfast.cli.setup.connect import api_key, retry_policy, started_vllm
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
-from holdfast.cli.setup.user_code import (
-    load_module,
-    processor_of,
-    rollout_in,
-    scorer_in,
-    scorer_place,
-    split,
-)
+from holdfast.cli.setup.user_code import load_code, load_module, split
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
@@ -267,18 +260,14 @@ def _loss_code(args: argparse.Namespace) -> str:
 
 def _plan(args: argparse.Namespace, settings: TrainingSettings, tasks: Sequence[Task]) -> RunPlan:
     """Returns the plan. A training that the user did not name gets its name here (`args.run`)."""
-    path, name = split(args.rollout)
-    module = load_module(path)
-    scorer = scorer_in(module, path, args.scorer)
-    rollout = rollout_in(module, path, name, scorer=scorer)
-    file, function = scorer_place(path, args.scorer)
+    code = load_code(args.rollout, args.scorer)
     series = f"{series_of(args)}-training"
     plan = plan_run(
         f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
-        processor=processor_of(rollout, path),
-        rollout=fingerprinted(rollout),
-        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        processor=code.processor,
+        rollout=fingerprinted(code.rollout),
+        scorer_code=NO_CODE if code.scorer is None else fingerprinted(code.scorer),
         samples=settings.samples,
         sampling=sampling_of(args),
         seed=settings.seed,
@@ -288,7 +277,7 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings, tasks: Sequence[
     if args.run is None:
         args.run = asyncio.run(name_training(args, series, plan.spec, settings))
     spec = structs.replace(plan.spec, name=args.run)
-    made = make_scorer(args, scorer, file=file, name=function, tasks=tasks)
+    made = make_scorer(args, code.scorer, place=code.place, tasks=tasks)
     return with_command(structs.replace(plan, spec=spec, scorer=made), args)
 
 

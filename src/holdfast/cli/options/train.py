@@ -150,11 +150,7 @@ SAMPLED = (
     options.STOP_TOKEN_IDS,
     options.REASONING_EFFORT,
     options.CHAT_TEMPLATE_KWARGS,
-    Option(
-        "scorer",
-        "score trajectories with this function (default: `score` in the rollout's file)",
-        metavar="[FILE.py:]NAME",
-    ),
+    options.SCORER,
 )
 MACHINE = (
     Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),

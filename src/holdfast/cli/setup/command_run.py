@@ -14,12 +14,7 @@ from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
-from holdfast.engine.running.series import (
-    changes_in_words,
-    name_in_series,
-    open_in_series,
-    run_with_all,
-)
+from holdfast.engine.running.series import changes_of, name_in_series, open_in_series, run_with_all
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
@@ -110,15 +105,15 @@ def journal_exists(address: str) -> bool:
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
     """Opens the run of the plan. With `--new`, begins a new run. Prints which changes it accepted,
     or why the run is another one."""
-    before = await journal.find_run(plan.spec.name)
+    before = await journal.find_run(plan.spec.name) if args.accept_changes else None
     code = Path(split(getattr(args, "rollout", None) or "the code")[0]).name
     if plan.spec.series and not args.accept_changes:
         run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)
     else:
         spec = await _rename(journal, plan.spec) if args.new else plan.spec
         changes = []
-        if before is not None and args.accept_changes:
-            changes = await changes_in_words(journal, before, spec, plan.tasks, code)
+        if before is not None:
+            changes = await changes_of(journal, before, spec, plan.tasks, code)
         run = await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
         note = f"{visible_name(spec.name)}: accepted: {'; '.join(changes)}" if changes else ""
     if note and not args.quiet:

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def make_scorer(
-    args: argparse.Namespace,
-    function: object | None,
-    *,
-    file: Path,
-    name: str,
-    tasks: Sequence[Task],
+    args: argparse.Namespace, function: object, *, place: tuple[Path, str], tasks: Sequence[Task]
 ) -> Scorer | None:
     """Makes a scorer of these tasks from `function`, the object with that name in the file. Returns
     None if `function` is None. Raises `UsageError`, which names the file and line of a task, if the
@@ -39,7 +34,7 @@ def make_scorer(
     logs = log_files.logs_of(args.run, args.journal)
     return ScorerPool(
         function,  # type: ignore[arg-type]
-        scorer_home(file, name),
+        scorer_home(*place),
         seats=[LocalSeat(logs) for _ in range(args.score_workers)],
         at_once=args.score_concurrency,
     )

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from holdfast.engine.scoring.reward_functions import (
     COMPUTE_SCORE,
@@ -31,6 +31,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
 __all__ = [
     "UserCodeError",
+    "load_code",
     "load_module",
     "processor_of",
     "rollout_in",
@@ -44,6 +45,24 @@ __all__ = [
 SCORE = "score"
 ROLLOUT_NAME = "rollout"
 ROLLOUT = "an async function of one argument, an object with such a __call__, or a RolloutProcessor"
+
+
+class UserCode(NamedTuple):
+    """What a command runs: its rollout, and its scorer with the scorer's file and name."""
+
+    rollout: object
+    processor: RolloutProcessor
+    scorer: object | None
+    place: tuple[Path, str]
+
+
+def load_code(rollout: str, scorer: str | None) -> UserCode:
+    """Loads the rollout and the scorer that a command names."""
+    path, name = split(rollout)
+    module = load_module(path)
+    function = scorer_in(module, path, scorer)
+    value = rollout_in(module, path, name, scorer=function)
+    return UserCode(value, processor_of(value, path), function, scorer_place(path, scorer))
 
 
 def rollout_in(

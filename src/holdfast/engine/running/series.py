@@ -89,12 +89,12 @@ async def _why_another(
     journal: Journal, before: Run, run: Run, tasks: Sequence[Task], code: str
 ) -> str:
     name, old = run.spec.name, before.spec.name
-    changes = await changes_in_words(journal, before, run.spec, tasks, code)
+    changes = await changes_of(journal, before, run.spec, tasks, code)
     why = "; ".join(changes) or f"everything is sampled anew (as {old} asks the same)"
     return f"{why}: this is {name}; compare {old} {name} shows the difference"
 
 
-async def changes_in_words(
+async def changes_of(
     journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
 ) -> list[str]:
     """Returns the changes in a few words each. Rollout and scorer share one line about the code."""

@@ -34,13 +34,7 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import (
-    Task,
-    distinct_ids,
-    is_conversation,
-    row_name,
-    with_ground_truth,
-)
+from holdfast.records.task import Task, distinct_ids, is_conversation, row_name, with_ground_truth
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 

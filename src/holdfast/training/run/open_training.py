@@ -11,13 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from holdfast.engine.open_run import (
-    TRAINER,
-    RunChanged,
-    find_left_unscored,
-    is_trained,
-    with_engine_of,
-)
+from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal.journal import Consumer, Journal
@@ -84,7 +78,8 @@ async def changes_of_training(
 ) -> list[str]:
     """Returns why the training cannot continue with this code, data and settings, in a few words
     each; [] if it can. `code` is the name of the user's file."""
-    then, now = run.spec, structs.replace(with_engine_of(run, spec), name=run.spec.name)
+    then = run.spec
+    now = structs.replace(spec, name=then.name, model=then.model, renderer=then.renderer)
     recorded = training_of(run)
     changes = different_settings(recorded.settings, settings) if recorded else []
     if then.differs_by_code(now) and not await is_trained(journal, run):

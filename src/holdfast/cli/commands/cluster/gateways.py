@@ -183,11 +183,10 @@ class _NodeGateway(Working):
         self.processor.child = self.child
         self.scorer = None
         if args.scorer is not None:
-            file, name = scorer_place(Path(), args.scorer)
-            module = load_module(file)
-            function = scorer_in(module, file, name)
+            place = scorer_place(Path(), args.scorer)
+            function = scorer_in(load_module(place[0]), *place)
             self.compare("scorer", fingerprinted(function)[0], job.scorer)
-            self.scorer = self.make_scorer(function, file=file, name=name)
+            self.scorer = self.make_scorer(function, place=place)
 
     def _attach(self, journal: Journal, run: Run) -> None:
         assert isinstance(self.processor, ExternalRolloutProcessor), "it was loaded"

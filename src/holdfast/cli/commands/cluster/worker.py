@@ -16,14 +16,7 @@ from msgspec import Struct
 from holdfast import __version__
 from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.scorers import scorer_home
-from holdfast.cli.setup.user_code import (
-    load_module,
-    processor_of,
-    rollout_in,
-    scorer_in,
-    scorer_place,
-    split,
-)
+from holdfast.cli.setup.user_code import load_code
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cluster.child import Child
 from holdfast.cluster.messages import Order, ScorerAddress, WorkerReport
@@ -137,17 +130,12 @@ class Working:
     def _load(self) -> None:
         """Loads the user's code, which must be the code that the run was opened with."""
         args = self.args
-        path, name = split(args.rollout)
-        module = load_module(path)
-        scorer = scorer_in(module, path, args.scorer)
-        rollout = rollout_in(module, path, name, scorer=scorer)
-        self.compare("rollout", fingerprinted(rollout)[0], self.job.rollout)
-        self.processor = processor_of(rollout, path)
-        if scorer is not None:
-            fingerprint = fingerprinted(scorer)[0]
-            self.compare("scorer", fingerprint, self.job.scorer)
-            file, function = scorer_place(path, args.scorer)
-            self.scorer = self.make_scorer(scorer, file=file, name=function)
+        code = load_code(args.rollout, args.scorer)
+        self.compare("rollout", fingerprinted(code.rollout)[0], self.job.rollout)
+        self.processor = code.processor
+        if code.scorer is not None:
+            self.compare("scorer", fingerprinted(code.scorer)[0], self.job.scorer)
+            self.scorer = self.make_scorer(code.scorer, place=code.place)
 
     def _attach(self, journal: Journal, run: Run) -> None:
         """Tells the processor about the run, before the run is planned."""
@@ -160,7 +148,7 @@ class Working:
                 "that do not travel with the folder, and that are others here"
             )
 
-    def make_scorer(self, function: object, *, file: Path, name: str) -> Scorer:
+    def make_scorer(self, function: object, *, place: tuple[Path, str]) -> Scorer:
         """Returns a scorer in this process, or one that uses the scoring processes at other
         addresses."""
         if not self.args.score_workers:
@@ -168,10 +156,10 @@ class Working:
         from holdfast.engine.scoring.pool import ScorerAt, ScorerPool
 
         # The file is at another place on another node: there, it is found from the same folder.
-        place = os.path.relpath(file)
+        there = os.path.relpath(place[0])
         pool = ScorerPool(
             function,  # type: ignore[arg-type]
-            scorer_home(file, name, place=place, fingerprint=self.job.scorer),
+            scorer_home(*place, place=there, fingerprint=self.job.scorer),
             seats=[ScorerAt(at.host, at.port, at.token) for at in self.job.scorers],
             at_once=self.args.score_concurrency,
         )

@@ -43,16 +43,11 @@ def step_lines(view: TrajectoryView) -> list[str]:
             prompt = prompts.get(step.path, ())
             lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
             lines += _step(step, view, others=others)
-        if not scope:
-            lines += _prompt(_added_last(view), tools_are_steps=has_tools, spoken=spoken)
+        if not scope and (finished := view.history.finished) is not None:
+            # The results of steps, which are references, have lines of their own.
+            added = [each for each in finished.added if isinstance(each, Message)]
+            lines += _prompt(added, tools_are_steps=has_tools, spoken=spoken)
     return lines
-
-
-def _added_last(view: TrajectoryView) -> list[Message]:
-    """Returns the messages that the rollout added after the last reply, without the results of
-    steps, which have lines of their own."""
-    finished = view.history.finished
-    return [each for each in (finished.added if finished else ()) if isinstance(each, Message)]
 
 
 def _sampling(step: Generated) -> str:

@@ -96,16 +96,16 @@ def _work(
     args: argparse.Namespace, processor: ExternalRolloutProcessor, *, quiet: bool
 ) -> running.Work:
     tasks = running.tasks_of(args)
-    scorer, file, name = None, Path(), ""
+    scorer, place = None, (Path(), "")
     if args.scorer is not None:
-        file, name = scorer_place(Path(), args.scorer)
-        scorer = scorer_in(load_module(file), file, name)
+        place = scorer_place(Path(), args.scorer)
+        scorer = scorer_in(load_module(place[0]), *place)
     plan = running.plan_of(
         args,
         tasks=tasks,
         processor=processor,
         rollout=(_rollout(args), None),
-        scorer=make_scorer(args, scorer, file=file, name=name, tasks=tasks),
+        scorer=make_scorer(args, scorer, place=place, tasks=tasks),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
     return running.Work(
