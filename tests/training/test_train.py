@@ -45,6 +45,7 @@ from holdfast.training.settings import (
     TrainingSettings,
 )
 from holdfast.training.trainer import Trainer
+from holdfast.weights.probe import compared
 from support.records import (
     consuming,
     joined,
@@ -510,6 +511,33 @@ def test_too_little_disk_for_the_first_checkpoint_is_said_first(tmp_path, monkey
     monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
     assert attempt(tmp_path / "out").type is DiskTooSmall
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_a_step_left_as_they_were_are_not_told_apart(tmp_path):
+    trainer = Trainer(TINY, SMALL.trainer)
+    state = TrainingState(trainer, SMALL, folder=tmp_path / "out", run="r")
+
+    async def versions():
+        journal = MemoryJournal()
+        run = await journal.create_run(spec(), (), sealed=False)
+        consumer = await consuming(journal, run)
+        for step in range(3):
+            trainer.step_number = step
+            if step == 2:
+                with torch.no_grad():
+                    next(trainer.network.module.parameters()).mul_(1.5)
+            yield await state.name_weights(journal, consumer)
+
+    async def listed():
+        return [version async for version in versions()]
+
+    first, same, other = asyncio.run(listed())
+    assert same.digest == first.digest != other.digest
+    assert not compared(same.scores.logprobs, same.scores).is_blind
+    assert other.scores.before
+    assert compared(
+        other.scores.logprobs, structs.replace(other.scores, before=other.scores.logprobs)
+    ).is_blind
 
 
 # --- checkpoints of something else

@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 
 PROJECTS = Path(__file__).parents[1] / "projects"
+MODEL = "The small model of Holdfast only adds numbers, with a tool; --policy URL takes yours."
 KINDS = {
     "agent": "an agent with a tool, its tasks, its score and a test",
     "game": "an environment that the model acts in",
@@ -19,7 +20,7 @@ KINDS = {
 
 def add_init(init: argparse.ArgumentParser) -> None:
     kinds = "\n".join(f"  {kind:<12}{meaning}" for kind, meaning in KINDS.items())
-    init.description = f"Writes a small project that runs as it is. Kinds:\n\n{kinds}"
+    init.description = f"Writes a small project that runs as it is. Kinds:\n\n{kinds}\n\n{MODEL}"
     init.add_argument(
         "folder",
         metavar="DIR",
