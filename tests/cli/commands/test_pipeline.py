@@ -153,8 +153,10 @@ def test_retries_are_the_supervisors_and_not_of_each_start_of_a_part(
 
     assert asyncio.run(retry()) == still, "a training that is over stays as it is"
     monkeypatch.setattr("sys.argv", ["holdfast", "train", "a.py", "--retry-failed", "--async"])
-    command = _part(Namespace(out=str(tmp_path)), "trainer", None).command
-    assert command[3:] == ("train", "a.py", "--async", "--only", "trainer", "--until-stdin-closes")
+    command = _part(Namespace(run="a-1", out=str(tmp_path)), "trainer", None).command
+    named = ("--run", "a-1", "--out", str(tmp_path))
+    part = ("--only", "trainer", *named, "--until-stdin-closes")
+    assert command[3:] == ("train", "a.py", "--async", *part), "it has the name that was made"
 
 
 # --- metrics

@@ -104,7 +104,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(place, capsys):
         "training first: 40 steps, each of 1 task × 4 samples",
         "  folder: out, begins",
     ]
-    assert "  scored by: score" in lines
+    assert "  scored by: Numeric" in lines
     assert any(line.startswith("  first prompt, of a:") for line in lines)
     assert {path.name for path in place.iterdir()} - before <= {"__pycache__"}
     assert main(train_arguments("--dry-run", "--samples", "1")) == 2

@@ -75,7 +75,7 @@ class Outcome(Struct, frozen=True):
         if verdict.failed and self.fail_on_permanent_failure:
             by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())
             texts.append(
-                f"{verdict.failed} of {verdict.rows} rows failed for good ({by}; {run}); "
+                f"{verdict.failed} of {verdict.rows} rows failed for good ({by}) in {run}; "
                 f"{_remedy(part)} --holdfast-retry-failed; to let it pass, add "
                 "--holdfast-no-fail-on-permanent-failure"
             )

@@ -71,10 +71,9 @@ def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
     """Removes the empty log that reading made. Only SQLite can tell that no other process has it
     open, and removes it with the last connection that may write."""
     if log_of(path).exists() and not log_size(path) and os.access(path, os.W_OK):
-        with (
-            suppress(sqlite3.Error),
-            closing(connect(f"{path.absolute().as_uri()}?mode=rw")) as connection,
-        ):
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        with suppress(sqlite3.Error), closing(connect(uri)) as connection:
+            connection.execute("PRAGMA synchronous=FULL")  # A writer may begin, and die, meanwhile.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
