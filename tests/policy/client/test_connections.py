@@ -1,4 +1,4 @@
-"""As many requests at once as the caller makes; the wait for a connection counts against nothing."""
+"""All requests go out at once, and the wait for a connection counts against no limit."""
 
 import asyncio
 
