@@ -37,7 +37,7 @@ async def main() -> None:
         await t.generate()
 
     journal = holdfast.open_journal(Path(folder) / "journal.db")
-    policy = holdfast.EnginePolicy(url, "fake", connections=256)
+    policy = holdfast.EnginePolicy(url, "fake")
     tasks = [{"id": str(number), "prompt": "count"} for number in range(count)]
     # The tasks are the data; what is measured comes on top of them.
     before, cpu = resident_kb(), time.process_time()

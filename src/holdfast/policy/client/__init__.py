@@ -6,6 +6,7 @@ answers.
 - `supported`: Which requests an engine supports.
 - `weight_gate`: Which replicas have the weights of a training, and which tokens count.
 - `endpoint`: One replica over HTTP, and its status codes as our errors.
+- `connections`: How many connections one address gets.
 - `http_sessions`: The HTTP client of an endpoint, one for each event loop.
 - `interruptible`: A try that other code can end with an error.
 - `circuit_breaker`: Stops calls to an endpoint that is down, and probes it until it is back.

@@ -84,7 +84,10 @@ class SampleCall:
             self._tries += 1
             outages = endpoint.breaker.outages
             try:
-                await self._try(endpoint)
+                waiting = self._clock.elapsed()
+                async with endpoint.connections:
+                    self._started += self._clock.elapsed() - waiting
+                    await self._try(endpoint)
             except PolicyError as error:
                 if not error.retryable:
                     raise

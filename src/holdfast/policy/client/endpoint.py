@@ -19,6 +19,7 @@ from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
+from holdfast.policy.client.connections import allowed_connections
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
 from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.probe import (
@@ -114,7 +115,7 @@ class Endpoint:
         api_key: str | None,
         retry: RetryPolicy,
         patience: float,
-        connections: int,
+        connections: int | None,
         clock: Clock,
         dialect: Dialect,
     ):
@@ -158,7 +159,9 @@ class Endpoint:
         hide(api_key)
         hide_credentials(self.url)
         self._retry = retry
-        self._connections = connections
+        self._most = connections or allowed_connections()
+        self.connections = asyncio.Semaphore(self._most)
+        """Held by each try, so that the wait for a connection counts against no time limit."""
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
         self._connections_made = 0
@@ -218,6 +221,7 @@ class Endpoint:
         self._tries.clear()
         self.requested.clear()
         self.running = 0
+        self.connections = asyncio.Semaphore(self._most)
         self.breaker.change_loop()
 
     # --- small requests
@@ -451,10 +455,7 @@ class Endpoint:
     @asynccontextmanager
     async def _post(self, attempt: Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields the response if its status is 200. Other statuses and socket errors raise ours."""
-        headers = {
-            "Content-Type": "application/json",
-            "X-Request-Id": header_text(attempt.id),
-        }
+        headers = {"Content-Type": "application/json", "X-Request-Id": header_text(attempt.id)}
         try:
             session = await self._sessions.get()
             async with session.post(
@@ -542,7 +543,7 @@ class Endpoint:
         trace.on_connection_create_end.append(self._count_connection)
         return aiohttp.ClientSession(
             trace_configs=[trace],
-            connector=aiohttp.TCPConnector(limit=self._connections),
+            connector=aiohttp.TCPConnector(limit=0),
             headers=self._headers(),
             read_bufsize=1 << 20,
         )

@@ -76,13 +76,14 @@ class EnginePolicy:
         api_key: str | None = None,
         retry: RetryPolicy | None = None,
         patience: float = 900.0,
-        connections: int = 1024,
+        connections: int | None = None,
         clock: Clock | None = None,
         notify: Callable[[str], None] | None = None,
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down or comes back, and for each
-        caveat of the engine. `is_trained` says that a training sends the replicas their weights.
+        caveat of the engine. `connections` bounds the requests at once to one address; without it,
+        open files do. `is_trained` says that a training sends the replicas their weights.
         Their weights may differ before that, so they are not compared."""
         self.model = model
         self._is_trained = is_trained
