@@ -150,7 +150,7 @@ SAMPLED = (
     options.STOP_TOKEN_IDS,
     options.REASONING_EFFORT,
     options.CHAT_TEMPLATE_KWARGS,
-    options.SCORER,
+    options.SCORER._replace(is_common=False),
 )
 MACHINE = (
     Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),
@@ -341,7 +341,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
         option.add_to(train)
     add_vllm(train)
-    options.DRY_RUN.add_to(train)
+    add_group(train, "check the command", (options.DRY_RUN,))
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 
