@@ -57,7 +57,7 @@ def walk(run: Run, url: str, size: int) -> Hops:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         file, at = frame.f_code.co_filename, frame.f_lasti
-        # A coroutine that goes on is at a RESUME with an argument: that is no call.
+        # A coroutine that goes on is at a RESUME with an argument: that is not a call.
         if event == "call" and file.startswith(PACKAGE) and not frame.f_code.co_code[at + 1]:
             caller = frame.f_back
             while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):

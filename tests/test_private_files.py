@@ -73,7 +73,7 @@ def test_a_link_of_somebody_else_is_not_followed(tmp_path, exists, end):
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("theirs")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UsageError, match="is no folder"):
+        with pytest.raises(UsageError, match="is not a folder"):
             private_folder(path)
 
 

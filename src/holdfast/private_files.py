@@ -23,7 +23,7 @@ def private_folder(path: Path | str) -> Path:
     try:
         _make(folder)
     except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"{folder} is no folder: {_ELSEWHERE}") from error
+        raise UsageError(f"{folder} is not a folder: {_ELSEWHERE}") from error
     # Looked at once it is there: in a shared folder, nobody else can replace it now.
     if os.path.islink(folder) and os.lstat(folder).st_uid not in (0, os.geteuid()):
         raise UsageError(f"{folder} is a link of somebody else's: {_ELSEWHERE}")

@@ -62,6 +62,6 @@ def _check_host(host: str, names: Collection[str]) -> None:
     if name and not is_loopback(name) and name not in names:
         raise RequestRefused(
             403,
-            f"{name[:100]!r} is no name of this machine: a server without a token of your own is "
-            "asked for as 127.0.0.1 or localhost; give it a token, and any name will do",
+            f"{name[:100]!r} is not a name of this machine: a server without a token of your own "
+            "is asked for as 127.0.0.1 or localhost; give it a token, and any name will do",
         )

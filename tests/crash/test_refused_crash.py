@@ -1,5 +1,5 @@
 """SIGKILL of `holdfast gateway` after it refused a call. The agent lives on, hides the refusal, and
-says that it is done: whatever died in between, that is no outcome."""
+says that it is done: whatever died in between, that is not an outcome."""
 
 import signal
 import urllib.error

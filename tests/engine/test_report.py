@@ -182,7 +182,7 @@ def test_a_scorer_that_never_gives_a_score_is_asked_about_its_return():
 
 def test_why_nothing_was_scored_is_grouped_and_only_said_where_nothing_was():
     def wrong(view):
-        reason = "no verdict after 3 answers: it is no JSON"
+        reason = "no verdict after 3 answers: it is not JSON"
         return holdfast.Score(None, reasons={"judge": reason if view.key.sample else "unclear"})
 
     local = LocalRun("a", samples=4)
@@ -190,7 +190,7 @@ def test_why_nothing_was_scored_is_grouped_and_only_said_where_nothing_was():
     lines = as_text(local.report()).splitlines()
     at = lines.index("  4 trajectories without a valid score: in no mean")
     assert lines[at + 1 : at + 3] == [
-        "    3 × no verdict after 3 answers: it is no JSON",
+        "    3 × no verdict after 3 answers: it is not JSON",
         "    1 × unclear",
     ]
     partly = LocalRun("a", samples=2)

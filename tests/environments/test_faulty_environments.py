@@ -55,7 +55,7 @@ def floods(word: str) -> str:
 
 @holdfast.tool(contract="idempotent")
 def mumbles(word: str) -> bytes:
-    """Says what is no text."""
+    """Says what is not text."""
     return b"\xff\xfe" + word.encode() + b"\xc3\x28"
 
 

@@ -130,7 +130,7 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_done(
     (project.folder / "occupied").write_text("a file")
     result = project.run(f"--holdfast-{flag}", "occupied/inside")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*--holdfast-{flag}*occupied' is no folder*"])
+    result.stderr.fnmatch_lines([f"*--holdfast-{flag}*occupied' is not a folder*"])
     assert project.engine.stats().requests == 0
 
 

@@ -68,7 +68,7 @@ def check_owner(subject: TrajectoryUnderTest, owner: str, trajectory) -> None:
     assert trajectory.reward in (None, OWNERS[owner])
     assert not trajectory.broken.is_set()
     others = OWNERS.keys() - {owner}
-    # Prompts of token ids may be bent into what is no text.
+    # Prompts of token ids may be bent into what is not text.
     prompts = [
         bytes(token for token in item.prompt if token < 256) for item in subject.oracle.requests
     ]

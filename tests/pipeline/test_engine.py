@@ -87,7 +87,7 @@ def test_one_that_is_killed_each_time_is_started_again_and_then_ends_the_run(tmp
 
 
 def test_one_that_cannot_be_started_again_is_lost_with_the_reason(tmp_path):
-    """What is no error of ours is raised: nobody waits for an engine that nobody keeps."""
+    """What is not an error of ours is raised: nobody waits for an engine that nobody keeps."""
     for error in (JournalError("the server is gone"), OSError("no such device")):
         lines: list[str] = []
 

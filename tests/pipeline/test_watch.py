@@ -50,7 +50,7 @@ def test_a_training_that_is_over_says_so(tmp_path):
         consumer = await consuming(journal, run)
         for claim in claims:
             await settle(journal, claim)
-        with pytest.raises(UsageError, match="run 'run' is no training"):
+        with pytest.raises(UsageError, match="run 'run' is not a training"):
             await watched_page(journal, "run", folder=None)
         await journal.publish_version(run, "step-0", step=0, digest="d")
         await journal.next_batch(consumer, 1, groups=2)

@@ -118,12 +118,12 @@ def test_failures_that_differ_in_numbers_have_one_root() -> None:
 def test_failures_that_differ_in_where_an_object_lies_have_one_root() -> None:
     places = ("0x7f3c2a91b5e0", "0x55DEADBEEF00", "0x7fabcdefabcd")
     failures = [
-        failure_of(TypeError(f"<generator object f at {place}> is no text")) for place in places
+        failure_of(TypeError(f"<generator object f at {place}> is not text")) for place in places
     ]
     assert {failure.root for failure in failures} == {
-        "TypeError: <generator object f at #> is no text"
+        "TypeError: <generator object f at #> is not text"
     }
-    assert failures[0].line == f"TypeError: <generator object f at {places[0]}> is no text"
+    assert failures[0].line == f"TypeError: <generator object f at {places[0]}> is not text"
     assert failure_of(ValueError("box3x0 and 0xyz")).root == "ValueError: box#x# and #xyz"
 
 

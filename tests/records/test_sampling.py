@@ -136,7 +136,7 @@ def test_objects_are_kept_in_one_order_and_read_back() -> None:
         ({"stop_token_ids": 5}, "stop_token_ids are a tuple of token ids"),
         ({"stop_token_ids": ("5",)}, "a token id is a whole number from 0 on, not '5'"),
         ({"ignore_eos": 1}, "ignore_eos is True or False, not 1"),
-        ({"extra_body": "{"}, "extra_body is no JSON"),
+        ({"extra_body": "{"}, "extra_body is not JSON"),
         ({"extra_body": [1]}, "extra_body is a JSON object"),
         ({"extra_body": {"a": print}}, "extra_body cannot be written as JSON"),
         ({"extra_body": {"temperature": 1}}, "extra_body.temperature: give temperature itself"),

@@ -43,7 +43,7 @@ def test_an_interrupted_generation_bills_more_than_it_counts() -> None:
 
 def test_without_tokens_the_engine_is_believed() -> None:
     step = structs.replace(generated("0"), ids=b"", delta=b"", usage=Usage(7, 5, 4, 3))
-    assert step.counted == Usage(7, 5, 0, 3), "a cache is no part of the data"
+    assert step.counted == Usage(7, 5, 0, 3), "a cache is not a part of the data"
     silent = structs.replace(step, usage=None, trainable=False)
     assert History([started(), silent]).uncounted_turns == 1
     assert History([started(), structs.replace(step, trainable=False)]).uncounted_turns == 0

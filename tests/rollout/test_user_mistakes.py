@@ -51,7 +51,7 @@ def refused(rollout, match: str) -> None:
     ("make", "arguments"),
     [
         (lambda: AgentRolloutProcessor([untyped]), "untyped.*query"),
-        (lambda: AgentRolloutProcessor(["search"]), "'search' is no tool"),
+        (lambda: AgentRolloutProcessor(["search"]), "'search' is not a tool"),
         (lambda: AgentRolloutProcessor("search"), "tools wants a list .*, not 'search'"),
         (lambda: AgentRolloutProcessor(search), "tools wants a list"),
         (lambda: AgentRolloutProcessor([search, another]), "two tools are called 'search'"),
@@ -64,7 +64,7 @@ def refused(rollout, match: str) -> None:
         (lambda: EnvironmentRolloutProcessor(lambda: Counter()), "does not take one argument"),
         (lambda: DialogueRolloutProcessor("You are a customer"), "makes the user's prompt"),
         (lambda: DialogueRolloutProcessor(str, stop=""), "words with which the user ends"),
-        (lambda: DialogueRolloutProcessor(str, tools=["search"]), "'search' is no tool"),
+        (lambda: DialogueRolloutProcessor(str, tools=["search"]), "'search' is not a tool"),
         (lambda: DialogueRolloutProcessor(str, max_tokens=True), "whole number, not True"),
     ],
 )
@@ -119,8 +119,8 @@ def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
 @pytest.mark.parametrize(
     ("environment", "arguments"),
     [
-        (Plain(), "Plain object .* is no holdfast.Environment: make it a subclass"),
-        (None, "None is no holdfast.Environment"),
+        (Plain(), "Plain object .* is not a holdfast.Environment: make it a subclass"),
+        (None, "None is not a holdfast.Environment"),
         (type("My", (Counter,), {"tools": lambda self: ()})(), "My.tools is a method: .*@property"),
         (type("My", (Counter,), {"tools": search})(), "My.tools is a method"),
         (type("My", (Counter,), {"tools": "search"})(), "My.tools wants a list"),
@@ -293,11 +293,11 @@ def test_a_tool_that_nobody_showed_is_the_policys_mistake():
 @pytest.mark.parametrize(
     ("step", "arguments"),
     [
-        (lambda t: t.tools([call("search")], [search]), r"is no tool: .*did you mean \*tools\?"),
+        (lambda t: t.tools([call("search")], [search]), r"is not a tool: .*did you mean \*tools\?"),
         (lambda t: t.tool((call("search"),), search), r"reply.tool_calls, .*did you mean t.tools"),
         (lambda t: t.tool("search", search), "reply.tool_calls, not str 'search'"),
         (lambda t: t.generate(tools=search), "tools wants a list"),
-        (lambda t: t.generate(tools=["search"]), "'search' is no tool"),
+        (lambda t: t.generate(tools=["search"]), "'search' is not a tool"),
     ],
 )
 def test_calls_and_tools_of_another_shape_are_refused_in_words(step, arguments):
@@ -412,7 +412,7 @@ def test_a_schema_that_is_no_json_is_refused():
         t.add("hi")
         await t.generate(tools=[{"name": "search", "parameters": {"x": {1, 2}.__iter__()}}])
 
-    refused(rollout, "the tools' schemas are no JSON")
+    refused(rollout, "the tools' schemas are not JSON")
 
 
 def test_an_empty_conversation_is_refused_by_every_renderer_that_is_chosen_for_a_model():

@@ -51,7 +51,7 @@ def test_a_message_that_cannot_be_recorded_costs_no_generation(message, why):
     ids=["id", "arguments", "no text", "number"],
 )
 def test_a_call_that_cannot_be_recorded_is_not_made(made):
-    assert "is no call that can be recorded" in refused(lambda t: t.tool(made))
+    assert "is not a call that can be recorded" in refused(lambda t: t.tool(made))
 
 
 def test_what_is_larger_than_any_record_fails_its_trajectory_and_not_the_run(monkeypatch):

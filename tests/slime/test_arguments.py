@@ -75,7 +75,7 @@ def sampling_of(folder: Path, run: str) -> holdfast.Sampling:
         ({"reward_key": "accuracy"}, "--reward-key.*a scorer gives one"),
         ({"eval_reward_key": "accuracy"}, "--eval-reward-key.*a scorer gives one"),
         ({"opd_type": "sglang"}, "--opd-type.*no logprobs of a teacher"),
-        ({"holdfast_scorr": "a.py"}, "holdfast_scorr is no argument.*is holdfast_scorer meant"),
+        ({"holdfast_scorr": "a.py"}, "holdfast_scorr is not an argument.*is holdfast_scorer meant"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_when_the_source_is_made(opened, engine, more, why):

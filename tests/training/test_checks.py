@@ -46,8 +46,8 @@ def model(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("{not json", "config.json is no JSON"),
-        (json.dumps({"architectures": ["BertModel"]}), "holds a BertModel, which is no causal LM"),
+        ("{not json", "config.json is not JSON"),
+        (json.dumps({"architectures": ["BertModel"]}), "a BertModel, which is not a causal LM"),
     ],
 )
 def test_a_folder_of_something_else_is_named(model, config, message):

@@ -451,7 +451,7 @@ def test_a_run_that_is_no_training_is_not_trained(tmp_path):
     journal = MemoryJournal()
     asyncio.run(journal.create_run(spec("first"), make_tasks("a")))
     caught = attempt(tmp_path / "out", journal=journal)
-    assert "run 'first' is no training" in str(caught.value)
+    assert "run 'first' is not a training" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 

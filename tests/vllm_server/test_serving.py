@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_loaded_is_an_error_in_vllms_own_words(
     [
         (("--engine-python", "/no/such/python"), "there is no such program"),
         (("--engine-python", sys.executable), "has no vLLM: install one (python3 -m venv"),
-        (("--engine-python", "/bin/false"), "is no Python with a vLLM"),
+        (("--engine-python", "/bin/false"), "is not a Python with a vLLM"),
         (("--host", "0.0.0.0"), "can be reached from other machines"),
         (("--model", "/no/such/folder"), "there is no folder /no/such/folder"),
         (("--engine-memory", "1.5"), "wants a share above 0 and up to 1"),

@@ -45,7 +45,7 @@ def travel_folder(
         name, size = max(sizes.items(), key=lambda item: item[1])
         raise UsageError(
             f"folder {root} is too large to travel to the nodes: {_mib(total)} MiB, most of it in "
-            f"{name} ({_mib(size)} MiB), and {_mib(most)} MiB may; leave what is no code out with "
+            f"{name} ({_mib(size)} MiB), and {_mib(most)} MiB may; leave what is not code out with "
             f"--cluster-exclude {name}, or begin the command in another folder"
         )
     return TravelFolder(root, excludes)

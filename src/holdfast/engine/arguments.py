@@ -88,9 +88,9 @@ def is_hosted(model: object) -> bool:
 
 
 def check_folder(model: str | None) -> None:
-    """Raises `UsageError` if the model looks like a misspelt provider's model and is no folder."""
+    """Raises `UsageError` if the model is not a folder, but looks like a provider's, misspelt."""
     if model is not None and not Path(model).exists() and (meant := meant_provider(model)):
-        raise UsageError(f"model {model!r} is no folder, and no provider's model{meant}")
+        raise UsageError(f"model {model!r} is not a folder, and no provider's model{meant}")
 
 
 def hosted_address(

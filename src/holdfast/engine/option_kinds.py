@@ -117,7 +117,7 @@ def json_object(value: str) -> dict[str, object]:
     try:
         data = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"is no JSON: {error}") from None
+        raise ArgumentTypeError(f"is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ArgumentTypeError(f'wants a JSON object, like {{"name": true}}, not {value:.100}')
     return data

@@ -53,7 +53,7 @@ class OpenEnvEnvironment(Environment):
     `client` is an OpenEnv client class, or a function that creates a client from `base_url`.
 
     - `action`: a function from the policy's reply to the argument of the client's `step`. It raises
-      `ValueError` (as pydantic's validation does) or `ToolSaysNo` if the reply is no action. By
+      `ValueError` (as pydantic's validation does) or `ToolSaysNo` if the reply is not an action. By
       default, the reply's only JSON object.
     - `observe`: a function from an observation to the text for the policy. By default, JSON.
     - `instructions`: how to act; added once, below the first observation.
@@ -156,7 +156,7 @@ class OpenEnvEnvironment(Environment):
             client = client.async_client
         if not isinstance(client, EnvClient):
             raise UsageError(
-                f"`client` made {client!r:.200}, which is no OpenEnv client: give a class of "
+                f"`client` made {client!r:.200}, which is not an OpenEnv client: give a class of "
                 "clients, or a function that creates one"
             )
         return client

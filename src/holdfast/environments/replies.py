@@ -83,7 +83,8 @@ def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
             return numbers
         if numbers:
             raise ToolSaysNo(
-                f"Nothing happened: {' '.join(line.split()):.80} is no action. Wanted: {possible}."
+                f"Nothing happened: {' '.join(line.split()):.80} is not an action. "
+                f"Wanted: {possible}."
             )
     raise ToolSaysNo(f"Nothing happened: no number was given. Wanted: {possible}.")
 
@@ -104,7 +105,7 @@ def json_object(reply: str) -> dict[str, object]:
 
 
 def apply_reader(read: Callable[[str], object], reply: str) -> object:
-    """Calls a user's function. Its `ValueError` means that the reply is no action."""
+    """Calls a user's function. Its `ValueError` means that the reply is not an action."""
     try:
         return read(reply)
     except ValueError as error:

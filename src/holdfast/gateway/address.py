@@ -124,7 +124,7 @@ def check_advertised(given: str) -> None:
         good = bool(given) and not set(given) & set(" /?#@\t\r\n")
     if not good or " " in given or not given.isprintable():
         raise UsageError(
-            f"{given[:200]!r} is no address to advertise: give a host, or http://… or https://…"
+            f"{given[:200]!r} is not an address to advertise: give a host, or http://… or https://…"
         )
 
 

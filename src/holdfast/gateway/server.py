@@ -315,7 +315,7 @@ class Gateway:
         )
 
     def _endpoint(self, context: RequestContext) -> Endpoint:
-        # A model's name, or a tool's, is no part of the route, which is counted and logged.
+        # A model's name, or a tool's, is not a part of the route, which is counted and logged.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
         routes = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
         route = next(routes, context.path)
@@ -425,7 +425,7 @@ class Gateway:
         bound = len({id(bound) for bound in self._bound.values()})
         gauges = {
             "trajectories": bound,
-            # Other workers wait here for events, each with a request that is no call.
+            # Other workers wait here for events, each with a request that is not a call.
             "in_flight": self._listener.in_flight - self._internal_requests,
             **self.holds.gauges,
         }

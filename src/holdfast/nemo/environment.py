@@ -69,7 +69,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         self, message_log_batch: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
     ) -> Any:
         """Takes one turn in each episode. Raises `EnvironmentBroken` if an environment broke for
-        good, because that is no reward."""
+        good, because that is not a reward."""
         turns = self._thread.call(self._step(message_log_batch, metadata))
         return EnvironmentReturn(
             observations=[

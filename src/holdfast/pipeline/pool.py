@@ -154,7 +154,7 @@ class DataPool:
 
     async def seal(self) -> None:
         """Ends the stream. A last batch may be smaller; after it, a batch has `ended`. Sealing
-        again is no error."""
+        again is not an error."""
         await self._journal.seal(self._run)
 
     # --- out

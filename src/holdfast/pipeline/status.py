@@ -123,7 +123,7 @@ async def pool_of(journal: Journal, name: str) -> DataPool:
     if run is None:
         raise UsageError(f"the journal has no run {name!r}: give the --run of a training")
     if (await journal.progress(run)).sealed and not await journal.versions(run):
-        raise UsageError(f"run {name!r} is no training: give the --run of one")
+        raise UsageError(f"run {name!r} is not a training: give the --run of one")
     return DataPool(journal, run, bound=1)
 
 

@@ -365,7 +365,7 @@ def object_text(name: str, mapping: object) -> str:
         try:
             mapping = msgspec.json.decode(mapping)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{name} is no JSON: {error}") from error
+            raise UsageError(f"{name} is not JSON: {error}") from error
     if not isinstance(mapping, Mapping):
         raise UsageError(f'{name} is a JSON object, like {{"name": true}}, not {mapping!r:.100}')
     try:

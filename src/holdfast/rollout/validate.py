@@ -144,7 +144,9 @@ def as_recorded(value: Recordable) -> Recordable:
         return msgspec.msgpack.decode(packed, type=type(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = {Message: "message", ToolCall: "call"}[type(value)]
-        raise UsageError(f"{value!r:.1000} is no {kind} that can be recorded: {error}") from error
+        raise UsageError(
+            f"{value!r:.1000} is not a {kind} that can be recorded: {error}"
+        ) from error
 
 
 def _check_size(size: int) -> None:

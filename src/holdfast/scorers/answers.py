@@ -56,7 +56,7 @@ def check_pattern(name: str, pattern: str) -> "re.Pattern[str]":
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"{name} is no regular expression: {error}") from None
+        raise UsageError(f"{name} is not a regular expression: {error}") from None
 
 
 def reply_of(judged: Any) -> str:
@@ -74,7 +74,7 @@ def reply_of(judged: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, list | tuple):  # Parts, of which some are no text.
+    if isinstance(content, list | tuple):  # Parts, of which some are not text.
         return "".join(str(getattr(part, "text", None) or "") for part in content)
     return content or ""
 

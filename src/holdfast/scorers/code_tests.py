@@ -107,10 +107,10 @@ def _are_texts(values: object) -> bool:
 
 
 def _check_python(name: str, text: str) -> None:
-    """Raises `UsageError` if a test file is no Python, because every program would fail its
+    """Raises `UsageError` if a test file is not Python, because every program would fail its
     tests.
     """
     try:
         compile(text, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"the test file {name} is no Python: {error}") from None
+        raise UsageError(f"the test file {name} is not Python: {error}") from None

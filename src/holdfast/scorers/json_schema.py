@@ -49,7 +49,7 @@ class ValidJson(ReadyScorer, frozen=True):
             return self.schema
         if not isinstance(ground_truth, Mapping):
             raise UsageError(
-                "ValidJson() takes the ground_truth as its schema, which is no dict: "
+                "ValidJson() takes the ground_truth as its schema, which is not a dict: "
                 f"{shown(ground_truth)}; or write ValidJson({{…}})"
             )
         _check(ground_truth, "the schema in the ground_truth")
@@ -66,7 +66,7 @@ def _check(schema: object, where: str) -> None:
 
 def _rules(schema: object) -> Iterator[str]:
     """Yields the names of all rules in a schema, including nested schemas. Names of properties
-    are no rules.
+    are not rules.
     """
     if isinstance(schema, list):
         for each in schema:

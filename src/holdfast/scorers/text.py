@@ -87,7 +87,7 @@ class Regex(ReadyScorer, frozen=True):
             return self.pattern
         if not isinstance(ground_truth, str) or not ground_truth:
             raise UsageError(
-                "Regex() takes the ground_truth as its regular expression, which is no text: "
+                "Regex() takes the ground_truth as its regular expression, which is not text: "
                 f"{shown(ground_truth)}; or write Regex(PATTERN)"
             )
         check_pattern("the ground_truth of Regex()", ground_truth)

@@ -175,7 +175,7 @@ def check_arguments(args: Any) -> None:
         if name.startswith("holdfast_") and name not in OWN:
             near = nearest(name, sorted(OWN), alike=0.6)
             meant = f"; is {near} meant?" if near else ""
-            raise UsageError(f"{name} is no argument of holdfast.slime{meant}")
+            raise UsageError(f"{name} is not an argument of holdfast.slime{meant}")
     defaults = _defaults()
     # slime fills it in where it is not given.
     defaults["over_sampling_batch_size"] = values.get("rollout_batch_size")

@@ -52,7 +52,7 @@ def _reward(args: Any, sample: Any) -> float:
         reward = math.nan
     if not math.isfinite(reward):
         raise UsageError(
-            f"the reward of slime's sample {sample.index} is {value!r:.100}, which is no finite "
+            f"the reward of slime's sample {sample.index} is {value!r:.100}, which is not a finite "
             "number: it would be in the baseline of its whole group"
         )
     return reward

@@ -159,7 +159,7 @@ def _plain_row(row: Mapping[str, object], where: str) -> PlainRow:
 def _as_text(value: Any) -> str:
     if callable(as_iso := getattr(value, "isoformat", None)):
         return str(as_iso())  # A time of pandas.
-    raise TypeError(f"a {type(value).__name__} is no JSON")
+    raise TypeError(f"a {type(value).__name__} is not JSON")
 
 
 def _batches(path: Path) -> Iterator["pyarrow.RecordBatch"]:

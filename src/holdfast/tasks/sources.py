@@ -74,8 +74,8 @@ def rows_of(source: object, *, what: str = "data set") -> Rows:
         raise UsageError(f"a {what} is a list: a set has no order")
     if isinstance(source, bytes | bytearray) or not isinstance(source, Iterable | AsyncIterable):
         raise UsageError(
-            f"{source!r:.100} (of type {type(source).__name__}) is no {what}; give a path, a list "
-            "of tasks, or a function that returns one"
+            f"{source!r:.100} (of type {type(source).__name__}) is not a {what}; give a path, a "
+            "list of tasks, or a function that returns one"
         )
     return source
 

@@ -185,7 +185,7 @@ def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float
     """Returns, for each reward along a trajectory, the discounted sum of this reward and all later
     ones."""
     if not 0 <= discount <= 1:
-        raise UsageError(f"discount={discount!r} is no number from 0 to 1")
+        raise UsageError(f"discount={discount!r} is not a number from 0 to 1")
     total, sums = 0.0, []
     for reward in reversed(rewards):
         total = reward + discount * total

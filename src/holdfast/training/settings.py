@@ -58,7 +58,9 @@ class OptimizerSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 < self.learning_rate < 1:
-            raise UsageError(f"learning_rate={self.learning_rate!r} is no number between 0 and 1")
+            raise UsageError(
+                f"learning_rate={self.learning_rate!r} is not a number between 0 and 1"
+            )
         if not self.max_norm > 0:
             raise UsageError(f"max_norm={self.max_norm!r} is not above 0")
         if self.warmup_steps < 0 or not 0 <= self.weight_decay < math.inf:
@@ -128,7 +130,7 @@ class TrainerSettings(Struct, frozen=True):
         check_whole("updates", self.updates, least=1)
         check_whole("row_tokens", self.row_tokens, least=2)
         if self.discount is not None and not 0 <= self.discount <= 1:
-            raise UsageError(f"discount={self.discount!r} is no number from 0 to 1")
+            raise UsageError(f"discount={self.discount!r} is not a number from 0 to 1")
 
 
 class TrainingSettings(Struct, frozen=True, kw_only=True):

@@ -105,7 +105,7 @@ def _completion(
         logprobs = check_logprobs(output.log_probs, len(ids))
         versions = _versions(output.extra_fields, len(ids))
     except (InvalidAnswer, TypeError, ValueError) as error:
-        raise BadAnswer(f"what verl's server gave is no answer: {error}") from error
+        raise BadAnswer(f"what verl's server gave is not an answer: {error}") from error
     reason = _FINISH.get(output.stop_reason, str(output.stop_reason))
     if len(ids) >= request.sampling.max_tokens and output.stop_reason != "stop":
         reason = "length"

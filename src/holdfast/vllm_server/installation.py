@@ -85,7 +85,7 @@ def find_vllm(python: str) -> Installation:
         raise UsageError(f"{path} has no vLLM: {INSTALL}")
     if process.returncode:
         last = (process.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise UsageError(f"--engine-python {path} is no Python with a vLLM: {last}")
+        raise UsageError(f"--engine-python {path} is not a Python with a vLLM: {last}")
     fields = json.loads(process.stdout)
     version = str(fields["version"])
     is_cpu = "cpu" in version or "cpu" in str(fields["name"])

@@ -113,7 +113,7 @@ def test_a_name_that_is_given_is_as_strict_as_ever(shell):
     shell.next("--run", "agent-1")
     assert shell.run("--run", "agent-1", "--samples", 2).code == Exit.CHANGED
     shell.next()
-    assert shell.names() == ["agent-1", "agent-2"], "what the user named is no run of the series"
+    assert shell.names() == ["agent-1", "agent-2"], "what the user named is not a run of the series"
 
 
 def test_a_run_is_resumed_by_the_name_that_it_got(shell):

@@ -79,7 +79,7 @@ def test_a_rollout_that_is_not_async_is_named(shell):
     shell.write("agent.py", "def solve(t):\n    pass\n\n\ndef score(t):\n    return 1\n")
     line = refused(shell, *shell.arguments())
     assert "agent.py has no rollout: it wants an async function" in line
-    assert "solve is no async function (`async def`)" in line
+    assert "solve is not an async function (`async def`)" in line
 
 
 def test_a_file_with_nothing_like_a_rollout_is_told_what_one_is(shell):

@@ -66,7 +66,7 @@ def test_arguments_of_a_template_go_to_an_engine_that_takes_messages(tmp_path) -
         (("--logit-bias", "5=1", "--logit-bias", "5=2"), "logit_bias names a token twice"),
         (("--stop-token-ids", "1,b"), "argument --stop-token-ids: wants the id of a token"),
         (("--extra-body", "[1]"), "argument --extra-body: wants a JSON object"),
-        (("--chat-template-kwargs", "{a"), "argument --chat-template-kwargs: is no JSON"),
+        (("--chat-template-kwargs", "{a"), "argument --chat-template-kwargs: is not JSON"),
     ],
     ids=str,
 )

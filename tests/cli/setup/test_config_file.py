@@ -104,8 +104,8 @@ def test_without_a_file_config_says_so(shell: CommandLine) -> None:
     ("text", "named"),
     [
         ("max-token = 3", "did you mean max-tokens?"),
-        ("nonsense = 3", "nonsense is no option of any command"),
-        ("[run]\nlearning-rate = 1", "learning-rate is no option of `holdfast run`"),
+        ("nonsense = 3", "nonsense is not an option of any command"),
+        ("[run]\nlearning-rate = 1", "learning-rate is not an option of `holdfast run`"),
         ("[rum]\nx = 1", "no command 'rum'"),
         ("yes = true", "yes is typed each time"),
         ('max-tokens = "many"', "max-tokens wants a whole number"),
@@ -114,7 +114,7 @@ def test_without_a_file_config_says_so(shell: CommandLine) -> None:
         ("journal = 5", "journal wants a path, as text, not 5"),
         ('ignore-eos = "yes"', "is true or false"),
         ('on-divergence = "guess"', "is one of fork, fail"),
-        ("max-tokens = ", "is no TOML"),
+        ("max-tokens = ", "is not TOML"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_file(
@@ -133,7 +133,7 @@ def test_a_mistake_is_one_line_that_names_the_file(
     ("text", "named"),
     [
         ('polcy = "http://x"', "did you mean policy?"),
-        ("tasks = ", "is no TOML"),
+        ("tasks = ", "is not TOML"),
         ("tasks = 5", "tasks wants"),
         ("[rn]\ntasks = 'a'", "no command 'rn' for a table; did you mean run?"),
     ],

@@ -157,12 +157,12 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
     ("source", "rollout", "message"),
     [
         (GOOD, "none.py", "none.py does not exist"),
-        (GOOD, ".", ". is no file"),
+        (GOOD, ".", ". is not a file"),
         (GOOD, "mine.py:other", "mine.py has no 'other'; its rollouts: solve"),
         (GOOD + "async def second(t):\n    pass\n", "mine.py", "2 rollouts (solve, second)"),
         ("from agent import solve\n", "mine.py", "solve is imported from elsewhere: name it as"),
         ("x = 3\n", "mine.py", "mine.py has no rollout: it wants an async function"),
-        ("def solve(t):\n    pass\n", "mine.py:solve", "is no rollout: it wants an async function"),
+        ("def solve(t):\n    pass\n", "mine.py:solve", "is not a rollout: it wants an async"),
         ("async def solve(t, u):\n    pass\n", "mine.py:solve", "it takes (t, u)"),
         ("async def solve(t, u):\n    pass\n", "mine.py", "; solve(t, u) takes more"),
     ],
@@ -173,7 +173,7 @@ def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source
 
 
 def test_a_text_file_is_no_rollout(recorded):
-    assert "tasks.jsonl is no Python file" in refused_anew(recorded, rollout="tasks.jsonl")
+    assert "tasks.jsonl is not a Python file" in refused_anew(recorded, rollout="tasks.jsonl")
 
 
 def test_a_processor_that_cannot_be_made_shows_the_users_traceback(recorded):
@@ -209,8 +209,8 @@ def test_a_processor_whose_setup_fails_is_not_called_our_bug(shell):
         ("none", "agent.py has no scorer 'none'"),
         ("none.py:score", "none.py does not exist"),
         ("other.py", "other.py has no scorer 'score'"),
-        ("other.py:number", "other.py:number is no scorer"),
-        ("other.py:two", "other.py:two is no scorer"),
+        ("other.py:number", "other.py:number is not a scorer"),
+        ("other.py:two", "other.py:two is not a scorer"),
     ],
 )
 def test_a_scorer_that_is_none_is_refused(recorded, scorer, message):
@@ -400,7 +400,7 @@ def test_an_unknown_run_or_trajectory_is_told_with_those_there_are(recorded):
 
 @pytest.mark.parametrize("out", ["none/out", ".", "", "pipe", "/proc/out"])
 def test_an_export_to_a_place_that_cannot_be_written_is_told(recorded, out):
-    os.mkfifo(recorded.place / "pipe")  # What is no file, a device for instance, is not replaced.
+    os.mkfifo(recorded.place / "pipe")  # A device, for instance, is not replaced.
     done = recorded.holdfast("export", "r", "--what", "samples", "--out", out)
     assert done.code == Exit.USAGE
     assert "cannot be written" in done.line

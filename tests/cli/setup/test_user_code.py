@@ -138,7 +138,7 @@ def test_only_what_is_imported_is_said_to_be() -> None:
 
 
 def test_a_forgotten_async_is_named_before_what_is_imported() -> None:
-    assert "solve is no async function" in refused(
+    assert "solve is not an async function" in refused(
         "from other_tools import lookup\ndef solve(t):\n    pass\n"
     )
 

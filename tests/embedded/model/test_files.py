@@ -113,7 +113,7 @@ def test_a_training_says_how_to_get_a_model_that_the_hub_does_not_give(tmp_path:
     done = run(tmp_path, "-m", "holdfast", *arguments, HF_HUB_OFFLINE="1")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("holdfast: org/name is no folder, and the hub did not give it (")
+    assert line.startswith("holdfast: org/name is not a folder, and the hub did not give it (")
     assert line.endswith(
         "; give a folder: `hf download org/name --local-dir DIR` makes one where there is a network"
     )

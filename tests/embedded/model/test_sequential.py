@@ -255,7 +255,7 @@ def test_a_model_that_names_no_length_may_be_given_any(tmp_path: Path) -> None:
     ("made", "message"),
     [
         (odd_models.t5, "encoder-decoder"),
-        (odd_models.vit, "is no causal LM"),
+        (odd_models.vit, "is not a causal LM"),
         (odd_models.bert, "later tokens show"),
         (odd_models.reformer, "do not give the same numbers twice"),
     ],

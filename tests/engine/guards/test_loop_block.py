@@ -293,5 +293,5 @@ def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
     asyncio.run(LocalRun("a").work(solve))
     assert "holdfast's own prompt.py" in caplog.text
     assert "in next_prompt" in caplog.text
-    assert "this is no mistake of yours" in caplog.text
+    assert "this is not a mistake of yours" in caplog.text
     assert "to_thread" not in caplog.text, "nobody is told to mend our line"

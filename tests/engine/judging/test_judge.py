@@ -138,7 +138,7 @@ def test_a_judge_that_is_down_for_a_moment_is_asked_again() -> None:
 # --- outages
 
 
-# A queue is no plain data: what is in it is no part of the rollout.
+# A queue is no plain data: what is in it is not a part of the rollout.
 victims: SimpleQueue[FakeEngine] = SimpleQueue()
 
 

@@ -289,8 +289,8 @@ def test_what_is_rolled_out_is_scored_later_without_an_engine(plain):
 @pytest.mark.parametrize(
     ("rollout", "why"),
     [
-        (one_turn(None), "one_turn is no rollout: .* called already: give one_turn itself"),
-        (lambda t: None, "<lambda> is no rollout: .*write `async def`"),
+        (one_turn(None), "one_turn is not a rollout: .* called already: give one_turn itself"),
+        (lambda t: None, "<lambda> is not a rollout: .*write `async def`"),
         ("agent.py:solve", "import it, and give the function"),
     ],
 )

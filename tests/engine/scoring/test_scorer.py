@@ -181,7 +181,7 @@ local = LocalRun()
 local.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tries=1, timeout=0.01))
 print(local.statuses())
 """
-    # `turn` returns a Reply, which is no reward: the rollout has to return None.
+    # `turn` returns a Reply, which is not a reward: the rollout has to return None.
     script = script.replace("local.run(turn,", "async def go(t): await turn(t)\nlocal.run(go,")
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
@@ -427,8 +427,8 @@ def test_what_else_a_dict_has_is_kept_as_details():
         ({"accuracy": 1}, "returned a dict without a 'score'; it has accuracy"),
         ({}, "returned a dict without a 'score'; it has nothing"),
         ({"score": "high"}, "return a number"),
-        ({"score": 1, "metrics": [1]}, "metrics that are no dict"),
-        ({"score": 1, "reasons": "good"}, "reasons that are no dict"),
+        ({"score": 1, "metrics": [1]}, "metrics that are not a dict"),
+        ({"score": 1, "reasons": "good"}, "reasons that are not a dict"),
         ({"score": 1, "metrics": {"a": "b"}}, "'b' as its metric 'a'"),
         ([1.0], "return a number"),
     ],

@@ -142,7 +142,7 @@ def test_a_tool_without_words_takes_the_number_of_the_action():
     (tool,) = environment.tools
     environment.reset(seed=1)
     assert cell(tool.function(action=2).text) == 1
-    with pytest.raises(ToolSaysNo, match="4 is no action"):
+    with pytest.raises(ToolSaysNo, match="4 is not an action"):
         tool.function(action=4)
     environment.close()
     with pytest.raises(UsageError, match="give `actions="):
@@ -225,7 +225,7 @@ def test_actions_that_are_neither_words_nor_a_function_are_refused():
 )
 def test_a_word_for_what_is_no_action_is_named(name, actions):
     environment = GymEnvironment(name, actions=actions)
-    with pytest.raises(UsageError, match=r"'stick' is .*, which is no action of (Discrete|Box)"):
+    with pytest.raises(UsageError, match=r"'stick' is .*, which is not an action of .*"):
         environment.reset(seed=1)
     environment.close()
 

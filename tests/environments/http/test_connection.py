@@ -178,7 +178,7 @@ def test_a_broken_session_stays_broken_and_touches_no_other():
 def test_a_reward_that_is_no_number_breaks_it():
     async def scenario(server):
         async with opened(server.url) as environment:
-            with pytest.raises(EnvironmentBroken, match="reward nan is no finite number"):
+            with pytest.raises(EnvironmentBroken, match="reward nan is not a finite number"):
                 await environment.step("nan")
 
     serving(scenario)

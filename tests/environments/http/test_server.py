@@ -327,7 +327,7 @@ def test_the_server_as_a_process_wants_its_token_and_ends_when_told():
     ("arguments", "message"),
     [
         (["nothing.py:make"], "nothing.py does not exist"),
-        ([f"{WORLDS.parent}:make"], "is no file"),
+        ([f"{WORLDS.parent}:make"], "is not a file"),
         ([str(WORLDS)], "names no function of a file"),
         ([f"{WORLDS}:nothing"], "has no function 'nothing'"),
         ([f"{WORLDS}:Ledger", "--host", "0.0.0.0"], "can be reached from other machines"),

@@ -68,7 +68,7 @@ def test_a_command_is_strings(arguments):
 
 def test_a_url_that_is_none_is_refused():
     for url in ("python server.py", "ftp://host/x", "http://"):
-        with pytest.raises(UsageError, match="is no http or https URL"):
+        with pytest.raises(UsageError, match="is not an http or https URL"):
             McpServer.http(url)
 
 

@@ -63,7 +63,7 @@ def test_a_link_of_ones_own_is_followed(root, tmp_path):
 
 def test_a_file_is_no_root(root):
     root.write_text("a file")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         folders.new_place(str(root))
     assert root.read_text() == "a file"
 

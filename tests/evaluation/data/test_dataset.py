@@ -218,7 +218,7 @@ def test_what_is_no_data_set_is_told():
         datasets_of(input_dataset="a", input_rows=[])
     with pytest.raises(UsageError, match="is no data set"):
         rows_of(input_dataset=7)
-    with pytest.raises(UsageError, match=r"row 1: \[7\] is no row"):
+    with pytest.raises(UsageError, match=r"row 1: \[7\] is not a row"):
         rows_of(input_dataset=[[7]])
     with pytest.raises(UsageError, match="input_dataset is empty"):
         rows_of(input_dataset=[])

@@ -54,7 +54,7 @@ def defined(**arguments: Any) -> Definition:
         ({"completion_params": [{"tempreature": 1}]}, "unknown completion parameter"),
         ({"completion_params": [{"max_tokens": 0}]}, "max_tokens must be 1 or more"),
         ({"completion_params": [{"extra_body": 3}]}, "extra_body is an object"),
-        ({"rollout_processor": 3}, "rollout_processor: 3 is no rollout"),
+        ({"rollout_processor": 3}, "rollout_processor: 3 is not a rollout"),
         ({"mcp_config_path": "x.json"}, "mcp_config_path means nothing to SingleTurn"),
         ({"rollout_processor_kwargs": {"a": 1}}, "unknown completion parameter 'a'"),
         ({"logger": object()}, "logger wants a DatasetLogger"),

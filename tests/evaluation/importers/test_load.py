@@ -202,7 +202,7 @@ def test_what_comes_from_elsewhere_can_be_compared(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.eval", b"no zip", "is no Inspect log"),
+        ("a.eval", b"no zip", "is not an Inspect log"),
         ("a.jsonl", b"", "is empty"),
         ("a.jsonl", b'{"x": 1}', "has an unknown format"),
         ("a.jsonl", b"{", "not JSON"),

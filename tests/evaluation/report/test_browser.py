@@ -183,7 +183,7 @@ QUERIES = {
     "8013 refused": 1,
     "max_turns": 1,
     "nothing of the kind": 0,
-    "matoe": 0,  # the letters of the data are no text
+    "matoe": 0,  # the letters of the data are not text
 }
 
 

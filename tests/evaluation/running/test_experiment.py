@@ -85,7 +85,7 @@ def test_a_score_may_be_returned_in_many_ways(
         ("'good'", "; return a row with its evaluation_result"),
         ("row", "returned a row without its evaluation_result"),
         ("{'reason': 'no score'}", "score"),
-        ("float('nan')", "nan, which is no reward"),
+        ("float('nan')", "nan, which is not a reward"),
         ("'1.0'", "; return a row"),
     ],
 )

@@ -92,7 +92,7 @@ def test_what_the_engine_breaks_is_no_score_and_is_not_judged(project: Evaluatio
         """
         @evaluation_test(dataset=ROWS, passed_threshold=1.0)
         def test_it(row):
-            assert row.ground_truth != 1, "a row that failed is no outcome"
+            assert row.ground_truth != 1, "a row that failed is not an outcome"
             return 1.0
         """
     )

@@ -212,8 +212,8 @@ def test_what_a_scorer_of_a_run_may_return_an_evaluation_may_return(
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ({"score": "1"}, "returned '1' as its score, which is no number; return a"),
-        ({"reward": "0.5"}, "returned '0.5' as its score, which is no number; return a"),
+        ({"score": "1"}, "returned '1' as its score, which is not a number; return a"),
+        ({"reward": "0.5"}, "returned '0.5' as its score, which is not a number; return a"),
         ({"score": [1]}, r"returned \[1\] as its score"),
         ({"score": 1, "reward": 1}, "returned a dict with a 'score' and a 'reward'; return one"),
         ({"score": 1, "metrics": {"a": "1"}}, "returned '1' as its metric 'a'"),
@@ -244,14 +244,14 @@ def test_a_dict_without_a_score_and_a_generator_are_refused() -> None:
 NONSENSE = {
     "pointwise": {
         "return 'ok'": "returned 'ok'; return a row with its evaluation_result, *",
-        "return float('nan')": "returned nan, which is no reward; *",
-        "return 10**400": "returned inf, which is no reward; *",
-        "return -(10**400)": "returned -inf, which is no reward; *",
+        "return float('nan')": "returned nan, which is not a reward; *",
+        "return 10**400": "returned inf, which is not a reward; *",
+        "return -(10**400)": "returned -inf, which is not a reward; *",
         "return [10**5000]": "returned a list whose repr fails*; return a row*",
         "row.ground_truth": "returns nothing; return a row*",
         "return row": "returned a row without its evaluation_result; set *",
         "return {'scor': 1}": "returned a dict without a 'score'; it has scor; return a row*",
-        "return {'score': 'x'}": "returned 'x' as its score, which is no number; return a row*",
+        "return {'score': 'x'}": "returned 'x' as its score, which is not a number; return a row*",
         "return Score(1.0, {'length': 10**400})": "returned inf as its metric 'length'*",
     },
     "groupwise": {
@@ -262,7 +262,7 @@ NONSENSE = {
     "all": {
         "return [1.0]": "returned a list of 1; return a list of 8, *",
         "return 'abcdefgh'": "returned 'abcdefgh'; return a list of 8, *",
-        "return [float('nan')] * 8": "returned nan, which is no reward; *",
+        "return [float('nan')] * 8": "returned nan, which is not a reward; *",
     },
 }
 

@@ -224,7 +224,7 @@ def test_silence_takes_time(silence):
 
 
 class NoText:
-    """A request whose body is no UTF-8."""
+    """A request whose body is not UTF-8."""
 
     parse = RequestContext.parse
 

@@ -91,7 +91,7 @@ def test_a_service_out_of_reach_is_the_environments_failure():
 
 
 def test_an_address_is_checked_first():
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         RemoteRolloutProcessor("agents.example.org")
 
 

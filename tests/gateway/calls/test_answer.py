@@ -1,4 +1,4 @@
-"""A stop string ends a reply and is no part of what is told; the tokens keep it."""
+"""A stop string ends a reply and is not a part of what is told; the tokens keep it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A call that is refused is no outcome: neither hidden by its agent, nor by a kill."""
+"""A call that is refused is not an outcome: neither hidden by its agent, nor by a kill."""
 
 import aiohttp
 import pytest

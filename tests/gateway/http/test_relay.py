@@ -46,7 +46,7 @@ def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
             for index in range(2):
                 messages = {"role": "user", "content": "too late"}
                 assert (await ask(result.http, result.through(again, index), messages))[0] == 409
-            # That the one asked the other in vain is no call, and no failure to be alarmed by.
+            # That the one asked the other in vain is not a call, and no failure to be alarmed by.
             text = (await exchange(result.port(0), request("GET", "/metrics"))).body.decode()
             assert 'status="409"' in text
             assert 'status="503"' not in text

@@ -152,7 +152,7 @@ def test_an_empty_file_is_not_repaired_into_a_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["/dev/null", "/dev/zero", "/dev"])
 def test_what_is_no_regular_file_is_no_journal(place: str) -> None:
-    with pytest.raises(JournalError, match=f"{place} cannot be read: it is no regular file"):
+    with pytest.raises(JournalError, match=f"{place} cannot be read: it is not a regular file"):
         names(Path(place))
-    with pytest.raises(JournalError, match=f"{place} cannot be written: it is no regular file"):
+    with pytest.raises(JournalError, match=f"{place} cannot be written: it is not a regular file"):
         SqliteJournal(Path(place))

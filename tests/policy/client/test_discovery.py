@@ -334,8 +334,8 @@ def test_an_unknown_model_lists_the_served_ones() -> None:
         (Answer(403), PolicyRefused, "403.*sent no key: put it into HOLDFAST_API_KEY"),
         (Answer(404), PolicyRefused, "404.*no inference engine"),
         (Answer(503), EndpointDown, "503.*start it"),
-        (Answer(body=b"<html>"), EndpointDown, "answers what is no list of models.*check the add"),
-        (Answer(body={"data": "x"}), EndpointDown, "answers what is no list of models"),
+        (Answer(body=b"<html>"), EndpointDown, "answers what is not a list of models.*check"),
+        (Answer(body={"data": "x"}), EndpointDown, "answers what is not a list of models"),
     ],
 )
 def test_an_address_that_is_no_engine_says_what_to_do(

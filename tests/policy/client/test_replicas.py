@@ -194,7 +194,7 @@ def test_with_every_replica_drained_calls_wait(count: int) -> None:
 
 def test_only_a_replica_can_be_drained() -> None:
     policy = EnginePolicy(["http://127.0.0.1:1", "http://127.0.0.1:2"], "m")
-    with pytest.raises(UsageError, match=r"127\.0\.0\.1:3 is no replica .*:1, .*:2"):
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:3 is not a replica .*:1, .*:2"):
         policy.admit("http://127.0.0.1:3")
 
 

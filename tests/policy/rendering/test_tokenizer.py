@@ -44,12 +44,12 @@ class TestText:
 
 class TestLoading:
     def test_names_what_is_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="is no folder"):
+        with pytest.raises(UsageError, match="is not a folder"):
             load_tokenizer(tmp_path / "nowhere")
         with pytest.raises(UsageError, match=r"has no tokenizer\.json"):
             load_tokenizer(tmp_path)
         (tmp_path / "tokenizer.json").write_text("{}")
-        with pytest.raises(UsageError, match="is no tokenizer"):
+        with pytest.raises(UsageError, match="is not a tokenizer"):
             load_tokenizer(tmp_path)
 
     def test_without_a_chat_template_says_so_only_when_one_is_needed(self, tmp_path: Path) -> None:

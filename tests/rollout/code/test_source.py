@@ -1,4 +1,4 @@
-"""Source counts without comments and layout, and evaluations are no part of a class."""
+"""Source counts without comments and layout, and evaluations are not part of a class."""
 
 import pytest
 

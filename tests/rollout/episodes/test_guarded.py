@@ -130,7 +130,7 @@ def test_a_step_after_the_end_is_refused():
     [
         (7, "Odd.step: it wants to return an Observation or a string, not 7"),
         ((5, 1.0, True), r"not \(5, 1.0, True\); return Observation\(text, reward=…, done=…\)$"),
-        (Observation("x", reward=float("nan")), "reward nan is no finite number"),
+        (Observation("x", reward=float("nan")), "reward nan is not a finite number"),
         (Observation("x", done="no"), "Odd.step: done is True or False, not 'no'"),
         (Observation("x", truncated=[]), r"truncated is True or False, not \[\]"),
         (Observation("x", info={"x": object()}), "object"),
@@ -180,7 +180,7 @@ def test_methods_that_cannot_be_called_are_refused_before_anything_is_opened(met
 
 def test_a_recovery_level_that_does_not_exist_is_refused():
     with pytest.raises(
-        UsageError, match="'magic' is no recovery level; there are snapshot, replay"
+        UsageError, match="'magic' is not a recovery level; there are snapshot, replay"
     ):
         perform(TrajectoryUnderTest(), lambda t: play_three(t, lambda: Counter("magic")))
 

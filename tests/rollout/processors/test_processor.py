@@ -135,7 +135,7 @@ def test_a_rollout_that_is_not_async_is_told_so():
 
 @pytest.mark.parametrize("candidate", [lambda t: 1, 3, None, "solve", call])
 def test_anything_else_is_refused_with_what_is_wanted(candidate):
-    with pytest.raises(UsageError, match="is no rollout: it wants an async function"):
+    with pytest.raises(UsageError, match="is not a rollout: it wants an async function"):
         as_processor(candidate)
 
 

@@ -167,7 +167,7 @@ def test_a_row_whose_params_make_no_sense_fails_before_anything_is_sampled(param
 
 def test_params_of_a_row_that_are_no_object_are_refused():
     task = Task(id="t", messages=(user("q"),), metadata={"completion_params": [1]})
-    with pytest.raises(ValueError, match="task 't': completion_params are no object"):
+    with pytest.raises(ValueError, match="task 't': completion_params are not an object"):
         answered(task=task)
 
 

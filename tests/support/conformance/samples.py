@@ -113,7 +113,7 @@ def assert_well_formed(completion: Completion, *, max_tokens: int) -> None:
 
 
 def plain_text(engine: Engine, tokens: Sequence[int]) -> str:
-    """The text that engines look for stop strings in: special tokens are no part of it."""
+    """The text that engines look for stop strings in: special tokens are not part of it."""
     decode = engine.renderer.decode
     return decode([token for token in tokens if not _SPECIAL.fullmatch(decode([token]))])
 

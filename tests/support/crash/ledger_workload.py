@@ -105,7 +105,7 @@ class Training:
         await self.write(kind, self.journal.commit(trainer.lease, trainer.step, groups=groups))
 
     async def roll_out(self, step: int) -> None:
-        tasks = DATA.draw(0, step * PER_STEP)  # All of them: admitting again is no error.
+        tasks = DATA.draw(0, step * PER_STEP)  # All of them: admitting again is not an error.
         await self.write("admit", self.journal.admit(self.run, tasks))
         joined = self.journal.join(self.run, this_process(), lease_seconds=600, share=False)
         worker = await self.write("join", joined)

@@ -1,4 +1,4 @@
-"""A program that is no rollout: two calls with urllib, and a word from the first in the second."""
+"""A program without a rollout: two calls with urllib, and a word from the first in the second."""
 
 import json
 import os

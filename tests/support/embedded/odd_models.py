@@ -1,4 +1,4 @@
-"""Tiny models of families whose sequences cannot share a pass, and of some that are no causal LMs.
+"""Tiny models of families whose sequences cannot share a pass, and of some that are not causal LMs.
 
 Random weights, made from their configurations.
 """

@@ -15,7 +15,7 @@ Lie = Callable[[str, bytes], "bytes | None"]
 
 class LyingProxy:
     """Serves in a thread of its own. `lie` may be replaced at any time; `delay` is waited before
-    each request that is no sample."""
+    each request that is not a sample."""
 
     def __init__(self, engine_url: str, *, lie: Lie = lambda path, body: None, delay: float = 0.0):
         self.lie, self.delay = lie, delay

@@ -31,7 +31,7 @@ def check(args: argparse.Namespace) -> "int | Coroutine[None, None, int]":
     path = Path(args.file)
     if not path.is_file():
         if path.exists():
-            raise UsageError(f"{path} is no regular file; name a journal")
+            raise UsageError(f"{path} is not a regular file; name a journal")
         raise UsageError(f"there is no journal at {path}; name one: holdfast journal check FILE")
     loss = accept_loss(path) if args.repair else None
     cuts = repair(path) if args.repair else []

@@ -340,7 +340,7 @@ def add_compare(compare: argparse.ArgumentParser) -> None:
     compare.description = (
         "Compares two runs on the tasks that both have: the mean difference of B from\n"
         "A with its standard error, interval and p value, the tasks that changed most, and what\n"
-        "differs in how the runs were made. A RUN that is no run of the journal but a file is\n"
+        "differs in how the runs were made. A RUN that is not a run of the journal but a file is\n"
         "read as results of another tool (EvaluationRows, Inspect logs, verifiers results)."
     )
     compare.add_argument("run_a", metavar="RUN_A", help="the run to compare with")

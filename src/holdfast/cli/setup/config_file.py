@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(read_text_file(path))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
 
 
 def _tool_table(path: Path) -> dict[str, object] | None:
@@ -167,7 +167,7 @@ def _check_key(key: str, known: "set[str]", config: Config, *, of: str) -> None:
         raise UsageError(f"{config.path}: {key} is typed each time; take it out of the file")
     if name not in known:
         near = _near(name, {name.replace("_", "-"): name for name in known})
-        raise UsageError(f"{config.path}: {key} is no option of {of}{near}")
+        raise UsageError(f"{config.path}: {key} is not an option of {of}{near}")
 
 
 def _near(word: str, known: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ def _check_there(where: str, *, how: str = "with --journal") -> None:
     if is_server(where):
         return
     if Path(where).exists() and not Path(where).is_file():
-        raise UsageError(f"journal {where} is no regular file; name another one {how}")
+        raise UsageError(f"journal {where} is not a regular file; name another one {how}")
     if not Path(where).is_file():
         raise UsageError(f"there is no journal at {where}; name one {how}")
 

@@ -144,7 +144,7 @@ def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object
     functions = [name for name in _functions(module) if not _is_scorer(name, values[name], scorer)]
     if not functions:
         return f"it wants {ROLLOUT}"
-    are = "is no async function" if len(functions) == 1 else "are no async functions"
+    are = "is not an async function" if len(functions) == 1 else "are not async functions"
     return f"it wants {ROLLOUT}; {', '.join(functions)} {are} (`async def`)"
 
 
@@ -181,7 +181,7 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
         scorer: object = scorer_named(where, name)
         check_scorer(scorer, is_group=is_group_scorer(scorer), file=str(file))
     except UsageError as error:
-        raise UsageError(f"{file}:{plain} is no scorer: {error}") from None
+        raise UsageError(f"{file}:{plain} is not a scorer: {error}") from None
     return scorer
 
 
@@ -350,7 +350,7 @@ def _checked(value: object, where: str) -> object:
         hint = f"; it takes {inspect.signature(value)}"  # type: ignore[arg-type]
     elif inspect.isfunction(value) and _takes_one_argument(value):
         hint = " (write `async def`)"
-    raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
+    raise UsageError(f"{where} is not a rollout: it wants {ROLLOUT}{hint}")
 
 
 def _listed(candidates: dict[str, object]) -> str:

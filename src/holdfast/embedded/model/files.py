@@ -26,7 +26,7 @@ def model_folder(model: str | Path | None) -> Path:
 def check(path: Path) -> None:
     """Raises `UsageError` if the folder cannot be a model's."""
     if not (path / "config.json").is_file():
-        raise UsageError(f"{path} is no model folder: it has no config.json")
+        raise UsageError(f"{path} is not a model folder: it has no config.json")
     if not any(path.glob("*.safetensors")):
         raise UsageError(
             f"{path} has no *.safetensors; other formats can run code when they are read, save the "

@@ -115,7 +115,7 @@ def _check_causal(config: Any, path: Path) -> None:
     if config.is_encoder_decoder:
         raise UsageError(f"{path} is an encoder-decoder model ({kind}); only causal LMs are served")
     if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001  # no public name
-        raise UsageError(f"{path} ({kind}) is no causal LM: transformers has none of this kind")
+        raise UsageError(f"{path} ({kind}) is not a causal LM: transformers has none of this kind")
     if not isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
         raise UsageError(f"{path} ({kind}) does not say its vocab_size: not a language model")
 

@@ -54,7 +54,7 @@ def check(model: LoadedModel) -> int:
         )
     if half and sees_later_tokens(whole[:half], ahead[:half]):
         raise _unservable(
-            model, "it is no causal LM: later tokens show in the results of earlier ones"
+            model, "it is not a causal LM: later tokens show in the results of earlier ones"
         )
     if not model.steady:
         return 0

@@ -23,7 +23,7 @@ def target_of(path: Path) -> Path:
         raise UsageError("this cannot be written to standard output; name a file instead of '-'")
     target = path.resolve() if path.is_symlink() else path
     if not target.name or (target.exists() and not target.is_file()):
-        raise UsageError(f"{str(path)!r} cannot be written: it is no regular file")
+        raise UsageError(f"{str(path)!r} cannot be written: it is not a regular file")
     try:
         journal = journal_of(target)
     except OSError as error:

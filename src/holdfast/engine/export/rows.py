@@ -414,6 +414,6 @@ def _failed_sample(view: TrajectoryView) -> Fields:
     return {
         "sample": view.key.sample,
         "cause": failure.cause.value if failure else "",
-        # The root, without its numbers: a port or a duration is no part of the data.
+        # The root, without its numbers: a port or a duration is not a part of the data.
         "message": failure.root if failure else view.reason,
     }

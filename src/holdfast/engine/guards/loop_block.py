@@ -55,7 +55,7 @@ class LoopBlock(Struct):
             often = f"{self.times} times, {often} in all ({self.longest:.0f} s at most)"
         remedy = "await something asynchronous there, or `await asyncio.to_thread(…)`"
         if self.where.startswith(OURS):
-            remedy = "this is no mistake of yours"
+            remedy = "this is not a mistake of yours"
         return (
             f"{self.where} stopped the event loop {often}, and everything else in this process "
             f"with it; {remedy}"

@@ -83,7 +83,7 @@ def check_switch(name: str, value: object) -> None:
 
 
 def check_key(api_key: object) -> None:
-    """Raises `UsageError` if the key is no text. The error does not repeat the value, because it
+    """Raises `UsageError` if the key is not text. The error does not repeat the value, because it
     could be the key in another form.
     """
     if api_key is not None and not isinstance(api_key, str):

@@ -179,24 +179,24 @@ def _object(text: str) -> dict[str, object]:
     try:
         decoded = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise NoVerdict(f"it is no JSON ({error})") from None
+        raise NoVerdict(f"it is not JSON ({error})") from None
     if not isinstance(decoded, dict):
-        raise NoVerdict("it is no JSON object")
+        raise NoVerdict("it is not a JSON object")
     return decoded
 
 
 def _entry(entry: object, rubric: Rubric, name: str) -> tuple[float | None, str]:
     if not isinstance(entry, dict) or "score" not in entry:
-        raise NoVerdict(f"{name!r} is no object with a 'score'")
+        raise NoVerdict(f"{name!r} is not an object with a 'score'")
     reason = entry.get("reason") or ""
     if not isinstance(reason, str):
-        raise NoVerdict(f"the reason of {name!r} is no text")
+        raise NoVerdict(f"the reason of {name!r} is not text")
     score = entry["score"]
     if score is None:
         return None, reason[:MAX_REASON]
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
     if not is_number or (isinstance(score, float) and math.isnan(score)):
-        raise NoVerdict(f"the score of {name!r} is no number")
+        raise NoVerdict(f"the score of {name!r} is not a number")
     if not rubric.low <= score <= rubric.high:
         raise NoVerdict(f"the score of {name!r} is {score!s:.40}, and not {rubric.range}")
     return float(score), reason[:MAX_REASON]

@@ -48,7 +48,7 @@ from holdfast.rollout.tools.tool import result_text
 
 
 class NotAReward(UsageError, TypeError):
-    """A rollout returned a value that is no reward."""
+    """A rollout returned a value that is not a reward."""
 
 
 FATAL = (
@@ -241,7 +241,7 @@ def _returned(returned: object) -> tuple[Reward, int | None]:
             f"a rollout returns None, its reward, or (turns_used, reward), not {returned!r:.200}"
         )
     if not math.isfinite(reward):
-        raise NotAReward(f"a rollout returned {reward}, which is no reward")
+        raise NotAReward(f"a rollout returned {reward}, which is not a reward")
     return reward, turns
 
 

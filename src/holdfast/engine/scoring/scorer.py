@@ -79,7 +79,7 @@ GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable
 
 
 class NotAScore(UsageError, TypeError):
-    """A scorer returned a value that is no score."""
+    """A scorer returned a value that is not a score."""
 
 
 class ScorerFailed(Exception):
@@ -358,7 +358,9 @@ def checked(returned: object, called: str) -> Score:
     score = as_score(returned, called)
     reward = read_reward(score.reward, called)
     if reward is not None and not math.isfinite(reward):
-        raise NotAScore(f"{called} returned {reward}, which is no reward; return a finite number")
+        raise NotAScore(
+            f"{called} returned {reward}, which is not a reward; return a finite number"
+        )
     for part in ("metrics", "reasons", "details"):
         _check_dict(part, getattr(score, part), called)
     return Score(
@@ -388,7 +390,8 @@ def read_reward(value: object, called: str, *, accepted: str = ACCEPTED) -> floa
     reward = as_number(value)
     if reward is None and value is not None:
         raise NotAScore(
-            f"{called} returned {shown(value)} as its score, which is no number; return {accepted}"
+            f"{called} returned {shown(value)} as its score, which is not a number; "
+            f"return {accepted}"
         )
     return reward
 
@@ -435,14 +438,14 @@ def read_metric(metric: object, value: object, called: str) -> float:
     number = as_number(value.get("score") if isinstance(value, Mapping) else value)
     if number is None:
         raise NotAScore(
-            f"{called} returned {shown(value)} as its metric {metric!r}, which is no number"
+            f"{called} returned {shown(value)} as its metric {metric!r}, which is not a number"
         )
     return number
 
 
 def _check_dict(part: str, value: object, called: str) -> None:
     if not isinstance(value, Mapping):
-        raise NotAScore(f"{called} returned {part} that are no dict: {shown(value)}")
+        raise NotAScore(f"{called} returned {part} that are not a dict: {shown(value)}")
 
 
 def _split_metrics(
@@ -468,7 +471,7 @@ def _metric(metric: str, value: object, called: str) -> float:
     number = as_number(value)
     if number is None or not math.isfinite(number):
         what = shown(value) if number is None else number
-        raise NotAScore(f"{called} returned {what} as its metric {metric!r}, which is no number")
+        raise NotAScore(f"{called} returned {what} as its metric {metric!r}, which is not a number")
     return number
 
 
@@ -480,11 +483,11 @@ def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
         encoded = msgspec.msgpack.encode(details)
         score = msgspec.msgpack.decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise NotAScore(f"{called} returned details that are no JSON: {error}") from None
+        raise NotAScore(f"{called} returned details that are not JSON: {error}") from None
     if len(encoded) > MAX_RESULT:
         raise NotAScore(f"{called} returned {len(encoded):,} bytes of details")
     if not isinstance(score, dict) or not all(isinstance(key, str) for key in score):
-        raise NotAScore(f"{called} returned details that are no object with names")
+        raise NotAScore(f"{called} returned details that are not an object with names")
     return score
 
 

@@ -282,7 +282,7 @@ class GymEnvironment(Environment):
             return replies.apply_reader(self._actions, str(action))
         space = self._current().action_space
         if not space.contains(action):
-            raise ToolSaysNo(f"Nothing happened: {action} is no action of {space}.")
+            raise ToolSaysNo(f"Nothing happened: {action} is not an action of {space}.")
         return action
 
 

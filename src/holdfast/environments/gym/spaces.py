@@ -74,7 +74,7 @@ def _integer(space: spaces.Discrete) -> tuple[Read, str]:
     def read(reply: str) -> int:
         (number,) = replies.read_numbers(reply, 1, possible=possible)
         if not (number.is_integer() and int(number) in values):
-            raise ToolSaysNo(f"Nothing happened: {number:g} is no action. Wanted: {possible}.")
+            raise ToolSaysNo(f"Nothing happened: {number:g} is not an action. Wanted: {possible}.")
         return int(number)
 
     return read, possible
@@ -92,7 +92,7 @@ def _numbers(space: "Space[Any]") -> tuple[Read, str]:
         is_integer = np.issubdtype(action.dtype, np.integer)
         if not space.contains(action) or (is_integer and (action.reshape(-1) != numbers).any()):
             raise ToolSaysNo(
-                f"Nothing happened: {_format_array(numbers)} is no action. Wanted: {possible}."
+                f"Nothing happened: {_format_array(numbers)} is not an action. Wanted: {possible}."
             )
         return action
 
@@ -145,7 +145,7 @@ def _join(parts: Sequence[str], names: Sequence[str]) -> str:
 def _check_size(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     if array.size > MAX_NUMBERS:
         raise UsageError(
-            f"an observation of shape {array.shape} is no text: give `render=`, a function from "
+            f"an observation of shape {array.shape} is not text: give `render=`, a function from "
             "the environment, the observation and the info to the text for the policy"
         )
     return array

@@ -441,7 +441,7 @@ def _level(recovery: Recovery | str | None, description: Description | None) -> 
         level = Recovery(recovery)
     except ValueError:
         levels = ", ".join(Recovery)
-        raise UsageError(f"{recovery!r} is no recovery level; there are {levels}") from None
+        raise UsageError(f"{recovery!r} is not a recovery level; there are {levels}") from None
     if level is Recovery.SNAPSHOT and description is not None and not description.snapshots:
         raise UsageError(f"{description.name} has no snapshots; recovery='snapshot' needs them")
     return level

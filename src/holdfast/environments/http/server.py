@@ -254,7 +254,7 @@ def _describe(make: Make, example: object) -> Description:
     try:
         made = make(example)
         if not isinstance(made, Environment):
-            raise TypeError(f"it made {made!r:.200}, which is no holdfast Environment")
+            raise TypeError(f"it made {made!r:.200}, which is not a holdfast Environment")
         return describe(made)
     except (Exception, SystemExit) as error:
         failure = failure_of(as_exception(error))

@@ -130,7 +130,7 @@ class Http(Struct, frozen=True):
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
-                f"{self.described} is no http or https URL; for a command, use McpServer.stdio"
+                f"{self.described} is not an http or https URL; for a command, use McpServer.stdio"
             )
         hide_credentials(self.url)
         for name, value in self.headers.items():

@@ -332,7 +332,7 @@ def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
         return EvaluationRow(messages=[Message(role="user", content=record)])
     if is_conversation(record):
         return _from_fields({"messages": record}, where)
-    raise UsageError(f"{where}: {record!r:.200} is no row: give an EvaluationRow or a dict")
+    raise UsageError(f"{where}: {record!r:.200} is not a row: give an EvaluationRow or a dict")
 
 
 def default_dataset_adapter(rows: list[dict[str, Any]]) -> list[EvaluationRow]:

@@ -166,7 +166,7 @@ def _folder(text: str) -> str:
     path = Path(text).absolute()
     near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():
-        raise ArgumentTypeError(f"{str(near)!r} is no folder")
+        raise ArgumentTypeError(f"{str(near)!r} is not a folder")
     if not os.access(near, os.W_OK):
         raise ArgumentTypeError(f"{str(near)!r} cannot be written to")
     return text

@@ -87,7 +87,7 @@ def _archive(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
             header = _member(path, archive, start)
             return header, _summaries(path, archive, names)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise UsageError(f"{path} is no Inspect log: {error}") from error
+        raise UsageError(f"{path} is not an Inspect log: {error}") from error
 
 
 def _summaries(path: Path, archive: zipfile.ZipFile, names: set[str]) -> list[Mapping[str, Any]]:

@@ -129,7 +129,7 @@ def _format_value(packed: bytes) -> str:
     try:
         value = msgspec.msgpack.decode(packed)
     except msgspec.DecodeError:  # The rest of the conversation stays readable.
-        return f"{len(packed)} bytes that are no value"
+        return f"{len(packed)} bytes that are not value"
     return msgspec.json.encode(_to_json(value)).decode()
 
 

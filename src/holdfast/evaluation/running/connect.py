@@ -90,7 +90,7 @@ async def _connect(
 ) -> AsyncIterator[Connection]:
     urls = addresses(policy)
     if policy is not None and urls is None:
-        assert not isinstance(policy, str | Sequence), "it is no address"
+        assert not isinstance(policy, str | Sequence), "it is not an address"
         where, names = "the policy that was given", names_of(setting.model)
         connection = await connect_policy(policy, renderer)
         choose_model(names, (policy.model,), where=where, remedy=REMEDY)
@@ -155,9 +155,9 @@ def _check_embedded(setting: Setting) -> None:
     if model is None or _folder(setting) or EMBEDDED_MODEL in names_of(model):
         return
     prefix, slash, _ = model.partition("/")
-    unknown = f", and {prefix!r} is no provider ({', '.join(PROVIDERS)} are)" if slash else ""
+    unknown = f", and {prefix!r} is not a provider ({', '.join(PROVIDERS)} are)" if slash else ""
     if meant := slash and meant_provider(model):
-        unknown = f", and {prefix!r} is no provider{meant} Otherwise"
+        unknown = f", and {prefix!r} is not a provider{meant} Otherwise"
     raise UsageError(
         f"no engine is named for model {model!r}{unknown}: name one with --holdfast-policy URL, or "
         "as base_url in the completion params"

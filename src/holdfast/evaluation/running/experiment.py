@@ -122,7 +122,7 @@ async def _watched(experiment: Experiment) -> Outcome:
         except Exception as error:
             if interruption.received is None:
                 raise
-            # What a signal ended (an engine that was starting, say) is no mistake of anyone's.
+            # What a signal ended (an engine that was starting, say) is not a mistake of anyone's.
             raise Interrupted(interruption.received, is_new=is_new) from error
     if interruption.received is not None:
         raise Interrupted(interruption.received, is_new=is_new)

@@ -84,7 +84,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         is the gateway's address, by default a free port of this machine."""
         super().__init__(address, **options)
         if not url.startswith(("http://", "https://")):
-            raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
+            raise UsageError(f"{url!r} is not an address: it has to begin with http:// or https://")
         self._url = url.rstrip("/")
         hide_credentials(url)
         self._headers = dict(headers or {})

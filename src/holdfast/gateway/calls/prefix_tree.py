@@ -65,7 +65,7 @@ class PrefixTree:
         one, so that it does not matter which of its answers came first."""
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
-            if called.wire != RAW_WIRE:  # That is no conversation: see `raw_prompts`.
+            if called.wire != RAW_WIRE:  # That is not a conversation: see `raw_prompts`.
                 self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(

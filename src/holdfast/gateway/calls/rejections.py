@@ -59,7 +59,7 @@ class OnRefused(StrEnum):
     """The outcome of a trajectory in which a call was rejected and not repeated."""
 
     FAIL = "fail"
-    """The trajectory fails, because an end without the answer is no outcome of the policy."""
+    """The trajectory fails, because an end without the answer is not an outcome of the policy."""
     ACCEPT = "accept"
     """The trajectory ends as the agent reports. The rejected calls are in the record."""
 

@@ -81,7 +81,7 @@ async def call(
             answer = await subscription.answer()
             context.answer_id = answer.id
             response = await context.send(wire.format_answer(request, answer))
-        # An error that ends a stream is no answer: requested again, it is the same call.
+        # An error that ends a stream is not an answer: requested again, it is the same call.
         delivered = bool(context.answer_id)
     finally:
         context.leave(subscription, delivered=delivered)

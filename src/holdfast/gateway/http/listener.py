@@ -67,7 +67,7 @@ class _Connection(web.RequestHandler):
         if isinstance(exc, LineTooLong):
             status, reason = 431, "a header or the request line is too long"
         else:
-            reason = "this is no HTTP request" if status < 500 else "the gateway failed"
+            reason = "this is not an HTTP request" if status < 500 else "the gateway failed"
         _log.info("rejected a connection with %d: %s", status, type(exc).__name__)
         response = web.Response(
             body=errors.format_error(RequestRejected(status, reason)),

@@ -67,7 +67,7 @@ def load_or_create_secret(path: Path) -> bytes:
         raise UsageError(f"the file of the keys' secret, {path}: {error.strerror}") from error
     if len(secret) != SECRET_BYTES:
         raise UsageError(
-            f"{path} is no secret of a gateway: that has {SECRET_BYTES} bytes; remove it, and "
+            f"{path} is not a secret of a gateway: that has {SECRET_BYTES} bytes; remove it, and "
             "agents with older keys have to come anew"
         )
     return secret

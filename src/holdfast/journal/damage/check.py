@@ -80,7 +80,7 @@ def repair(path: Path) -> list[Cut]:
     loses nothing. All of it is done, or nothing.
     """
     accept_loss(path)
-    connect_to_read(path).close()  # An empty file is no journal, and is not made one.
+    connect_to_read(path).close()  # An empty file is not a journal, and is not made one.
     with explained(path):
         connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
     with closing(connection), explained(path):

@@ -142,7 +142,7 @@ class LogCheck:
         yield from wrong_tokens(step)
         for path in step.sources:
             if not isinstance(self._history.steps.get(path), Generated):
-                yield f"continues step {path}, which is no earlier generation"
+                yield f"continues step {path}, which is not an earlier generation"
         length = self._lengths.get(step.base, 0) if step.base else 0
         if not 0 <= step.keep <= length:
             yield f"keeps {step.keep} tokens of a stream of {length}"

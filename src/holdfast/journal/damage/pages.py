@@ -82,7 +82,7 @@ def _types(store: Store, report: Report) -> None:
                 f"WHERE typeof({column}) NOT IN ('integer', 'null')"
             ).fetchone()
             if wrong:
-                what = f"its column {column} has {wrong} values that are no numbers"
+                what = f"its column {column} has {wrong} values that are not numbers"
                 report.add(f"{FILE}{table}", what, report.anew if table in COUNTS else ROWS)
 
 

@@ -53,8 +53,8 @@ def address_of(where: str) -> ServerAddress:
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:  # Its text may quote a part of the password.
         raise UsageError(
-            f"journal {public_address(where)} is no URL: check the port and the parameters; in a "
-            "password, write / as %2F, ? as %3F, # as %23, @ as %40, % as %25"
+            f"journal {public_address(where)} is not a URL: check the port and the parameters; in "
+            "a password, write / as %2F, ? as %3F, # as %23, @ as %40, % as %25"
         ) from None
     others = dict(query)
     own = {name: others.pop(name) for name in _OWN if name in others}
@@ -114,7 +114,7 @@ def _seconds(own: dict[str, str], name: str, default: float) -> float:
     if not value:
         return default
     if not re.fullmatch(r"\d+(\.\d+)?", value):
-        raise UsageError(f"{name}={value[:50]} in the journal's URL is no number of seconds")
+        raise UsageError(f"{name}={value[:50]} in the journal's URL is not a number of seconds")
     return float(value)
 
 

@@ -130,7 +130,7 @@ def _renewal(store: Store, worker: Worker) -> dict[str, object]:
 
 def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
     """Returns the name of the worker's run from the rows of `_RENEW`. Raises `LeaseLost` if there
-    is no row."""
+    is not a row."""
     if not renewed:
         raise LeaseLost(
             f"{worker.identity} was silent for more than {worker.lease_seconds:g} s and another "

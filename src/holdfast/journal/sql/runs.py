@@ -92,7 +92,7 @@ def run_of(row: Row) -> Run:
             changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
             created=float(created),
         )
-    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
+    except (ValueError, TypeError) as error:  # Of any kind: text that is not UTF-8, too.
         raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
     if run.spec.name != name:
         raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
@@ -340,11 +340,11 @@ def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightV
 def text_of(value: object, *, of: str) -> str:
     """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it."""
     if not isinstance(value, str):
-        raise JournalCorrupt(f"{of} is no text")
+        raise JournalCorrupt(f"{of} is not text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise JournalCorrupt(f"{of} is no text: {error}") from error
+        raise JournalCorrupt(f"{of} is not text: {error}") from error
     return value
 
 

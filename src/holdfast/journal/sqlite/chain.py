@@ -31,7 +31,7 @@ _CHAIN = """WITH RECURSIVE chain(position) AS (
     UNION ALL SELECT r.previous FROM chain c JOIN records r ON r.position = c.position
     WHERE r.previous < c.position) """
 
-# The cast: damage can turn a body into text, and text that is no UTF-8 could not even be read.
+# The cast: damage can turn a body into text, and text that is not UTF-8 could not even be read.
 COLUMNS = "r.position, r.seq, r.epoch, r.crc, CAST(r.body AS BLOB)"
 _BY_CHAIN = f"""{_CHAIN} SELECT trajectory, (SELECT length FROM trajectories WHERE id = ?1),
     {COLUMNS} FROM records r WHERE r.position IN chain ORDER BY r.position"""  # noqa: S608 - ours

@@ -222,7 +222,9 @@ def _is_special(path: Path | str) -> bool:
 
 
 def _no_file(path: Path | str, done: str) -> JournalError:
-    return JournalError(f"journal {path} cannot be {done}: it is no regular file; name another one")
+    return JournalError(
+        f"journal {path} cannot be {done}: it is not a regular file; name another one"
+    )
 
 
 def _unreadable(path: Path, text: str) -> JournalError:

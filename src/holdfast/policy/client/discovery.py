@@ -97,7 +97,7 @@ async def served_models(endpoint: Endpoint) -> list[ServedModel]:
             ) from error
         if isinstance(error, UNREADABLE):
             raise EndpointDown(
-                f"the policy at {endpoint.name} answers what is no list of models "
+                f"the policy at {endpoint.name} answers what is not a list of models "
                 f"({describe_error(error)}); {_about_address(endpoint)}"
             ) from error
         raise EndpointDown(

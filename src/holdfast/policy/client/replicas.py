@@ -446,7 +446,7 @@ class EnginePolicy:
             if endpoint.url == base_url(url):
                 return endpoint
         known = ", ".join(endpoint.name for endpoint in self.endpoints)
-        raise UsageError(f"{url} is no replica of this policy; they are: {known}")
+        raise UsageError(f"{url} is not a replica of this policy; they are: {known}")
 
     async def __aenter__(self) -> "EnginePolicy":
         """Returns the policy, which `async with` closes at the end of the block."""

@@ -23,7 +23,9 @@ def npy_experts(text: str) -> ExpertRows:
     end = begin + int.from_bytes(body[len(_MAGIC) : begin], "little")
     header = _HEADER.fullmatch(body, begin, end)
     if not body.startswith(_MAGIC) or header is None:
-        raise InvalidAnswer("its routed_experts are no NumPy file of whole numbers in three axes")
+        raise InvalidAnswer(
+            "its routed_experts are not a NumPy file of whole numbers in three axes"
+        )
     rows, layers, top_k = (int(number) for number in header.groups()[1:])
     size, data = _SIZES[header[1]], body[end:]
     if len(data) != rows * layers * top_k * size or not layers * top_k:
@@ -59,4 +61,4 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidAnswer(f"its routed_experts are no base64 ({error})") from error
+        raise InvalidAnswer(f"its routed_experts are not base64 ({error})") from error

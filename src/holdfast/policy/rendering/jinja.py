@@ -119,7 +119,7 @@ def _compile(environment: Any, text: str) -> Any:
     try:
         return environment.from_string(text)
     except import_extra("jinja2", needed_by="a chat template").TemplateSyntaxError as error:
-        raise UsageError(f"the chat template is no Jinja: {error}") from error
+        raise UsageError(f"the chat template is not Jinja: {error}") from error
 
 
 def _environment(now: Callable[[], datetime]) -> Any:

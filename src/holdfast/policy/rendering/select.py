@@ -43,7 +43,7 @@ def renderer_of(
     described = policy.endpoints[0].described
     if family == BYTES and described.renderer not in (None, BYTES):
         raise UsageError(
-            f"the bytes of --renderer {BYTES} are no tokens of {policy.model!r}; its engine says "
+            f"the bytes of --renderer {BYTES} are not tokens of {policy.model!r}; its engine says "
             f"that it is rendered by its {described.renderer}"
         )
     family = family or (None if tokenizer else described.renderer)

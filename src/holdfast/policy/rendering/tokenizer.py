@@ -198,15 +198,15 @@ def download(name: str, files: Sequence[str], *, instead: str) -> Path:
     its subfolders. Raises `UsageError` if the hub does not give them. `instead` is the advice for
     that case."""
     if not is_hub_name(name):
-        raise UsageError(f"{name} is no folder, and no name on the hub (ORG/NAME); {instead}")
-    hub = import_extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
+        raise UsageError(f"{name} is not a folder, and no name on the hub (ORG/NAME); {instead}")
+    hub = import_extra("huggingface_hub", needed_by=f"{name} is not a folder, and fetching it")
     try:
         # Only data is asked for: a repository may hold code, and none of it comes here.
         folder = hub.snapshot_download(name, allow_patterns=list(files), ignore_patterns=["*/*"])
         return Path(folder)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{name} is no folder, and the hub did not give it ({type(error).__name__}: "
+            f"{name} is not a folder, and the hub did not give it ({type(error).__name__}: "
             f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); {instead}"
         ) from error
 
@@ -216,7 +216,7 @@ def _backend(folder: Path) -> Any:
     try:
         return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library raises bare Exceptions
-        raise UsageError(f"{folder / 'tokenizer.json'} is no tokenizer: {error}") from error
+        raise UsageError(f"{folder / 'tokenizer.json'} is not a tokenizer: {error}") from error
 
 
 def _add_declared_tokens(backend: Any, settings: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds no JSON object")
     return data

@@ -202,7 +202,7 @@ def _is_instance(value: object, kind: Any) -> bool:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if origin is typing.Literal:
         return value in typing.get_args(kind)
-    # `Any`, and what is no class, say nothing.
+    # `Any`, and what is not a class, say nothing.
     return kind is Any or not isinstance(origin or kind, type) or isinstance(value, origin or kind)
 
 

@@ -46,7 +46,7 @@ def load_module(path: Path) -> ModuleType:
     if path.resolve() in _loaded:
         return _loaded[path.resolve()]
     if not path.is_file():
-        raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
+        raise UsageError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
     packages = _packages_of(path.resolve())
     _search_in(path.resolve(), packages)
     try:
@@ -70,7 +70,7 @@ def _import(path: Path, name: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-        raise _NotPython(f"{path} is no Python file")
+        raise _NotPython(f"{path} is not a Python file")
     spec.loader = _SourceLoader(name, spec.loader.path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _loaded[path.resolve()] = module

@@ -72,7 +72,7 @@ def check_observation(seen: object) -> Observation:
         )
     reward = as_number(seen.reward)
     if reward is None or not math.isfinite(reward):
-        raise ValueError(f"reward {seen.reward!r} is no finite number")
+        raise ValueError(f"reward {seen.reward!r} is not a finite number")
     if seen.info:
         _check_info(seen.info)
     return structs.replace(

@@ -153,9 +153,11 @@ def check_usable(environment: object) -> None:
     if isinstance(environment, type) and issubclass(environment, Environment):
         raise UsageError(f"t.env wants an instance: {environment.__name__}()")
     if environment is None:
-        raise UsageError("None is no holdfast.Environment: the function that makes it returns none")
+        raise UsageError(
+            "None is not a holdfast.Environment: the function that makes it returns none"
+        )
     if not isinstance(environment, Environment):
-        raise UsageError(f"{environment!r:.200} is no holdfast.Environment: make it a subclass")
+        raise UsageError(f"{environment!r:.200} is not a holdfast.Environment: make it a subclass")
     if inspect.isroutine(getattr(type(environment), "tools", None)):
         raise UsageError(f"{environment.name}.tools is a method: put @property above it")
     limit: object = environment.timeout
@@ -196,6 +198,6 @@ def recovery_of(environment: Environment) -> Recovery:
         return Recovery(environment.recovery)
     except ValueError:
         raise UsageError(
-            f"{environment.name}: {environment.recovery!r} is no recovery level; there are "
+            f"{environment.name}: {environment.recovery!r} is not a recovery level; there are "
             + ", ".join(Recovery)
         ) from None

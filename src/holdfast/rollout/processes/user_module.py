@@ -42,7 +42,7 @@ def import_module(home: FunctionHome) -> ModuleType:
         name = home.module if spec is None else f"isolated_{home.module}"
         spec = importlib.util.spec_from_file_location(name, home.file)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{home.file} is no Python file")
+            raise ImportError(f"{home.file} is not a Python file")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

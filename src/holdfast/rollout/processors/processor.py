@@ -212,7 +212,7 @@ def as_processor(candidate: object) -> RolloutProcessor:
         _check_takes(candidate, None, wants="a rollout takes one argument: async def solve(t)")
         return FunctionProcessor(candidate)
     raise UsageError(
-        f"{_shown(candidate)} is no rollout: it wants an async function of one argument, or a "
+        f"{_shown(candidate)} is not a rollout: it wants an async function of one argument, or a "
         f"RolloutProcessor{_meant(candidate)}"
     )
 

@@ -173,7 +173,7 @@ def row_params(task: Task) -> dict[str, object]:
 def _params_in(holder: Mapping[str, object], task: Task) -> dict[str, object]:
     parameters = holder.get("completion_params") or {}
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"task {task.id!r}: completion_params are no object: {parameters!r}")
+        raise ValueError(f"task {task.id!r}: completion_params are not an object: {parameters!r}")
     return {str(name): value for name, value in parameters.items() if value is not None}
 
 

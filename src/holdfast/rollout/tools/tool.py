@@ -259,7 +259,7 @@ def as_tool(candidate: "Tool | Function") -> Tool:
         return candidate
     if not callable(candidate):
         meant = "; did you mean *tools?" if isinstance(candidate, list | tuple) else ""
-        raise UsageError(f"{candidate!r:.200} is no tool: give a function or a Tool{meant}")
+        raise UsageError(f"{candidate!r:.200} is not a tool: give a function or a Tool{meant}")
     # Its schema is asked for at every turn. A method's would keep its object alive.
     return _tool_of(candidate) if inspect.isfunction(candidate) else Tool(candidate)
 
@@ -295,7 +295,7 @@ def schemas_of(
     try:  # What could not be recorded is refused before it is shown.
         msgspec.json.encode(schemas)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"the tools' schemas are no JSON: {error}") from None
+        raise UsageError(f"the tools' schemas are not JSON: {error}") from None
     names = [name_in(schema) for schema in schemas]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

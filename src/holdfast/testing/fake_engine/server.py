@@ -83,7 +83,7 @@ class FakeServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             raw = await request.read()
             if _is_probe(request.path, raw):
-                # A client looks whether the endpoint exists: that is no call to sample.
+                # A client looks whether the endpoint exists: that is not a call to sample.
                 wire.read(raw, "")
             request_id = await _id_of(request, wire)
             self._ledger.count_arrival(request_id, request.path)

@@ -65,7 +65,7 @@ class Network:
         attention.register()
         self.module = load_model(folder, dtype)
         if self.module.get_output_embeddings() is None:
-            raise UsageError(f"{folder} has no output head: it is no causal LM")
+            raise UsageError(f"{folder} has no output head: it is not a causal LM")
         if ranks.size == 1:
             self.module.to(self.device)
         self._own_attention = self.module.config._attn_implementation  # noqa: SLF001  # set, but not asked for

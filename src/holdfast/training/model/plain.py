@@ -123,7 +123,7 @@ def _why_unsteady(module: Any, sequence: TokenSequence) -> str:
     if not is_steady(SHORTEST // 2):
         return "the same tokens do not give the same logprobs twice"
     if not is_steady(SHORTEST):
-        return "later tokens change the logprobs of earlier ones, so it is no causal LM"
+        return "later tokens change the logprobs of earlier ones, so it is not a causal LM"
     low, high = SHORTEST, len(sequence.ids)
     while high - low > 1:
         middle = (low + high) // 2

@@ -17,7 +17,7 @@ from holdfast.training.advantages import ESTIMATORS, Estimator
 
 def _check_at_least(name: str, value: float, least: float) -> None:
     if not least <= value < math.inf:
-        raise UsageError(f"{name}={value!r} is no number from {least} on")
+        raise UsageError(f"{name}={value!r} is not a number from {least} on")
 
 
 class Level(StrEnum):
@@ -80,7 +80,7 @@ class Gate(Struct, frozen=True, tag=True):
         check_fields(self, "gate ")
         for name, value in (("positive", self.positive), ("negative", self.negative)):
             if not 0 < value < math.inf:
-                raise UsageError(f"gate {name}={value!r} is no number above 0")
+                raise UsageError(f"gate {name}={value!r} is not a number above 0")
 
 
 class Unclipped(Struct, frozen=True, tag=True):

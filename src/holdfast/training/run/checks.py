@@ -55,7 +55,7 @@ def check_model(folder: Path) -> None:
     config = _read_json(folder / "config.json")
     made = config.get("architectures")
     if isinstance(made, list) and made and not any(str(name).endswith(_HEADS) for name in made):
-        raise UsageError(f"{folder} holds a {made[0]}, which is no causal LM: give one that is")
+        raise UsageError(f"{folder} holds a {made[0]}, which is not a causal LM: give one that is")
     if not any(folder.glob("*.safetensors")):
         raise UsageError(
             f"{folder} has no weights in safetensors: save them there "
@@ -65,11 +65,11 @@ def check_model(folder: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, object]:
     if not path.is_file():
-        raise UsageError(f"{path.parent} is no Hugging Face folder: it has no {path.name}")
+        raise UsageError(f"{path.parent} is not a Hugging Face folder: it has no {path.name}")
     try:
         data = json.loads(path.read_text())
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not JSON: {error}") from error
     return data if isinstance(data, dict) else {}
 
 

@@ -34,7 +34,7 @@ async def open_training(
     settings: TrainingSettings,
     folder: Path,
 ) -> Run:
-    """Makes or finds the run. Raises `UsageError` if the found run is no training or another
+    """Makes or finds the run. Raises `UsageError` if the found run is not a training or another
     one."""
     run = await journal.find_run(spec.name)
     if run is None and restored.step:
@@ -47,7 +47,7 @@ async def open_training(
     is_sealed = (await journal.progress(run)).sealed
     if is_sealed and not await journal.versions(run):
         raise UsageError(
-            f"run {spec.name!r} is no training: all its tasks were there when it began; give "
+            f"run {spec.name!r} is not a training: all its tasks were there when it began; give "
             "another --run"
         )
     differences = run.spec.differences(spec)

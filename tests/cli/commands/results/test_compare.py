@@ -154,7 +154,7 @@ def test_what_was_cut_is_told(holdfast, place):
         (("tlak", "--out", "x.html"), "there is no run 'tlak'"),
         (("talk", "--out", "holdfast.db"), "is the journal itself"),
         (("talk", "--out", "nowhere/x.html"), "nowhere/x.html cannot be written: No such file"),
-        (("talk", "--out", "."), "'.' cannot be written: it is no regular file"),
+        (("talk", "--out", "."), "'.' cannot be written: it is not a regular file"),
         (("talk", "--out", "x.html", "--tokenizer", "gone"), "--tokenizer wants the folder"),
         (("talk", "--out", "x.html", "--max-megabytes", "0"), "--max-megabytes"),
     ],

@@ -72,7 +72,7 @@ def test_an_export_loads_neither_engine_nor_trainer_nor_rollouts(ran):
 
 
 def whole(value):
-    """Nested columns as JSONL has them: what is null is absent, and open values are no text."""
+    """Nested columns as JSONL has them: what is null is absent, and open values are not text."""
     if isinstance(value, list):
         return [whole(item) for item in value]
     if not isinstance(value, dict):
@@ -156,7 +156,7 @@ def test_samples_hold_nothing_that_a_disturbance_could_change(ran):
     order = ["sum", "long-one", "bug", "crab 🦀\n"]
     keys = [(order.index(row["task"]), row["sample"], row["branch"]) for row in rows]
     assert keys == sorted(keys)
-    assert (2, 0, 0) not in keys, "a bug is no sample"
+    assert (2, 0, 0) not in keys, "a bug is not a sample"
     assert (2, 1, 0) in keys, "its sibling is"
     for row in rows:
         assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])

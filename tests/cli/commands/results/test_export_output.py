@@ -150,10 +150,10 @@ def test_a_journal_whose_end_is_gone_is_corrupt_and_says_what_can_be_done(ran, t
 def test_a_device_is_no_journal(ran):
     done = ran.run("--quiet", journal="/dev/null")
     assert done.code == Exit.USAGE
-    assert "journal /dev/null cannot be written: it is no regular file" in done.line
+    assert "journal /dev/null cannot be written: it is not a regular file" in done.line
     done = ran.holdfast("journal", "check", "/dev/null")
     assert done.code == Exit.USAGE
-    assert "/dev/null is no regular file" in done.line
+    assert "/dev/null is not a regular file" in done.line
 
 
 def test_a_headline_is_short_however_long_the_message(shell):

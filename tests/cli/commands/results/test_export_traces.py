@@ -65,7 +65,7 @@ def test_a_log_of_inspect_has_its_name_in_a_folder_and_ours_beside(ran):
         (("inspect", "-"), "--what inspect writes an .eval file"),
         (("atif", "traces.txt"), "--what atif writes a folder or a .jsonl file"),
         (("atif", "t.jsonl", "--format", "csv"), "has one format of its own"),
-        (("rows", "there/"), "'there' cannot be written: it is no regular file"),
+        (("rows", "there/"), "'there' cannot be written: it is not a regular file"),
     ],
 )
 def test_what_a_place_cannot_hold_is_refused(ran, words, reason):

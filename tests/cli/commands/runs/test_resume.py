@@ -136,7 +136,7 @@ def test_a_run_of_a_program_says_that_it_has_no_command(shell: CommandLine) -> N
         (("resume", "nope"), "nope"),
         (("resume", "r", "--conc", 2), "--conc"),
         (("resume", "r", "--journal", "none.db"), "none.db"),
-        (("resume", "r", "--folder", "/nonexist"), "--folder /nonexist is no folder"),
+        (("resume", "r", "--folder", "/nonexist"), "--folder /nonexist is not a folder"),
     ],
 )
 def test_a_mistake_is_one_line(stopped: CommandLine, arguments, named) -> None:

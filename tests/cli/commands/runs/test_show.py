@@ -176,7 +176,7 @@ def test_a_processor_that_cannot_work_is_refused_before_anything_is_run(shell):
     shell.write("agent.py", made)
     done = shell.run()
     assert done.code == Exit.USAGE
-    assert done.err.splitlines()[-1].endswith("'search' is no tool: give a function or a Tool")
+    assert done.err.splitlines()[-1].endswith("'search' is not a tool: give a function or a Tool")
     assert done.err.count("  File ") == 1, "the user's line, and none of ours"
     assert not shell.journal.exists()
 

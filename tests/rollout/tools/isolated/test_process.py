@@ -172,7 +172,7 @@ def test_a_result_beyond_the_limit_is_an_accident():
         (tools.leave, {"code": 3}, "ended itself with exit code 3"),
         (tools.leave, {"code": 0}, "ended itself with exit code 0"),
         (tools.hang_up, {}, "closed its connection"),
-        (tools.garbage, {}, "what is no answer"),
+        (tools.garbage, {}, "what is not an answer"),
     ],
     ids=["segfault", "kill", "exit 3", "exit 0", "hang up", "garbage"],
 )

@@ -1,5 +1,5 @@
 """A server without the mcp package, as old ones are: it knows the handshake alone, does one thing
-at a time, keeps a count, and starts fast. Its odd bytes are no UTF-8."""
+at a time, keeps a count, and starts fast. Its odd bytes are not UTF-8."""
 
 import json
 import os

@@ -48,7 +48,7 @@ def weigh() -> CallToolResult:
 
 @server.tool()
 def look() -> CallToolResult:
-    """Answers with things that are no text."""
+    """Answers with things that are not text."""
     return CallToolResult(
         content=[
             TextContent(type="text", text="a view"),

@@ -76,7 +76,7 @@ def check(args: argparse.Namespace) -> checks.ClusterPlan:
         )
     if args.tls_cert is not None or args.tls_key is not None:
         raise UsageError(
-            "--tls-cert with --cluster: one certificate is no name of several machines; put a "
+            "--tls-cert with --cluster: one certificate is not a name of several machines; put a "
             "proxy with https in front of each gateway, and name it with --advertise"
         )
     if args.advertise is not None:

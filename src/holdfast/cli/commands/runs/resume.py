@@ -69,7 +69,9 @@ def _folder(args: argparse.Namespace, run: Run) -> Path:
     recorded = "" if run.spec.command is None else run.spec.command.folder
     folder = Path(args.folder or recorded)
     if args.folder and not folder.is_dir():
-        raise UsageError(f"--folder {args.folder} is no folder: say where the run's files are now")
+        raise UsageError(
+            f"--folder {args.folder} is not a folder: say where the run's files are now"
+        )
     if not folder.is_dir():
         raise UsageError(
             f"the command of run {run.spec.name!r} was given in {folder}, which is not there; say "

@@ -8,7 +8,7 @@ was killed are found by their mounts.
 In /proc, a process can read the variables and the memory of all processes of its user, and with
 them the driver's keys. The kernel forbids that to a process with fewer capabilities, or in an inner
 user namespace. For this reason, `confinement` starts root's programs without these capabilities,
-and programs of other users in a user namespace with the same user. This is no sandbox: files,
+and programs of other users in a user namespace with the same user. This is not a sandbox: files,
 network and signals are as before.
 """
 

@@ -100,7 +100,7 @@ def decode_manifest(state: bytes) -> Listing:
         body = unpacker.decompress(state, MAX_LISTING_BYTES)
         listing = msgspec.msgpack.decode(body, type=Listing)
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise EnvironmentBroken(f"this is no snapshot of a workspace: {error}") from error
+        raise EnvironmentBroken(f"this is not a snapshot of a workspace: {error}") from error
     if listing.version != VERSION or not unpacker.eof:
         raise EnvironmentBroken(
             f"a snapshot of version {listing.version} was written by another Holdfast"
@@ -125,7 +125,7 @@ def apply_changes(listing: Listing, entries: dict[bytes, ManifestEntry]) -> None
 
 def _check_path(path: bytes) -> bytes:
     if any(part in (b"", b".", b"..") for part in path.split(b"/")) or b"\0" in path:
-        raise EnvironmentBroken(f"a snapshot names {path!r}, which is no place in a workspace")
+        raise EnvironmentBroken(f"a snapshot names {path!r}, which is not a place in a workspace")
     return path
 
 

@@ -36,7 +36,7 @@ from holdfast.gateway.wires.anthropic.request import (
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID_KEY = "INVALID_JSON"
-"""The key of arguments that are no JSON object, as Anthropic recommends it."""
+"""The key of arguments that are not JSON object, as Anthropic recommends it."""
 Block = dict[str, object]
 
 # A coding agent writes a line into its system prompt that changes with every request: with it, no

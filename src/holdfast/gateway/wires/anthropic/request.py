@@ -324,7 +324,7 @@ def is_parallel(request: CountRequest) -> bool:
 def _schema(sent: dict[str, object], where: str) -> dict[str, object]:
     kind = sent.get("type")
     if kind not in (None, "custom"):
-        raise unsupported(f"{where}.type", f"{kind!r} is no tool that the client runs")
+        raise unsupported(f"{where}.type", f"{kind!r} is not a tool that the client runs")
     try:
         tool = msgspec.convert(sent, AnthropicTool)
     except msgspec.ValidationError as error:

@@ -83,7 +83,7 @@ class Process:
             output = self._last_output()
             raise EnvironmentBroken(how) from RemoteTraceback(output) if output else error
         except (BadFrame, msgspec.MsgspecError) as error:
-            raise EnvironmentBroken(f"its process wrote what is no answer: {error}") from error
+            raise EnvironmentBroken(f"its process wrote what is not an answer: {error}") from error
 
     async def _while_alive(self, work: Awaitable[Result]) -> Result:
         """Awaits the work. Raises `EOFError` if the process ends first, because its children may
