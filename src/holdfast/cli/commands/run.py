@@ -274,7 +274,7 @@ async def _in_journal(
     signals.watch()
 
     async def begin(_: Worker) -> None:
-        if before:
+        if before and run.spec.name == work.plan.spec.name:
             notify(before)
 
     engine = work.plan.engine(
