@@ -3,7 +3,6 @@
 Each speaker is named: the policy is `assistant`, and other speakers have the name of their model.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from holdfast.engine.report import many
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import changed_parameters
+from holdfast.records.speakers import other_speakers, spoken_elsewhere
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -27,8 +27,8 @@ def step_lines(view: TrajectoryView) -> list[str]:
     for path, step in view.history.steps.items():
         scopes.setdefault(path.rpartition(".")[0], []).append(step)
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
-    others = _other_speakers(view)
-    spoken = _spoken_elsewhere(view, others)
+    others = other_speakers(view)
+    spoken = spoken_elsewhere(view, others)
     # Tools that are steps are listed with their results; those of an agent are only in its prompts.
     has_tools = any(isinstance(step, ToolIntent) for step in view.history.steps.values())
     lines: list[str] = []
@@ -65,32 +65,6 @@ def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
     speakers = ", ".join(dict.fromkeys(step.model for step in replies if step.path in others))
     who = f"of another speaker, {speakers}" if speakers else "of the policy"
     return f"conversation {scope}, {who}:"
-
-
-def _other_speakers(view: TrajectoryView) -> set[str]:
-    """Returns the paths of replies by other speakers than the policy, which leads the main
-    conversation."""
-    generations = view.history.generations
-    main = [step for step in generations if "." not in step.path] or generations
-    return {
-        step.path
-        for step in generations
-        if step.model != main[0].model or (step.ids and not step.trainable)
-    }
-
-
-def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """Returns the texts of other speakers outside the main conversation, each with its place. A
-    text that several of them said is left out."""
-    generations = [
-        step for step in view.history.generations if step.path in others and "." in step.path
-    ]
-    times = Counter(step.message.text for step in generations)
-    return {
-        step.message.text: f"[{step.path}] {step.model}"
-        for step in generations
-        if step.message.text and times[step.message.text] == 1
-    }
 
 
 def _prompt(

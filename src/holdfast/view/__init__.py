@@ -1,0 +1,13 @@
+"""`holdfast view`: the pages of a journal, served on this machine by a process of its own.
+
+The package only reads: it knows no engine, and a run that is watched does not know that it is. What
+models and tools said is text everywhere, never markup.
+
+- `source`: The journal that is shown.
+- `reading`: What pages know about runs and trajectories.
+- `charts`: Charts as SVG.
+- `rendering`: Pages from templates.
+- `live`: Tells browsers that a page has changed.
+- `pages`: The pages.
+- `server`: The HTTP server: who may ask, and for what.
+"""
