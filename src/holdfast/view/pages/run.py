@@ -151,7 +151,7 @@ def _cell(run: Run, entry: Entry, column: int, low: float, high: float) -> chart
     state = entry.status.name.lower()
     kind = state if entry.reward is None else charts.level(entry.reward, low, high)
     if state == "truncated":
-        kind += " truncated"
+        kind += " truncated" if entry.reward is not None else " cut"
     reward = "" if entry.reward is None else f", reward {entry.reward:.4g}"
     label = f"{entry.name}: {state}{reward}"
     href = run_url(run.spec.name, entry.ordinal, entry.sample)

@@ -59,6 +59,8 @@ class Item(Struct):
     facts: list[str] = []
     error: str = ""
     reward: float | None = None
+    calls_are_steps: bool = False
+    """Whether the calls follow as steps of their own."""
     images: list[str] = []
     elsewhere: list[str] = []
     """The addresses of images that are not in the journal, and are not fetched."""
@@ -128,6 +130,7 @@ class _Reader:
         self._history = view.history
         self._others = other_speakers(view)
         self._spoken = spoken_elsewhere(view, self._others)
+        self._has_tools = any(isinstance(s, ToolIntent) for s in view.history.steps.values())
         self._scopes = {_scope(step.path) for step in view.history.generations}
 
     def extras(self, tab: Tab, references: set[str]) -> list[Step]:
@@ -185,6 +188,7 @@ class _Reader:
             reasoning=step.message.reasoning or "",
             facts=reply_facts(step),
             is_reply=bool(step.ids),
+            calls_are_steps=self._has_tools,
         )
         return _with_parts(item, step.message)
 

@@ -1,12 +1,12 @@
 """A run's trajectories in short, from the summaries that the journal stores.
 
-No log is read. After the first reading, only the groups that are being worked on are read again. If
+No log is read of a trajectory whose summary is stored, or that is open. After the first reading, only the groups that are being worked on are read again. If
 the journal then counts other trajectories than the digest, everything is read again.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -166,10 +166,13 @@ class RunDigest:
         """Reads these groups. Returns the ordinal after the last group that exists."""
         groups: dict[int, list[Entry]] = {}
         last = 0
-        for row, summary in await journal.stored_summaries(run, list(ordinals)):
+        rows = await journal.stored_summaries(run, list(ordinals))
+        missing = await _summarize(journal, run, rows)
+        for row, summary in rows:
             last = max(last, row.ordinal + 1)
             if not row.resting:
-                groups.setdefault(row.ordinal, []).append(entry_of(row, summary))
+                entry = entry_of(row, summary or missing.get(row.id))
+                groups.setdefault(row.ordinal, []).append(entry)
         for ordinal, group in groups.items():
             before = self.groups.get(ordinal, [])
             if group != before:
@@ -198,6 +201,21 @@ class RunDigest:
         if seconds <= 0 or last_settled <= settled:
             return None
         return Pace((last_settled - settled) / seconds, (last_tokens - tokens) / seconds, seconds)
+
+
+async def _summarize(
+    journal: Journal, run: Run, rows: Sequence[tuple[TrajectoryRow, Summary | None]]
+) -> dict[int, Summary]:
+    """Returns the summaries of settled trajectories that the journal has not stored, which are
+    few: it reads their logs."""
+    ordinals = {row.ordinal for row, summary in rows if row.settled and summary is None}
+    if not ordinals:
+        return {}
+    return {
+        row.id: summary
+        async for row, summary in journal.summaries(run, ordinals=ordinals)
+        if isinstance(summary, Summary) and row.settled
+    }
 
 
 def _settled(group: Iterable[Entry]) -> int:
