@@ -10,7 +10,7 @@ file.
 - `foreign`: Foreign exceptions, which are read without trust.
 - `failure`, `errors`, `exit_codes`: What went wrong, classified once, and how a command ends with
   it.
-- `history`, `conversation`, `view`, `speakers`: The fold of a log, and what scorers see of it.
+- `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
 - `samples`: The training view, its logprobs, weight versions, and a trajectory in numbers.
 - `encoding`: How values are encoded, checked, and kept from showing secrets.
 """

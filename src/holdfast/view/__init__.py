@@ -4,10 +4,9 @@ The package only reads: it knows no engine, and a run that is watched does not k
 models and tools said is text everywhere, never markup.
 
 - `source`: The journal that is shown.
-- `reading`: What pages know about runs and trajectories.
 - `charts`: Charts as SVG.
 - `rendering`: Pages from templates.
-- `live`: Tells browsers that a page has changed.
+- `reading`: What pages know about runs and trajectories.
 - `pages`: The pages.
-- `server`: The HTTP server: who may ask, and for what.
+- `http`: The server, and how it tells browsers that a page has changed.
 """

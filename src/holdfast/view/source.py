@@ -12,7 +12,7 @@ from holdfast.records.errors import JournalError
 from holdfast.records.run import Run
 
 
-class Source:
+class ShownJournal:
     """The journal at an address. Pages read it through `journal`, and never change it, except for
     `tag`."""
 

@@ -21,8 +21,8 @@ from holdfast.records.exit_codes import Exit
 async def view(args: argparse.Namespace) -> int:
     with needed_by("holdfast view", extra="view"):
         import jinja2  # noqa: F401 - Whether it is there.
+    from holdfast.view.http.server import PORT, serving
     from holdfast.view.rendering import run_url
-    from holdfast.view.server import PORT, serving
 
     if args.until_stdin_closes:
         end_with_stdin()

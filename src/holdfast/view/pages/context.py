@@ -11,13 +11,13 @@ from holdfast.view.reading.digests import Digests
 from holdfast.view.reading.numbers import Numbers, numbers_of
 from holdfast.view.reading.tokens import Decode, decoder_of
 from holdfast.view.rendering import render
-from holdfast.view.source import Source
+from holdfast.view.source import ShownJournal
 
 
 class Context(Struct):
     """What pages share. One server has one context."""
 
-    source: Source
+    source: ShownJournal
     digests: Digests
     columns: Columns
     prices: Prices | None = None

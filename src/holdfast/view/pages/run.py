@@ -33,7 +33,7 @@ MAX_ROOTS = 12
 POINTS = 120
 
 
-class Progress(Struct, frozen=True):
+class RunPace(Struct, frozen=True):
     """How far a run is."""
 
     settled: int
@@ -91,13 +91,13 @@ async def run_page(request: web.Request) -> str:
     )
 
 
-def progress_of(row: RunRow, digest: RunDigest) -> Progress:
+def progress_of(row: RunRow, digest: RunDigest) -> RunPace:
     total, pace = sum(row.by_status.values()), digest.pace
     if pace is None or not row.live_workers:
-        return Progress(row.settled, total, None, None, None, 0.0)
+        return RunPace(row.settled, total, None, None, None, 0.0)
     left = (total - row.settled) / pace.settled_per_second
     rates = (pace.settled_per_second, pace.tokens_per_second)
-    return Progress(row.settled, total, *rates, left, pace.seconds)
+    return RunPace(row.settled, total, *rates, left, pace.seconds)
 
 
 def _charts(run: str, entries: Sequence[Entry]) -> dict[str, object]:
@@ -168,17 +168,17 @@ async def _time_line(journal: Journal, run: str, entries: Sequence[Entry]) -> Ma
     return {"marks": marks, "picture": picture, "start": start}
 
 
-class Cause(Struct, frozen=True):
+class ShownCause(Struct, frozen=True):
     """The failures with one root, with one traceback."""
 
     root: RootCount
     traceback: str
 
 
-async def causes_of(journal: Journal, numbers: Numbers) -> list[Cause]:
+async def causes_of(journal: Journal, numbers: Numbers) -> list[ShownCause]:
     """Returns the most frequent roots, each with the traceback of its first example."""
     return [
-        Cause(root, await _traceback(journal, root) if root.examples else "")
+        ShownCause(root, await _traceback(journal, root) if root.examples else "")
         for root in numbers.roots[:MAX_ROOTS]
     ]
 

@@ -23,7 +23,7 @@ READ_AT_ONCE = 4_000
 STATES = ("working", "stopped", "open", "finished")
 
 
-class Listed(Struct, frozen=True):
+class ListedRun(Struct, frozen=True):
     """One run in the list."""
 
     row: RunRow
@@ -83,12 +83,12 @@ def _training_of(name: str, names: set[str]) -> bool:
     return name.rpartition(HELD_OUT)[0] in names
 
 
-async def _listed(context: Context, row: RunRow, run: Run, rows: Sequence[RunRow]) -> Listed:
+async def _listed(context: Context, row: RunRow, run: Run, rows: Sequence[RunRow]) -> ListedRun:
     digest = context.digests.known(run)
     state = state_of(row)
     evaluations = sum(each.name.startswith(f"{row.name}{HELD_OUT}") for each in rows)
     numbers = None if digest is None else context.numbers(run, digest)
-    return Listed(row, run, numbers, state, go_on(row, run, context.source.where), evaluations)
+    return ListedRun(row, run, numbers, state, go_on(row, run, context.source.where), evaluations)
 
 
 def state_of(row: RunRow) -> str:
@@ -117,12 +117,12 @@ def _matches(row: RunRow, run: Run, query: Mapping[str, str]) -> bool:
     return (not tag or tag in run.spec.tags) and (not state or state == state_of(row))
 
 
-def _reward(each: Listed) -> float:
+def _reward(each: ListedRun) -> float:
     mean = None if each.numbers is None else each.numbers.mean
     return float("-inf") if mean is None else mean
 
 
-def _sorted(listed: list[Listed], order: str) -> list[Listed]:
+def _sorted(listed: list[ListedRun], order: str) -> list[ListedRun]:
     if order == "name":
         return sorted(listed, key=lambda each: each.row.name)
     if order == "mean reward":

@@ -14,7 +14,6 @@ from holdfast.records.conversation import main_end, referenced
 from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.history import History
 from holdfast.records.message import Message, Role
-from holdfast.records.speakers import other_speakers, spoken_elsewhere
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -23,7 +22,7 @@ from holdfast.records.step import (
     ValueRecorded,
     path_order,
 )
-from holdfast.records.view import TrajectoryView
+from holdfast.records.view import TrajectoryView, other_speakers, spoken_elsewhere
 
 MAX_ITEMS = 100
 MAX_BYTES = 90_000

@@ -1,7 +1,8 @@
 """A run's trajectories in short, from the summaries that the journal stores.
 
-No log is read of a trajectory whose summary is stored, or that is open. After the first reading, only the groups that are being worked on are read again. If
-the journal then counts other trajectories than the digest, everything is read again.
+Logs are read only of settled trajectories whose summary the journal lacks. After the first reading,
+only the groups that are being worked on are read again. If the journal then counts other
+trajectories than the digest, everything is read again.
 """
 
 import time
@@ -62,7 +63,7 @@ class Entry(Struct, frozen=True, gc=False):
         return self.status is Status.RUNNING and not self.settled
 
 
-class Pace(Struct, frozen=True):
+class RecentPace(Struct, frozen=True):
     """The speed of a run within the recent window, as the digest saw it."""
 
     settled_per_second: float
@@ -192,7 +193,7 @@ class RunDigest:
             self._seen.popleft()
 
     @property
-    def pace(self) -> Pace | None:
+    def pace(self) -> RecentPace | None:
         """Returns the speed in the recent window; None if nothing was settled in it."""
         if len(self._seen) < 2:
             return None
@@ -200,7 +201,9 @@ class RunDigest:
         seconds = time.monotonic() - start
         if seconds <= 0 or last_settled <= settled:
             return None
-        return Pace((last_settled - settled) / seconds, (last_tokens - tokens) / seconds, seconds)
+        return RecentPace(
+            (last_settled - settled) / seconds, (last_tokens - tokens) / seconds, seconds
+        )
 
 
 async def _summarize(

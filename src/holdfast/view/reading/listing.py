@@ -83,7 +83,7 @@ def whole_from(query: Mapping[str, str], name: str, default: int = 0) -> int:
     return int(text)
 
 
-class Listing(Struct, frozen=True):
+class EntryPage(Struct, frozen=True):
     """One page of the trajectories that a filter chooses."""
 
     entries: list[Entry]
@@ -92,7 +92,7 @@ class Listing(Struct, frozen=True):
     pages: int
 
 
-def listed(entries: Iterable[Entry], chosen: Filter, values: Mapping[int, str]) -> Listing:
+def listed(entries: Iterable[Entry], chosen: Filter, values: Mapping[int, str]) -> EntryPage:
     """Returns the chosen page. `values` are the values of the chosen column, by task."""
     matching = [entry for entry in entries if _matches(entry, chosen, values)]
     key, is_reversed = _ORDERS[chosen.order]
@@ -100,7 +100,7 @@ def listed(entries: Iterable[Entry], chosen: Filter, values: Mapping[int, str]) 
         matching.sort(key=key, reverse=is_reversed)
     pages = max(1, -(-len(matching) // PAGE))
     page = min(chosen.page, pages - 1)
-    return Listing(matching[page * PAGE : (page + 1) * PAGE], len(matching), page, pages)
+    return EntryPage(matching[page * PAGE : (page + 1) * PAGE], len(matching), page, pages)
 
 
 def _matches(entry: Entry, chosen: Filter, values: Mapping[int, str]) -> bool:

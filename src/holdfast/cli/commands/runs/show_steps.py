@@ -10,7 +10,6 @@ import msgspec
 from holdfast.engine.report import many
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import changed_parameters
-from holdfast.records.speakers import other_speakers, spoken_elsewhere
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -18,7 +17,7 @@ from holdfast.records.step import (
     ToolIntent,
     ValueRecorded,
 )
-from holdfast.records.view import TrajectoryView
+from holdfast.records.view import TrajectoryView, other_speakers, spoken_elsewhere
 
 
 def step_lines(view: TrajectoryView) -> list[str]:

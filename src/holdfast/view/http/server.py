@@ -20,7 +20,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError, UsageError
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken, token_file
-from holdfast.view.live import Hub, Look
+from holdfast.view.http.live import Hub, Look
 from holdfast.view.pages import run as run_pages
 from holdfast.view.pages import runs as runs_pages
 from holdfast.view.pages import trajectory as trajectory_pages
@@ -28,7 +28,7 @@ from holdfast.view.pages.context import CONTEXT, Context, context_of
 from holdfast.view.reading.columns import Columns
 from holdfast.view.reading.digests import Digests
 from holdfast.view.rendering import run_url
-from holdfast.view.source import Source
+from holdfast.view.source import ShownJournal
 
 HOST = "127.0.0.1"
 PORT = 7777
@@ -72,7 +72,7 @@ async def serving(
     `UsageError` if the port is taken."""
     listener = _listen(port)
     port = listener.getsockname()[1]
-    source = Source(where)
+    source = ShownJournal(where)
     hub = Hub()
     try:
         await source.journal()
