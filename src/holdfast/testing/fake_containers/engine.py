@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.testing.fake_containers.http import RawRequest, Refusal, answer, read_request
+from holdfast.testing.fake_containers.http import FakeRefusal, RawRequest, answer, read_request
 from holdfast.testing.fake_containers.routes import EngineRoutes
 from holdfast.testing.fake_containers.state import EngineState, FakeContainer
 
@@ -131,7 +131,7 @@ class FakeContainers:
             return False
         try:
             body = await self._body_for(request, match)
-        except Refusal as refusal:
+        except FakeRefusal as refusal:
             body = answer(refusal.status, {"message": str(refusal)})
         if fault is not None:
             return False

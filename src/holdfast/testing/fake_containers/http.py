@@ -19,7 +19,7 @@ class RawRequest(Struct):
         return json.loads(self.body or b"{}")
 
 
-class Refusal(Exception):
+class FakeRefusal(Exception):
     """An answer with an error status."""
 
     def __init__(self, status: int, message: str):

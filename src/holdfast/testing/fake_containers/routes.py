@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from holdfast.testing.fake_containers.http import RawRequest, Refusal, answer
+from holdfast.testing.fake_containers.http import FakeRefusal, RawRequest, answer
 from holdfast.testing.fake_containers.state import (
     EngineState,
     FakeContainer,
@@ -58,7 +58,7 @@ class EngineRoutes:
         for method, pattern, route in self._routes:
             if method == request.method and (match := pattern.fullmatch(request.path)):
                 return answer(200, route(request, *match.groups()))
-        raise Refusal(404, f"page not found: {request.method} {request.path}")
+        raise FakeRefusal(404, f"page not found: {request.method} {request.path}")
 
     # --- images
 
@@ -74,7 +74,7 @@ class EngineRoutes:
             self.state.add_image(root, tag, env=env, labels=labels)
             return b'{"status": "sha256:imported"}\n'
         name = request.query["fromImage"]
-        raise Refusal(404, f"pull access denied for {name}, repository does not exist")
+        raise FakeRefusal(404, f"pull access denied for {name}, repository does not exist")
 
     def _build(self, request: RawRequest) -> bytes:
         """Knows FROM, and RUN of commands without effects."""
@@ -126,7 +126,7 @@ class EngineRoutes:
     def _create(self, request: RawRequest) -> Any:
         name, body = request.query["name"], request.json()
         if any(container.name == name for container in self.state.containers):
-            raise Refusal(409, f'Conflict. The container name "/{name}" is already in use')
+            raise FakeRefusal(409, f'Conflict. The container name "/{name}" is already in use')
         image = self.state.image(body["Image"])
         container = FakeContainer(
             uuid4().hex, name, image, self.state.copy(image.root), body, created=time.time()
@@ -174,14 +174,14 @@ class EngineRoutes:
     def _new_exec(self, request: RawRequest, name: str) -> Any:
         container = self.state.container(name)
         if not container.running or container.paused:
-            raise Refusal(409, f"Container {name} is not running")
+            raise FakeRefusal(409, f"Container {name} is not running")
         number = uuid4().hex
         self.state.execs[number] = FakeExec(container, request.json())
         return {"Id": number}
 
     def _show_exec(self, _: RawRequest, number: str) -> Any:
         if number not in self.state.execs:
-            raise Refusal(404, f"No such exec instance: {number}")
+            raise FakeRefusal(404, f"No such exec instance: {number}")
         run = self.state.execs[number]
         return {"Running": run.began and run.code is None, "ExitCode": run.code}
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from msgspec import Struct, field
 
-from holdfast.testing.fake_containers.http import Refusal
+from holdfast.testing.fake_containers.http import FakeRefusal
 
 MARK = "FAKE_CONTAINER"
 """The variable that names the container of a process."""
@@ -96,18 +96,18 @@ class EngineState:
         for image in self.images:
             if name == image.id or name in image.tags or f"{name}:latest" in image.tags:
                 return image
-        raise Refusal(404, f"No such image: {name}")
+        raise FakeRefusal(404, f"No such image: {name}")
 
     def container(self, name: str) -> FakeContainer:
         for container in self.containers:
             if name in (container.id, container.name):
                 return container
-        raise Refusal(404, f"No such container: {name}")
+        raise FakeRefusal(404, f"No such container: {name}")
 
     def remove_image(self, name: str) -> None:
         image = self.image(name)
         if any(container.image is image for container in self.containers):
-            raise Refusal(409, "conflict: a container is using the image")
+            raise FakeRefusal(409, "conflict: a container is using the image")
         self.images.remove(image)
         shutil.rmtree(image.root)
 

@@ -1,8 +1,8 @@
 """ContainerApi: requests to a container engine, and what its errors mean.
 
 Every request has a deadline. A connection that fails is `ProviderDown`: nobody knows whether the
-request took effect. An answer with an error status is an `RequestRefused`, whose caller knows what the
-status means there.
+request took effect. An answer with an error status is an `EngineRefusal`, whose caller knows what
+the status means there.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 10.0
 PART_BYTES = 1 << 20
 
 
-class RequestRefused(Exception):
+class EngineRefusal(Exception):
     """The engine refused a request."""
 
     def __init__(self, status: int, message: str):
@@ -175,7 +175,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
         message = body.decode("utf-8", "replace").strip() or f"HTTP {status}"
     if "no space left on device" in message.lower():
         return ProviderFull(f"the disk of the container engine is full: {message}")
-    return RequestRefused(status, " ".join(message.split()))
+    return EngineRefusal(status, " ".join(message.split()))
 
 
 def _decoded(body: bytes) -> Any:

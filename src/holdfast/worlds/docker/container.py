@@ -22,7 +22,7 @@ from holdfast.worlds.contract.world import (
     FileInfo,
     Use,
 )
-from holdfast.worlds.docker.api import ContainerApi, RequestRefused
+from holdfast.worlds.docker.api import ContainerApi, EngineRefusal
 from holdfast.worlds.docker.creation import variables
 from holdfast.worlds.docker.exec_stream import ExecStream, Sink
 from holdfast.worlds.docker.images import MAX_LAYERS, Images
@@ -136,14 +136,14 @@ class Container:
         path = await self._api.path(f"/exec/{number}/start", None)
         try:
             return await ExecStream.open(self._api.address, path)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise self._failed(error) from error
 
     async def _exit_code(self, number: str) -> int:
         for _ in range(EXIT_LOOKS):
             try:
                 state = await self._api.get(f"/exec/{number}/json")
-            except RequestRefused as error:
+            except EngineRefusal as error:
                 raise self._failed(error) from error
             if not state["Running"] and state["ExitCode"] is not None:
                 break
@@ -174,7 +174,7 @@ class Container:
     async def is_running(self) -> bool:
         try:
             state = (await self._api.get(f"/containers/{self._handle}/json"))["State"]
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status == 404:
                 return False
             raise self._failed(error) from error
@@ -183,10 +183,10 @@ class Container:
     async def _call(self, path: str, body: object = None, **query: object) -> Any:
         try:
             return await self._api.post(path, body, **query)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise self._failed(error) from error
 
-    def _failed(self, error: RequestRefused) -> Exception:
+    def _failed(self, error: EngineRefusal) -> Exception:
         if error.status in (404, 409):  # It is not there, or does not run.
             return WorldGone(f"{self._handle}: {error.message}")
         return ProviderDown(f"{self._api.address}: {error.message}")
@@ -230,7 +230,7 @@ class Container:
                 await self._images.commit(self._handle, SNAPSHOTS, name)
             else:
                 await self._images.squash(self._handle, container["Config"], SNAPSHOTS, name)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise self._failed(error) from error
         return f"{SNAPSHOTS}:{name}"
 
@@ -238,7 +238,7 @@ class Container:
         path = f"/containers/{self._handle}/stats"
         try:
             stats = await self._api.get(path, **{"stream": False, "one-shot": True})
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise self._failed(error) from error
         return Use(stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9)
 
@@ -251,7 +251,7 @@ async def remove_container(api: ContainerApi, handle: str) -> None:
     for _ in range(EXIT_LOOKS):
         try:
             await api.delete(f"/containers/{handle}", force=True, v=True)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status == 404:
                 return
             if error.status != 409:

@@ -87,11 +87,8 @@ class ExecStream:
     async def _drain(self, sink: Sink) -> None:
         try:
             while True:
-                try:
-                    header = await self._reader.readexactly(HEADER.size)
-                except asyncio.IncompleteReadError as end:
-                    if end.partial:
-                        raise
+                header = await self._header()
+                if header is None:
                     return
                 left = HEADER.unpack(header)[1]
                 while left:
@@ -102,6 +99,18 @@ class ExecStream:
                     sink(part)
         except (OSError, asyncio.IncompleteReadError) as error:
             raise ProviderDown(f"{self._address} broke off a command: {error}") from error
+
+    async def _header(self) -> bytes | None:
+        """Returns None at the end, which the exit code explains. An engine that has not read all
+        of the input ends the connection with an error."""
+        try:
+            return await self._reader.readexactly(HEADER.size)
+        except asyncio.IncompleteReadError as end:
+            if end.partial:
+                raise
+        except ConnectionError:
+            pass
+        return None
 
     async def close(self) -> None:
         self._writer.transport.abort()

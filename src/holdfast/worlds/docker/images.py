@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.worlds.contract.failures import ProviderDown, WorldRefused
 from holdfast.worlds.contract.spec import WorldSpec
 from holdfast.worlds.contract.world import Progress
-from holdfast.worlds.docker.api import ContainerApi, RequestRefused
+from holdfast.worlds.docker.api import ContainerApi, EngineRefusal
 
 MAX_LAYERS = 64
 PULL_SECONDS = 3600.0
@@ -63,7 +63,7 @@ class Images:
     async def inspect(self, name: str) -> dict[str, Any] | None:
         try:
             image: dict[str, Any] = await self._api.get(f"/images/{name}/json")
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status == 404:
                 return None
             raise ProviderDown(f"{self._api.address}: {error.message}") from error
@@ -103,7 +103,7 @@ class Images:
                 if line := _line_of(message):
                     last = [*last, line][-SHOWN_LINES:]
                     progress(line)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise WorldRefused(f"{what}: {error.message}") from error
 
     async def _check_architecture(
@@ -157,7 +157,7 @@ class Images:
         """Removes an image. One that something stands on stays."""
         try:
             await self._api.delete(f"/images/{name}")
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status not in (404, 409):
                 raise ProviderDown(f"{self._api.address}: {error.message}") from error
 

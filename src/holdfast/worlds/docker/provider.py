@@ -20,7 +20,7 @@ from holdfast.worlds.contract.world import (
     no_progress,
 )
 from holdfast.worlds.docker.address import ContainerEngine, container_engine
-from holdfast.worlds.docker.api import ContainerApi, RequestRefused
+from holdfast.worlds.docker.api import ContainerApi, EngineRefusal
 from holdfast.worlds.docker.container import Container, remove_container
 from holdfast.worlds.docker.creation import container_body
 from holdfast.worlds.docker.images import Images
@@ -58,7 +58,7 @@ class ContainerProvider:
             try:
                 networks = await self._api.get("/networks")
                 self._capabilities = _capabilities(await self._api.get("/info"), networks)
-            except RequestRefused as error:
+            except EngineRefusal as error:
                 raise ProviderDown(f"{self.name}: {error.message}") from error
         check_supported(spec, self._capabilities, self.name)
 
@@ -72,13 +72,13 @@ class ContainerProvider:
         image = await self._images.reference(spec)
         try:
             return await self._make(spec, image, label)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise self._refused(error, f"image {image}") from error
 
     async def restore(self, snapshot: str, spec: WorldSpec, label: WorldLabel) -> Container:
         try:
             return await self._make(spec, snapshot, label)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status == 404:
                 raise SnapshotGone(f"{self.name} has no snapshot {snapshot}") from error
             raise self._refused(error, f"snapshot {snapshot}") from error
@@ -89,7 +89,7 @@ class ContainerProvider:
         query = {"name": name} | ({"platform": spec.platform} if spec.platform else {})
         try:
             answer = await self._call("/containers/create", query, body)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             if error.status != 409:
                 raise
             await self._check_ours(name, label)
@@ -113,7 +113,7 @@ class ContainerProvider:
             await self.destroy(name)
             raise WorldRefused(f"{self.name} ignores a limit: {ignored[0]}")
 
-    def _refused(self, error: RequestRefused, what: str) -> Exception:
+    def _refused(self, error: EngineRefusal, what: str) -> Exception:
         message = f"{self.name} cannot start a world of {what}: {error.message}"
         if "/bin/sh" in error.message:
             return WorldRefused(f"{message}; an image for worlds needs /bin/sh")
@@ -161,7 +161,7 @@ class ContainerProvider:
         filters = {"label": labels or [f"{PREFIX}world"]}
         try:
             return await self._api.get(path, all="containers" in path, filters=filters)
-        except RequestRefused as error:
+        except EngineRefusal as error:
             raise ProviderDown(f"{self.name}: {error.message}") from error
 
 
