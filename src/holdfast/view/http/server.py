@@ -21,6 +21,7 @@ from holdfast.records.errors import HoldfastError, JournalError, UsageError
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken, token_file
 from holdfast.view.http.live import Hub, Look
+from holdfast.view.pages import comparison, search, token, training
 from holdfast.view.pages import run as run_pages
 from holdfast.view.pages import runs as runs_pages
 from holdfast.view.pages import trajectory as trajectory_pages
@@ -76,16 +77,16 @@ async def serving(
     hub = Hub()
     try:
         await source.journal()
-        with LoopbackToken(port) as token:
+        with LoopbackToken(port) as secret:
             context = Context(
                 source, Digests(), Columns(), prices, tokenizer, str(token_file(port))
             )
-            app = _application(context, hub, token.value)
+            app = _application(context, hub, secret.value)
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
             await runner.setup()
             try:
                 await web.SockSite(runner, listener).start()
-                yield f"http://{HOST}:{port}", token.value
+                yield f"http://{HOST}:{port}", secret.value
             finally:
                 await hub.close()
                 await runner.cleanup()
@@ -108,15 +109,21 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _application(context: Context, hub: Hub, token: str) -> web.Application:
+def _application(context: Context, hub: Hub, secret: str) -> web.Application:
     app = web.Application(middlewares=[_guard], client_max_size=MAX_BODY_BYTES)
-    app[CONTEXT], app[_HUB], app[_TOKEN] = context, hub, token
+    app[CONTEXT], app[_HUB], app[_TOKEN] = context, hub, secret
     trajectory = r"/run/{run}/{ordinal:\d+}/{sample:\d+}"
     pages: tuple[tuple[str, _Page], ...] = (
         ("/", runs_pages.runs_page),
         ("/run/{run}", run_pages.run_page),
         (trajectory, trajectory_pages.trajectory_page),
         (f"{trajectory}/text", trajectory_pages.text_page),
+        (f"{trajectory}/token", token.token_page),
+        ("/run/{run}/training", training.training_page),
+        (r"/run/{run}/step/{step:\d+}", training.step_page),
+        ("/run/{run}/search", search.search_page),
+        ("/compare", comparison.compare_page),
+        ("/compare/task", comparison.sides_page),
     )
     for path, page in pages:
         app.router.add_get(path, _shown(page))
@@ -205,6 +212,8 @@ def _look(context: Context, topic: str) -> Look:
     parts = URL(topic, encoded=True).raw_parts[2:]
     names = [URL(f"/{part}", encoded=True).name for part in parts]
     match names:
+        case [run, "training"]:
+            return lambda: training.look_at_training(context, run)
         case [run]:
             return lambda: run_pages.look_at_run(context, run)
         case [run, ordinal, sample] if ordinal.isdecimal() and sample.isdecimal():

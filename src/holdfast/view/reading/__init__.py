@@ -9,5 +9,6 @@
 - `waiting`: What unfinished trajectories wait for, and when attempts failed.
 - `tokens`: The tokens of a reply, with what is recorded about each.
 - `training`: The steps of a training.
+- `gradient`: How a step weighs its tokens.
 - `search`: Finds what was said.
 """

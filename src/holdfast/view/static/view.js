@@ -144,3 +144,28 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   KEYS[event.key]();
 });
+
+// --- a search goes on in parts, until it is stopped
+
+let searching = false;
+const searchOn = async (button) => {
+  searching = !searching;
+  button.textContent = searching ? "stop" : "search on until stopped";
+  while (searching) {
+    const next = document.getElementById("next-part");
+    if (!next || document.querySelectorAll("#hits > *").length >= 500) break;
+    const answer = await fetch(next.href);
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    document.getElementById("hits").append(...fresh.getElementById("hits").children);
+    document.getElementById("scan").replaceChildren(...fresh.getElementById("scan").childNodes);
+    const further = fresh.getElementById("next-part");
+    if (!further) { next.remove(); button.remove(); break; }
+    next.href = further.getAttribute("href");
+  }
+  searching = false;
+  button.textContent = "search on until stopped";
+};
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-search-on]");
+  if (button) searchOn(button).catch((error) => status(`The search ended: ${error}`));
+});
