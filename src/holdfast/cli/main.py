@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -93,6 +94,8 @@ _COMMANDS = {
         "print a script that completes commands and options in a shell", "runs", "completion"
     ),
 }
+_PART = ("as_worker", "only", "until_stdin_closes", "dry_run")
+"""Options of commands that work for another command, or that do nothing."""
 _READ_OTHERS = ("resume", "config", "completion")
 """Commands that read the options of the others."""
 
@@ -174,8 +177,20 @@ def _dispatch(args: argparse.Namespace) -> int:
 
     _arm_crash_points()
     module = import_module(f"holdfast.cli.commands.{_COMMANDS[args.command].module}")
-    code = getattr(module, getattr(args, "action", args.command))(args)
-    return asyncio.run(code) if asyncio.iscoroutine(code) else int(code)
+    with _viewed(args):
+        code = getattr(module, getattr(args, "action", args.command))(args)
+        return asyncio.run(code) if asyncio.iscoroutine(code) else int(code)
+
+
+def _viewed(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Shows the journal beside a command with --view, but not beside the processes that it
+    starts."""
+    is_part = any(getattr(args, name, None) not in (None, False) for name in _PART)
+    if not getattr(args, "view", False) or is_part:
+        return nullcontext()
+    from holdfast.view_process import view_beside
+
+    return view_beside(args.journal)
 
 
 def _parser(*, only: str | None = None) -> Parser:

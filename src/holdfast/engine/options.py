@@ -490,6 +490,7 @@ PRINTING = (
     FULL_TRACEBACKS,
     switch("json", "print the report as JSON"),
     switch("quiet", "show no progress"),
+    switch("view", "show the journal in a browser until the command ends (holdfast view)"),
 )
 FORCE = switch("force", "replace the file even if data in it is lost")
 

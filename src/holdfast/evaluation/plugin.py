@@ -420,6 +420,23 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--holdfast-resume and --holdfast-new exclude each other")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Collector(config), "holdfast-evaluations")
+        if config.getoption(flags.PREFIX + "view"):
+            config.add_cleanup(_show(config))
+
+
+def _show(config: pytest.Config) -> Callable[[], None]:
+    """Shows the journal in a browser, and returns what ends it."""
+    from contextlib import ExitStack
+
+    from holdfast.records.errors import UsageError
+    from holdfast.view_process import view_beside
+
+    stack = ExitStack()
+    try:
+        stack.enter_context(view_beside(_session_of(config).journal(), option="--holdfast-view"))
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    return stack.close
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

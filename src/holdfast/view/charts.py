@@ -54,6 +54,8 @@ class _Frame:
         self.height = height
         self.left, self.right = min(xs, default=0.0), max(xs, default=1.0)
         low, high = min(ys, default=0.0), max(ys, default=1.0)
+        if low == high == 0:
+            high = 1.0
         if low == high:
             low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
         self.low, self.high = low, high
@@ -66,6 +68,11 @@ class _Frame:
         share = (value - self.low) / (self.high - self.low)
         return round(self.height - BOTTOM - share * (self.height - TOP - BOTTOM), 1)
 
+    def _label(self, value: float) -> str:
+        """Returns a value of the y axis, with the digits that tell it from the others."""
+        is_alike = number(self.low) == number(self.high)
+        return f"{value - self.low:+.1g}" if is_alike and value != self.low else number(value)
+
     def axes(self) -> str:
         parts = []
         for step in range(4):
@@ -73,7 +80,7 @@ class _Frame:
             y = self.y(value)
             parts.append(f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>')
             parts.append(
-                f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{number(value)}</text>'
+                f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{self._label(value)}</text>'
             )
         for value, anchor in ((self.left, "start"), (self.right, "end")):
             at = f'x="{self.x(value)}" y="{self.height - 8}" text-anchor="{anchor}"'

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.cli.commands.pipeline import end_with_stdin
@@ -15,35 +16,58 @@ from holdfast.engine.export.prices import chosen_prices
 from holdfast.extras import needed_by
 from holdfast.journal.find_run import run_named
 from holdfast.private_files import private_folder
+from holdfast.records.errors import JournalError, UsageError
 from holdfast.records.exit_codes import Exit
+
+WAIT_SECONDS = 0.3
 
 
 async def view(args: argparse.Namespace) -> int:
     with needed_by("holdfast view", extra="view"):
         import jinja2  # noqa: F401 - Whether it is there.
-    from holdfast.view.http.server import PORT, serving
-    from holdfast.view.rendering import run_url
-
     if args.until_stdin_closes:
         end_with_stdin()
-    path = "/"
+        await _wait_for(args.journal)
+    return await _serve(args, await _check(args))
+
+
+async def _check(args: argparse.Namespace) -> str:
+    """Returns the path of the first page. Raises an error without the journal or the run."""
+    from holdfast.view.rendering import run_url
+
     async with to_read(args.journal) as journal:
-        if args.run is None:
-            await journal.runs()
-        else:
-            path = run_url((await run_named(journal, args.run)).spec.name)
+        if args.run is not None:
+            return run_url((await run_named(journal, args.run)).spec.name)
+        await journal.runs()
+        return "/"
+
+
+async def _serve(args: argparse.Namespace, path: str) -> Exit:
+    from holdfast.view.http.server import PORT, serving
+
     stopped = _until_stopped()
-    port = PORT if args.port is None else args.port
-    prices = chosen_prices(args.price)
-    async with serving(args.journal, port=port, prices=prices, tokenizer=args.tokenizer) as (
-        url,
-        token,
-    ):
-        notify(f"{url}{path if path != '/' else ''}")
+    async with serving(
+        args.journal,
+        port=PORT if args.port is None else args.port,
+        any_port=args.until_stdin_closes,
+        prices=chosen_prices(args.price),
+        tokenizer=args.tokenizer,
+    ) as (url, token):
+        notify(f"{url}{path}".removesuffix("/"))
         if args.open:
             _open(f"{url}{path}", token)
         await stopped.wait()
     return Exit.OK
+
+
+async def _wait_for(where: str) -> None:
+    """Waits until the command beside which this one runs has made the journal."""
+    while True:
+        with suppress(JournalError, UsageError):
+            async with to_read(where) as journal:
+                await journal.runs()
+                return
+        await asyncio.sleep(WAIT_SECONDS)
 
 
 def _until_stopped() -> asyncio.Event:

@@ -36,6 +36,7 @@ _OURS = {
     "clustered-se-threshold",
     "journal",
     "report",
+    "view",
     *(option.name for option in options.SPENDING),
 }
 """Flags that eval-protocol does not have."""
@@ -301,5 +302,6 @@ _FILES = (
         "output-dir", "write the finished rows of each run as DIR/RUN.jsonl", _folder, None, "DIR"
     ),
     Option("report", "write each run as one HTML file into DIR", _folder, None, "DIR"),
+    switch("view", "show the journal in a browser until the session ends"),
     switch("print-summary", "print each evaluation's score as soon as it is known"),
 )

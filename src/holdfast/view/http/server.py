@@ -66,12 +66,13 @@ async def serving(
     where: str,
     *,
     port: int,
+    any_port: bool = False,
     prices: Prices | None = None,
     tokenizer: str | None = None,
 ) -> AsyncIterator[tuple[str, str]]:
-    """Serves the journal until the end of the block. Yields the address and the token. Raises
-    `UsageError` if the port is taken."""
-    listener = _listen(port)
+    """Serves the journal until the end of the block. Yields the address and the token. If the port
+    is taken, takes any free port with `any_port`, and else raises `UsageError`."""
+    listener = _listen(port, any_port=any_port)
     port = listener.getsockname()[1]
     source = ShownJournal(where)
     hub = Hub()
@@ -95,13 +96,15 @@ async def serving(
         await source.close()
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(port: int, *, any_port: bool) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
     except OSError as error:
         listener.close()
+        if any_port:
+            return _listen(0, any_port=False)
         raise UsageError(
             f"port {port} cannot be used ({error.strerror}): name another one with --port, or "
             "--port 0 for any"

@@ -107,7 +107,7 @@ def _charts(run: str, entries: Sequence[Entry]) -> dict[str, object]:
         (name, count, with_query(run_url(run), low=f"{low:.12g}", high=f"{high:.12g}"))
         for name, count, low, high in bins
     ]
-    over_time = moving_mean(rewards, points=POINTS)
+    over_time = moving_mean(rewards, points=min(POINTS, max(len(rewards) // 8, 1)))
     axis = "number of the trajectory"
     line = charts.line_chart({"mean reward": over_time}, title="Reward over the run", axis=axis)
     return {
