@@ -111,6 +111,7 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=_SHUTDOWN_SECONDS,
+        auto_decompress=False,
     )
     await runner.setup()
     try:

@@ -51,6 +51,7 @@ from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
+from holdfast.off_loop import off_loop
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.prometheus import CONTENT_TYPE, render
 from holdfast.request_guard import RequestRefused, check_request
@@ -346,8 +347,12 @@ class Gateway:
 
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
-        body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
-        tokens = await count_tokens(bound.trajectory, messages.parse_count_request(body))
+        sent = await context.body()
+        request = await off_loop(
+            lambda: messages.parse_count_request(self._ignored_fields.strip(MESSAGES, sent)[0]),
+            size=len(sent),
+        )
+        tokens = await count_tokens(bound.trajectory, request)
         return await context.send(messages.format_count(tokens))
 
     async def _models(self, context: RequestContext) -> web.StreamResponse:

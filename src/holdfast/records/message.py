@@ -151,20 +151,21 @@ def image(url: str, *, detail: str | None = None) -> dict[str, object]:
 def content_of(parts: Iterable[str | dict[str, object]]) -> str | list[dict[str, object]]:
     """Returns the content in a canonical form, so that equal contents have the same form: a text if
     there are only texts, otherwise a list of parts without two texts in a row."""
-    joined: list[str | dict[str, object]] = [""]
+    texts: list[str] = []
+    content: list[dict[str, object]] = []
     for part in parts:
-        last = joined[-1]
-        if isinstance(part, str) and isinstance(last, str):
-            joined[-1] = last + part
-        else:
-            joined.append(part)
-    if len(joined) == 1 and isinstance(joined[0], str):
-        return joined[0]
-    return [
-        {"type": "text", "text": part} if isinstance(part, str) else part
-        for part in joined
-        if part != ""
-    ]
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        content += _text_part(texts)
+        texts = []
+        content.append(part)
+    return [*content, *_text_part(texts)] if content else "".join(texts)
+
+
+def _text_part(texts: list[str]) -> list[dict[str, object]]:
+    text = "".join(texts)
+    return [{"type": "text", "text": text}] if text else []
 
 
 def _url_of(part: dict[str, object]) -> str:

@@ -16,6 +16,7 @@ from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, Paus
 from holdfast.engine_api import errors
 from holdfast.engine_api.errors import EngineRequestRejected
 from holdfast.records.errors import UsageError
+from holdfast.request_body import read_body
 
 _Text = Annotated[str, Meta(min_length=1)]
 
@@ -49,7 +50,7 @@ class WeightRoutes:
         router.add_get("/is_paused", self._is_paused)
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = decode(await request.read(), WeightUpdateRequest)
+        body = decode(await read_body(request), WeightUpdateRequest)
         # Shielded: a client that leaves half-way does not leave it undecided.
         await asyncio.shield(asyncio.to_thread(self._apply, body))
         return json_response({"success": True, "weight_version": body.version})

@@ -15,7 +15,6 @@ from aiohttp import web
 
 from holdfast.addresses import is_loopback
 from holdfast.environments.http.protocol import (
-    MAX_BODY_BYTES,
     BeginRequest,
     Description,
     StepRequest,
@@ -24,8 +23,10 @@ from holdfast.environments.http.protocol import (
     describe,
 )
 from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
+from holdfast.off_loop import off_loop
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import as_exception, failure_of
+from holdfast.request_body import MAX_BODY_BYTES, read_body, too_large
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.rollout.episodes.environment import Environment
 from holdfast.server_tokens import LoopbackToken
@@ -99,7 +100,10 @@ class EnvironmentServer:
     async def start(self) -> None:
         """Starts the server. Returns when it accepts requests."""
         runner = web.AppRunner(
-            self._application(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
+            self._application(),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            auto_decompress=False,
         )
         await runner.setup()
         try:
@@ -190,12 +194,12 @@ class EnvironmentServer:
             self._authorize(request)
             return await handler(request)
         except RequestRefused as refusal:
-            return _response(error_reply(refusal.status, "Refused", str(refusal)))
+            kind = "TooLarge" if refusal.status == 413 else "Refused"
+            return _response(error_reply(refusal.status, kind, str(refusal)))
         except EnvironmentRequestRejected as rejected:
             return _response(rejected.reply)
         except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {self._max_body} bytes"
-            return _response(error_reply(413, "TooLarge", message))
+            return _response(error_reply(413, "TooLarge", too_large(self._max_body)))
         except web.HTTPException as error:
             return _response(error_reply(error.status, "BadRequest", error.reason))
 
@@ -265,9 +269,9 @@ def _describe(make: Make, example: object) -> Description:
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
-    body = await request.read()
+    body = await read_body(request)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return await off_loop(lambda: msgspec.json.decode(body, type=kind), size=len(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _rejected(400, "BadRequest", f"the body cannot be read: {error}") from error
 

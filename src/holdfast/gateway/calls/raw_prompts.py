@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.answer import sent_message
 from holdfast.gateway.protocol.messages import GenerationRequest
-from holdfast.policy.off_loop import off_loop
+from holdfast.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.tokens import unpack_ids

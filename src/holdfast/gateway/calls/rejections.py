@@ -24,6 +24,7 @@ from holdfast.gateway.protocol.messages import (
     RequestRejected,
     UnansweredCall,
 )
+from holdfast.off_loop import off_loop
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
@@ -83,11 +84,13 @@ class RejectedCalls:
         session = self._session
         # Corrected, a rejected message is another: the repeated request continues what is before.
         at = _AT_MESSAGE.match(rejection.param or "")
-        conversation = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
+        before = int(at[1]) if at else None
+        known = await off_loop(lambda: _conversation(body, before=before), size=len(body))
+        conversation = (known or [_START])[-1]
         key = _digest(conversation, f"{wire} {rejection.status} {rejection.message}".encode())
         attempt = attempt_number(self._session)
-        known = session.history.refusals.get((attempt, key))
-        if (known is not None and not known.answer) or len(self.open) >= MAX_OPEN:
+        recorded = session.history.refusals.get((attempt, key))
+        if (recorded is not None and not recorded.answer) or len(self.open) >= MAX_OPEN:
             return
         # An attempt that is over meanwhile has its outcome without it.
         with contextlib.suppress(RunStopped):
@@ -110,7 +113,8 @@ class RejectedCalls:
         continues them. Call it before the answer is sent."""
         if not self._session.history.refusals or not (rejected := self.open):
             return
-        known = {_START, *_conversation(body)}
+        digests = await off_loop(lambda: _conversation(body), size=len(body))
+        known = {_START, *digests}
         resolved = [
             structs.replace(call, answer=answer.id) for call in rejected if call.said in known
         ]

@@ -52,6 +52,7 @@ from holdfast.gateway.protocol.messages import (
     Opening,
     RequestRejected,
 )
+from holdfast.off_loop import off_loop
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
@@ -145,13 +146,13 @@ class AgentTrajectory:
         """Begins the call of this request, or finds the call that it repeats. `again` is set if the
         client says that it repeats a request. `name` is a name that the client gives to all of its
         tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
+        digests = await off_loop(lambda: self.lookup.digests(request.messages), size=len(body))
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
         self.check_not_completed()
         unsupported.check_supported(request, self.session.speaker.renderer)
-        digests = self.lookup.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
         sampling = _sampling(self.session.context.spec.sampling, request)
         tools = self._schemas.of(request.tools)

@@ -115,7 +115,7 @@ class IgnoredFields:
         if stripped is None:
             stripped = self._seen[path, bytes(sent)] = self._select(path, sent)
             if len(self._seen) > _MAX_TOOL_SETS:
-                del self._seen[next(iter(self._seen))]
+                self._seen.pop(next(iter(tuple(self._seen))), None)
         members["tools"] = stripped[0]
         return stripped[1]
 

@@ -27,6 +27,7 @@ from holdfast.gateway.protocol.messages import (
     Wire,
     shorten,
 )
+from holdfast.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import Unsupported
@@ -58,7 +59,10 @@ async def call(
     try:
         trajectory.check_not_completed()
         body = await context.body()
-        request = ignored_fields.parse(context.path, wire, body, known=trajectory.lookup)
+        request = await off_loop(
+            lambda: ignored_fields.parse(context.path, wire, body, known=trajectory.lookup),
+            size=len(body),
+        )
         context.ignored = request.ignored
         headers = context.request.headers
         subscription = await trajectory.subscribe(

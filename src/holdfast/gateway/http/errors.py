@@ -71,9 +71,4 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
         headers[ELSEWHERE_HEADER] = "1"
     close = rejection.status in (408, 413, 503) and not context.is_inside
     body = context.format_error(rejection)
-    response = await context.send(body, rejection.status, headers=headers, close=close)
-    request = context.request
-    if "content-encoding" in request.headers and not request.content.is_eof():
-        # The rest would be unpacked only to be thrown away, and a little can hold a lot.
-        request.protocol.force_close()
-    return response
+    return await context.send(body, rejection.status, headers=headers, close=close)

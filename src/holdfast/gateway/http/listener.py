@@ -113,6 +113,7 @@ class _Server(web.Server):
             max_field_size=self._limits.header_bytes,
             keepalive_timeout=self._limits.idle_seconds,
             lingering_time=_LINGER_SECONDS,
+            auto_decompress=False,
         )
 
 

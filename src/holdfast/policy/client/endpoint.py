@@ -19,7 +19,7 @@ from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
-from holdfast.policy.client.connections import allowed_connections
+from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
 from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.probe import (
@@ -115,7 +115,7 @@ class Endpoint:
         api_key: str | None,
         retry: RetryPolicy,
         patience: float,
-        connections: int | None,
+        new_connections: Callable[[], Connections],
         clock: Clock,
         dialect: Dialect,
     ):
@@ -159,8 +159,8 @@ class Endpoint:
         hide(api_key)
         hide_credentials(self.url)
         self._retry = retry
-        self._most = connections or allowed_connections()
-        self.connections = asyncio.Semaphore(self._most)
+        self._new_connections = new_connections
+        self.connections = new_connections()
         """Held by each try, so that the wait for a connection counts against no time limit."""
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
@@ -221,7 +221,7 @@ class Endpoint:
         self._tries.clear()
         self.requested.clear()
         self.running = 0
-        self.connections = asyncio.Semaphore(self._most)
+        self.connections = self._new_connections()
         self.breaker.change_loop()
 
     # --- small requests

@@ -16,6 +16,7 @@ from weakref import ReferenceType, ref
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.client.call import SampleCall
 from holdfast.policy.client.circuit_breaker import Downtime
+from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.discovery import (
     FIRST_SAMPLE_SECONDS,
     discover,
@@ -96,6 +97,7 @@ class EnginePolicy:
         if not addresses:
             raise UsageError("a policy needs at least one address")
         self._api_key = api_key
+        self._addresses = len(addresses)
         self.endpoints = [self._endpoint(url) for url in addresses]
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
@@ -116,12 +118,17 @@ class EnginePolicy:
             api_key=self._api_key,
             retry=self.retry,
             patience=self.patience,
-            connections=self._connections,
+            new_connections=self._new_connections,
             clock=self.clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
         endpoint.breaker.notify = self.notify
         return endpoint
+
+    def _new_connections(self) -> Connections:
+        return Connections(
+            self._connections, addresses=self._addresses, notify=lambda line: self.notify(line)
+        )
 
     def sibling(
         self,

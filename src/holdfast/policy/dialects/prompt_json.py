@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.off_loop import off_loop
+from holdfast.off_loop import off_loop
 from holdfast.records.encoding.tokens import TYPE_IDS
 
 MIN_TOKENS = 1024

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import extras
-from holdfast.policy.off_loop import MIN_THREAD_SIZE
+from holdfast.off_loop import MIN_THREAD_SIZE
 from holdfast.records.errors import UsageError
 
 FILES = (

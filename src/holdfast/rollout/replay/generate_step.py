@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
+from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls

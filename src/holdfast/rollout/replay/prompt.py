@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
+from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.tokens import common_prefix, ids_of, pack_ids, unpack_ids
