@@ -73,10 +73,8 @@ asyncio.run(main())
 def test_at_the_limit_of_open_files_calls_wait_and_a_line_says_so() -> None:
     with FakeEngine(delay=0.05) as first, FakeEngine(delay=0.05) as second:
         command = [sys.executable, "-c", FEW_FILES, first.url, second.url]
-        output = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
         assert first.stats().requests + second.stats().requests == 400
-    lines = set(output.splitlines())
+    lines = set(done.stdout.splitlines())
     assert len(lines) == 1
     assert "the limit of 120 open files (ulimit -Hn) allows no more" in lines.pop()
