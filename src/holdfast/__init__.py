@@ -188,7 +188,7 @@ def __getattr__(name: str) -> object:
         from holdfast.version import installed_version
 
         return installed_version()
-    if name == "train":  # Its module imports torch.
+    if name == "train":  # The module imports torch.
         from holdfast.extras import require
 
         require("training", extra="train")

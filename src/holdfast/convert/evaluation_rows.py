@@ -163,7 +163,7 @@ class _Reader:
             logprobs += [0.0] * len(between) + list(given)
             mask += [0] * len(between) + [1] * len(sampled)
             turns.append([len(ids) - len(sampled), len(ids)])
-        # Our own rows say what of it is trained in another branch.
+        # Rows of Holdfast also say which of these tokens another branch trains.
         own = self._extra.get("loss_mask")
         if own and len(own[0]) == len(mask):
             mask = list(own[0])

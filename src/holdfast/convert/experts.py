@@ -59,7 +59,7 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
     if not spans or len({span.shape for span in spans}) > 1:
         return None
     width, layers, size = spans[0].shape
-    # 16 bits, as verl has them; engines give no larger numbers than there are experts.
+    # 16 bits suffice, as in verl: engines have fewer experts than that.
     routes = np.full((max(span.end for span in spans), width), -1, dtype=np.int32)
     for span in spans:
         body = await journal.get_blob(span.blob)

@@ -100,7 +100,7 @@ def _with_advantages(
 
 
 def _datum(sample: Sample, advantage: float) -> TinkerDatum:
-    response_start(sample)  # Raises where there is no prompt.
+    response_start(sample)  # Raises if there is no prompt.
     narrowed(advantage, sample, trainer="Tinker", what="advantage")
     mask = sample.loss_mask[1:]
     return TinkerDatum(

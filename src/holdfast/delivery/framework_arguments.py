@@ -71,7 +71,7 @@ class ArgumentTable(Struct, frozen=True):
             yield name, value
             return
         for part, inner in value.items():
-            if not str(part).startswith("_"):  # How the framework makes an object of it.
+            if not str(part).startswith("_"):  # The framework makes an object of this value.
                 yield from self._leaves(f"{name}.{part}", inner)
 
 

@@ -37,7 +37,7 @@ class VllmSettings(Struct, frozen=True, kw_only=True):
             "--engine-lora-rank": self.lora_rank,
         }
         arguments = [word for name, value in given.items() if value for word in (name, str(value))]
-        # With a sign between them: its value may begin with a dash.
+        # Joined with `=`, because the value may begin with a dash.
         more = [f"--engine-options={self.options}"] if self.options else []
         return ("--engine", "vllm", *arguments, *more)
 

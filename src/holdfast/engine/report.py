@@ -387,7 +387,7 @@ def as_text(
     `training` has lines about the groups of a training. Without `full_tracebacks`, frames of
     Holdfast and tracebacks of retried errors are left out.
     """
-    # What is recorded as running may have nobody who runs it any more.
+    # A trajectory recorded as running may have no process any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
         f"{total} {names.get(status, status)}" for status, total in report.by_status.items()

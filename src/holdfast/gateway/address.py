@@ -150,7 +150,7 @@ def tls(certificate: Path, key: Path) -> ssl.SSLContext:
             raise UsageError(f"the {what} {path} cannot be read: {error.strerror}") from error
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Only the certificate's own file is at fault in the first, so that the second blames the key.
+    # The first check reads only the certificate, so an error of the second one concerns the key.
     try:
         ssl.create_default_context().load_verify_locations(certificate)
     except ssl.SSLError as error:

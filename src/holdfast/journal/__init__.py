@@ -145,7 +145,7 @@ def check_address(where: object) -> None:
             "user=… host=… dbname=…"
         )
     if match := _URL.match(str(where)):
-        # No more of it is said: it may hold a password.
+        # The error quotes no more of the address, which may contain a password.
         raise UsageError(
             f"journal {match[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}, or "
             "postgresql://USER@HOST/DATABASE, as text"

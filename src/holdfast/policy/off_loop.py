@@ -34,6 +34,6 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
 def _threads(process: int) -> ThreadPoolExecutor:
     """Returns the threads of this process, because a fork has none of its parent's. The loop's own
     threads do not serve: user code may fill them with calls that wait for a reply."""
-    # Half of the cores: the loop needs the interpreter's lock, too.
+    # At most half of the cores, because the loop also needs the interpreter's lock.
     most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
     return ThreadPoolExecutor(most, thread_name_prefix="holdfast-large-prompt")

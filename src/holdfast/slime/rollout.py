@@ -171,7 +171,7 @@ class DataSource:
             async with opened_journal(self._config.journal) as journal:
                 run = await journal.find_run(self._config.run)
                 if run is None:
-                    return  # Opening the stream says what that means.
+                    return  # Opening the stream explains what this means.
                 ledger = await journal.ledger(run, CONSUMER)
         groups = self._config.groups
         given = {entry.task: entry.step for entry in ledger if 0 < (entry.step or 0) <= done}

@@ -187,7 +187,8 @@ class VllmProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=self._environment,
-            cwd=self._place,  # A folder called vllm in the working folder would be the package.
+            # In the working folder, a folder called vllm would be imported as the package.
+            cwd=self._place,
             start_new_session=True,
         )
         copying = threading.Thread(target=self._copy_log, name="vllm's log", daemon=True)
@@ -234,7 +235,7 @@ class VllmProcess:
         lines = list(self._lines)
         for at, line in enumerate(lines):
             if _ERROR.match(line) and not any(text in line for text in _NO_CAUSE):
-                # pydantic's is in the line after it.
+                # pydantic's message is in the next line.
                 return " ".join(lines[at : at + 2]) if "validation error" in line else line
         return " ".join(lines[-3:]) or "it wrote nothing"
 
@@ -265,7 +266,7 @@ class VllmProcess:
         request = urllib.request.Request(  # noqa: S310  # our own address
             f"{self._url}{path}", data, headers, method=method
         )
-        # A proxy in the environment is not for an engine on this machine.
+        # A proxy from the environment must not be used for an engine on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=_REQUEST_SECONDS):
             return
@@ -293,7 +294,7 @@ class VllmProcess:
         self._process.wait()
         deadline = time.monotonic() + END_SECONDS
         while _group(self._process.pid) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 10)  # A worker that still dies holds the GPU's memory.
+            time.sleep(POLL_SECONDS / 10)  # A worker that is still ending holds the GPU's memory.
 
 
 def _group(group: int) -> list[int]:

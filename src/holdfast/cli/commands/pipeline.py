@@ -285,7 +285,7 @@ def _forward(part: str, stream: str, text: str) -> None:
 
 def _exit_code(ending: "PipelineEnding", stop: Stop, signals: Signals, *, resume: str) -> int:
     if ending.cause:
-        if ending.code not in FINAL:  # Or the part's own line has said it all.
+        if ending.code not in FINAL:  # Otherwise the part's own message says it.
             notify(f"stopped: {ending.cause}")
             print(f"to go on: {resume}", file=sys.stderr)
         return ending.code if ending.code in _OWN_CODES else Exit.STOPPED

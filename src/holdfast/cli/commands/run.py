@@ -250,15 +250,15 @@ def _goes_on(args: argparse.Namespace) -> bool:
 
 
 def _is_dry(args: argparse.Namespace) -> bool:
-    return getattr(args, "dry_run", False)  # A gateway has no such option.
+    return getattr(args, "dry_run", False)  # `holdfast gateway` has no such option.
 
 
 async def _found(looking: Awaitable[Run | None]) -> Run | None:
     try:
         return await looking
     except (JournalUnreachable, JournalDamaged):
-        raise  # Before an engine is started for nothing.
-    except JournalError:  # Opening it to write says more.
+        raise  # Before an engine is started in vain.
+    except JournalError:  # Opening the journal to write raises a better error.
         return None
 
 
@@ -422,7 +422,7 @@ def early_code(ending: Ending, received: Exit | None) -> Exit | None:
         return received
     if ending.fatal is not None:
         code = ending.fatal.exit_code
-        # Once the run has begun, something was changed: the same command goes on.
+        # A run that has begun is not a usage error: the same command continues it.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:
         return Exit.SPENT if ending.spent else Exit.STOPPED

@@ -142,7 +142,7 @@ class Scorer:
         """
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
-        # How many are compared by a judge that a function asks is the function's affair.
+        # If a function asks a judge, the function decides how many it compares.
         samples = samples if self.is_group and hasattr(self._function, CHECK) else 1
         models = {await getattr(judge, CHECK)(samples=samples) for judge in judges.values()}
         return sorted(filter(None, models))
@@ -518,7 +518,7 @@ def check_scorer(function: object, *, is_group: bool, file: str = "FILE.py") -> 
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # Some built-in callables have none.
+        return  # Some built-in callables have no signature.
     for argument, framework in FOREIGN.items():
         parameter = signature.parameters.get(argument)
         if parameter is not None and parameter.default is parameter.empty:

@@ -284,7 +284,7 @@ def check_callable(argument: str, function: object, *given: str) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # Some that are built in have none.
+        return  # Some built-in functions have no signature.
     try:
         signature.bind(*given)
     except TypeError as error:
@@ -297,7 +297,8 @@ def check_callable(argument: str, function: object, *given: str) -> None:
 def returned_rows(returned: object, argument: str, function: object) -> Iterable[object]:
     """Returns the rows that the function returned. Raises `UsageError` if the value is not a list
     of rows."""
-    is_one = isinstance(returned, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
+    # These can be iterated, but not over rows.
+    is_one = isinstance(returned, str | bytes | Mapping | BaseModel)
     if is_one or not isinstance(returned, Iterable):
         raise UsageError(
             f"{argument} {function_name(function)!r} returned {returned!r:.100}; "

@@ -111,7 +111,7 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
             taken.add(option.name)
         except ArgumentTypeError as error:
             wrong.append(f"{flag} {error}")
-    # "true" is its default: nobody can tell whether it was asked for.
+    # "true" is its default, so nobody can tell whether the user passed it.
     if values.get(_dest(_FAIL_ON_MAX_RETRY)) == "false" and values.get(_FAILS_DEST) is None:
         values[_FAILS_DEST] = False
     named = {word.partition("=")[0] for word in arguments if word.startswith("--ep-")}

@@ -126,7 +126,8 @@ def _judged(
         with _judging():
             given = given_to(seen)
             verdict = judge(given)
-        # A function that only returns a coroutine: the engine awaits what this one returns.
+        # The function is not async itself, but returned a coroutine. The engine awaits the result
+        # of this function.
         if isinstance(verdict, Awaitable) and not isinstance(verdict, EvaluationRow):
             return score_later(verdict, given)
         return read(verdict, given)
@@ -272,7 +273,7 @@ def eval_metadata_of(
 ) -> EvalMetadata:
     """Returns the evaluation's metadata. `num_runs` and `threshold` are the session's, which may
     differ from the decorator's."""
-    # Not validated: ours may be above the 1 that eval-protocol allows.
+    # Not validated, because eval-protocol refuses thresholds above 1.
     passed = None if threshold is None else EvaluationThreshold.model_construct(**asdict(threshold))
     return EvalMetadata(
         name=definition.function.__name__,

@@ -141,7 +141,7 @@ class HeardAnswers:
             self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._write)
 
     async def _append(self) -> None:
-        # An attempt that is over needs none, and a journal that fails says so to the next call.
+        # A finished attempt needs no record. If the journal fails, the next call reports it.
         with suppress(HoldfastError):
             if records := self.take_records():
                 await self._session.log.append(*records)

@@ -81,7 +81,8 @@ class RejectedCalls:
         """Makes a rejection durable, before the caller sends it. `body` is the body of the rejected
         call."""
         session = self._session
-        # Corrected, a rejected message is another: the repeated request continues what is before.
+        # A corrected message differs from the rejected one, so the corrected request continues the
+        # messages before it.
         at = _AT_MESSAGE.match(rejection.param or "")
         conversation = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
         key = _digest(conversation, f"{wire} {rejection.status} {rejection.message}".encode())
@@ -89,7 +90,7 @@ class RejectedCalls:
         known = session.history.refusals.get((attempt, key))
         if (known is not None and not known.answer) or len(self.open) >= MAX_OPEN:
             return
-        # An attempt that is over meanwhile has its outcome without it.
+        # If the attempt has ended in the meantime, its outcome does not depend on this record.
         with contextlib.suppress(RunStopped):
             await session.log.append(
                 CallRefused(
@@ -132,7 +133,7 @@ class RejectedCalls:
 
 def attempt_over(why: BaseException | None = None) -> RequestRejected:
     message = "the attempt that this key belongs to is over"
-    # Of all reasons, the agent gets those that are its own doing.
+    # The agent gets only reasons that it caused itself.
     message += f": {why}" if isinstance(why, AgentFailed) else ""
     return RequestRejected(409, message, code="attempt_over")
 
@@ -212,7 +213,7 @@ def _content(value: object) -> list[object]:
     if not isinstance(value, dict):
         return [] if value in (None, "") else [value]
     known = [name for name in _CONTENT if name in value]
-    if not known and value.get("type") is None:  # Arguments of a call.
+    if not known and value.get("type") is None:  # The value is the arguments of a call.
         return [msgspec.json.encode(value, order="sorted").decode()]
     return [item for name in known for item in _content(value[name])]
 

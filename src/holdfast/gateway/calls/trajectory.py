@@ -101,10 +101,10 @@ class AgentTrajectory:
         self._heard_before: dict[bytes, int] = {}
         """For an agent that outlived its gateway: how many answers it had then, by key."""
         self._continued: set[bytes] = set()
-        # Calls at once are not recorded in the order of their numbers, and some of them never.
+        # Concurrent calls are recorded in any order, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
-        # No method of ours: two that hold each other outlive their end, with all that they hold.
+        # Not a method of this class: two objects that hold each other would outlive their use.
         self.take_number = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
         """The next number of a step."""
         self._drafted = drafted_calls(session.history)
@@ -175,7 +175,7 @@ class AgentTrajectory:
         if key in self._continued:
             self._heard_before.clear()
         heard = self._heard_before.get(key, 0)
-        # Who says that it repeats its last request has not heard the answer after all.
+        # A client that repeats its last request has not received the answer.
         first = max(0, heard - (again and not calls))
         return CallId(key, calls + first)
 
@@ -350,7 +350,8 @@ class AgentTrajectory:
             messages, pending.request.tools, renderer=speaker.renderer, sampling=pending.sampling
         )
         added = self._images.references(prompt.added)
-        # Choices are recorded together: the others refer to images that the first one adds.
+        # Choices are recorded together, because the later ones refer to images that the first one
+        # adds.
         others = tuple(
             f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
             for at, item in enumerate(added if len(paths) > 1 else ())

@@ -63,7 +63,7 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
     if isinstance(rejection, WrongMethod):
         headers["Allow"] = ", ".join(rejection.methods)
     if rejection.code == "attempt_over":
-        # The libraries repeat a 409, and this one stays what it is.
+        # The client libraries would repeat a 409, but this one is final.
         headers["x-should-retry"] = "false"
     if rejection.status == 503:
         headers["Retry-After"] = RETRY_AFTER_SECONDS
@@ -74,6 +74,7 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
     response = await context.send(body, rejection.status, headers=headers, close=close)
     request = context.request
     if "content-encoding" in request.headers and not request.content.is_eof():
-        # The rest would be unpacked only to be thrown away, and a little can hold a lot.
+        # Otherwise the rest would be unpacked only to be dropped, and a small body may unpack to a
+        # huge one.
         request.protocol.force_close()
     return response

@@ -17,7 +17,7 @@ def allowed_connections() -> int:
     files = _bounded(hard)
     if _bounded(soft) < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    # A quarter is left to the journal, to agents' connections and to the user's code.
+    # The journal, agents' connections and user code get the last quarter.
     return min(_MAX_CONNECTIONS, files * 3 // 4)
 
 

@@ -87,7 +87,7 @@ class NamedFields(StructMeta):
     """The metaclass of structs that users create. An unknown field raises a `UsageError` that names
     the field and a similar one."""
 
-    if not typing.TYPE_CHECKING:  # A checker has the fields themselves.
+    if not typing.TYPE_CHECKING:  # Type checkers see the fields themselves.
 
         def __call__(self, *given: Any, **named: Any) -> Any:
             check_names(named, self.__struct_fields__, f"{self.__name__} has no field")
@@ -145,7 +145,7 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
     """Converts `value` to `kind`, a type or an annotation. Raises `UsageError` with `name`."""
     kinds = _alternatives(kind)
     if any(_is_instance(value, each) for each in kinds):
-        return value  # First of all: a text that may be a path or an address stays as it is.
+        return value  # A text that may be a path or an address stays unchanged.
     for each in kinds:
         if each in (int, float) and _is_number(value, each):
             check_number(name, value)
@@ -195,14 +195,14 @@ def _alternatives(kind: Any) -> list[Any]:
 def _is_instance(value: object, kind: Any) -> bool:
     origin = typing.get_origin(kind)
     if kind in (int, float) or origin in (tuple, Sequence, dict, Mapping):
-        return False  # They are looked at more closely.
+        return False  # These types are checked in detail elsewhere.
     if getattr(kind, "_is_protocol", False):
         return all(hasattr(value, name) for name in _members(kind))
     if origin is Iterable:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if origin is typing.Literal:
         return value in typing.get_args(kind)
-    # `Any`, and what is not a class, say nothing.
+    # `Any`, and annotations that are not classes, allow everything.
     return kind is Any or not isinstance(origin or kind, type) or isinstance(value, origin or kind)
 
 

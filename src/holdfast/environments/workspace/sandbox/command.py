@@ -42,7 +42,7 @@ class Output:
             self._head += chunk[:room]
             chunk = chunk[room:]
         self._tail += chunk
-        # Not for every chunk, which would copy the tail each time.
+        # Not after every chunk, because each cut copies the tail.
         if len(self._tail) > 4 * self._rest + 65536:
             del self._tail[: -self._rest]
 
@@ -256,7 +256,7 @@ def end_of(path: Path, characters: int) -> str:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    # Not reaped yet, so that the pid is still its own.
+    # The process is not reaped yet, so its pid is still its own.
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
