@@ -71,12 +71,12 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
     return routes.astype(np.int16).reshape(shape)
 
 
-def check_experts(given: object) -> None:
+def check_experts(experts: object) -> None:
     """Raises `UsageError` if the value is not a mapping as `load_experts` returns it."""
-    if given is not None and not isinstance(given, Mapping):
+    if experts is not None and not isinstance(experts, Mapping):
         raise UsageError(
             "experts are what load_experts gives, by trajectory and branch, not of type "
-            f"{type(given).__name__}"
+            f"{type(experts).__name__}"
         )
 
 

@@ -84,17 +84,17 @@ def to_tinker(
 
 
 def _with_advantages(
-    group: Group, estimator: Estimator, given: Mapping[str, float] | None
+    group: Group, estimator: Estimator, advantages: Mapping[str, float] | None
 ) -> Iterable[tuple[Sample, float]]:
     members = real_members(group)
     (estimated,) = estimate([[member.reward for member in members]], estimator)
     for member, value in zip(members, estimated, strict=True):
         advantage = value
-        if given is not None:
+        if advantages is not None:
             name = member.first.trajectory
-            if name not in given:
+            if name not in advantages:
                 raise UsageError(f"advantages have none for the trajectory {name!r}")
-            advantage = given[name]
+            advantage = advantages[name]
         if advantage is not None:
             yield from ((sample, advantage) for sample in member.samples)
 

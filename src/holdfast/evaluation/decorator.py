@@ -86,8 +86,8 @@ def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[.
     pytest fills in: all arguments of the user's function except its rows."""
 
     @functools.wraps(function)
-    def test(*given: object, **named: object) -> object:
-        return evaluation(*given, **named)
+    def test(*positional: object, **named: object) -> object:
+        return evaluation(*positional, **named)
 
     evaluation = Evaluation(definition)
     test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

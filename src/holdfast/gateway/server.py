@@ -176,7 +176,7 @@ class Gateway:
             self._loopback_token = LoopbackToken(port)
             self.token = self._loopback_token.value
         self.url = await address.advertised_url(
-            at.host, port, given=at.advertise, secure=at.tls is not None
+            at.host, port, advertised=at.advertise, secure=at.tls is not None
         )
         return self
 

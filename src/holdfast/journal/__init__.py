@@ -123,10 +123,10 @@ async def opened_journal(where: str | Path, *, read_only: bool = False) -> Async
         await journal.close()
 
 
-def check_journal(given: object) -> None:
+def check_journal(journal: object) -> None:
     """Raises `UsageError` unless the argument is an open journal or the address of a journal."""
-    if not hasattr(given, "find_run"):
-        check_address(given)
+    if not hasattr(journal, "find_run"):
+        check_address(journal)
 
 
 def check_address(where: object) -> None:

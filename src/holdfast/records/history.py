@@ -262,7 +262,7 @@ class History:
             case Entered():
                 (self._entered.discard if record.left else self._entered.add)(record.path)
             case Called():
-                self.calls_ever += not record.heard
+                self.calls_ever += not record.received
                 self.calls[record.key, record.occurrence] = record
             case CallRefused():
                 self.refusals[record.attempt, record.key] = record

@@ -259,13 +259,13 @@ _DEFAULT = Sampling()
 
 def changed_parameters(sampling: Sampling) -> dict[str, object]:
     """Returns the parameters that differ from their defaults, as JSON values."""
-    given = msgspec.to_builtins(sampling)
-    return {name: given[name] for name in sampling.changed(given)}
+    fields = msgspec.to_builtins(sampling)
+    return {name: fields[name] for name in sampling.changed(fields)}
 
 
-def as_kept(given: Mapping[str, object]) -> dict[str, object]:
+def as_kept(fields: Mapping[str, object]) -> dict[str, object]:
     """Converts parameters to the form that `Sampling` stores. Raises `UsageError`."""
-    kept = dict(given)
+    kept = dict(fields)
     if "logit_bias" in kept:
         kept["logit_bias"] = bias_of(kept["logit_bias"])
     for name in ("extra_body", "chat_template_kwargs"):
@@ -274,15 +274,15 @@ def as_kept(given: Mapping[str, object]) -> dict[str, object]:
     return kept
 
 
-def wrong_type(given: Mapping[str, object]) -> str:
+def wrong_type(fields: Mapping[str, object]) -> str:
     """Describes the first parameter with a wrong type; "" if all types are right."""
     for field in msgspec.structs.fields(Sampling):
-        if field.name not in given:
+        if field.name not in fields:
             continue
         try:
-            msgspec.convert(given[field.name], field.type)
+            msgspec.convert(fields[field.name], field.type)
         except msgspec.ValidationError:
-            return f"{field.name} is {_in_words(field.type)}, not {given[field.name]!r:.100}"
+            return f"{field.name} is {_in_words(field.type)}, not {fields[field.name]!r:.100}"
     return ""
 
 

@@ -48,10 +48,10 @@ class Task(Struct, frozen=True, omit_defaults=True):
     get such a prompt as a text."""
 
     def __post_init__(self) -> None:
-        given: object = self.messages
-        if type(given) is tuple and all(type(message) is Message for message in given):
+        original: object = self.messages
+        if type(original) is tuple and all(type(message) is Message for message in original):
             return
-        messages = as_messages(given, where=f"task {self.id!r}: messages")
+        messages = as_messages(original, where=f"task {self.id!r}: messages")
         msgspec.structs.force_setattr(self, "messages", messages)
 
     if not TYPE_CHECKING:  # Type checkers know which attributes do not exist.
@@ -214,11 +214,11 @@ def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:
     """Returns an id for each row. A given name (True) is the id. A derived name, and one that was
     given before, gets a number if another row has it: `row-3fa94c-2`."""
     listed = list(names)
-    taken = {name for name, is_given in listed if is_given}
+    taken = {name for name, is_explicit in listed if is_explicit}
     seen: Counter[str] = Counter()
     ids: dict[str, None] = {}
-    for name, is_given in listed:
-        if not is_given or name in ids:
+    for name, is_explicit in listed:
+        if not is_explicit or name in ids:
             name = next(each for each in _derived(name, seen) if each not in taken)
         taken.add(name)
         ids[name] = None

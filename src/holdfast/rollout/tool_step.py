@@ -113,7 +113,7 @@ async def _run_call(
     if intent is not None:
         session.state.check_running()
         if _may_not_repeat(session, intent, tool):
-            return await _tell_interrupted(session, intent)
+            return await _interrupted_result(session, intent)
         await session.go_live()
     key = _key(session, path, call) if intent is None else intent.idempotency_key
     return await _make_call(session, path, call, tool=tool, tools=tools, mark=mark, key=key)
@@ -124,7 +124,7 @@ def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> 
     return is_interrupted and (tool is None or intent.contract is not Contract.IDEMPOTENT)
 
 
-async def _tell_interrupted(session: Session, intent: ToolIntent) -> ToolResult:
+async def _interrupted_result(session: Session, intent: ToolIntent) -> ToolResult:
     """Returns the result that tells the model about the interruption. Fails the attempt if the
     group replaces such a trajectory anyway."""
     group = session.context.spec.group

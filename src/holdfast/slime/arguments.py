@@ -136,7 +136,7 @@ SLIME = ArgumentTable(
         padded_vocab_size
         """
     ),
-    spelled=_option,
+    as_written=_option,
 )
 
 EVALUATION = ArgumentTable(
@@ -164,7 +164,7 @@ EVALUATION = ArgumentTable(
         "metadata_overrides": Refused("a rollout has the columns of its row alone: leave it out"),
     },
     irrelevant=names("apply_chat_template tool_key metadata_key skip_special_tokens no_stop_trim"),
-    spelled=lambda name: f"{name} of an evaluation (--eval-config)",
+    as_written=lambda name: f"{name} of an evaluation (--eval-config)",
 )
 
 

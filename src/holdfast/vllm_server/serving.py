@@ -91,13 +91,13 @@ def serve(settings: ServeSettings) -> int:
 def _serve(server: "VllmProcess", settings: ServeSettings, *, name: str, port: int) -> int:
     vllm = server.vllm
     if vllm.caveat:
-        _tell(settings, vllm.caveat)
+        _print_note(settings, vllm.caveat)
     server.wait_until_ready(settings)
     if not server.name_version(settings.version):
-        _tell(settings, f"vllm {vllm.version} has no route for a version: it reports none")
+        _print_note(settings, f"vllm {vllm.version} has no route for a version: it reports none")
     share = _share(settings, vllm)
     how = f"logprobs of the sampled distribution{'' if vllm.is_cpu else share}"
-    _tell(settings, f"vllm {vllm.version}, started here (port {port}), {how}")
+    _print_note(settings, f"vllm {vllm.version}, started here (port {port}), {how}")
     print(f"serving {name} at http://{bracket(settings.host)}:{port}", flush=True)  # noqa: T201
     return server.wait_for_end()
 
@@ -107,7 +107,7 @@ def _share(settings: ServeSettings, vllm: Installation) -> str:
     return "" if memory is None or vllm.is_cpu else f", {100 * memory:.0f} % of the GPU's memory"
 
 
-def _tell(settings: ServeSettings, line: str) -> None:
+def _print_note(settings: ServeSettings, line: str) -> None:
     """Prints a note: as a line of progress for the parent process, or as a message for people."""
     if settings.progress:
         print(f"{NOTE}{line}", flush=True)  # noqa: T201

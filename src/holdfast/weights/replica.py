@@ -164,8 +164,8 @@ class Replica:
         found = _decode(raw)
         # SGLang answers 200 to some requests that failed.
         if found.get("success", True) is not True:
-            said = found.get("message") or found.get("error") or raw.decode("utf-8", "replace")
-            raise WeightsNotTaken(f"{self.name}{path}: {said!s:.300}")
+            message = found.get("message") or found.get("error") or raw.decode("utf-8", "replace")
+            raise WeightsNotTaken(f"{self.name}{path}: {message!s:.300}")
         return found
 
     async def post_if_known(self, path: str, body: object) -> bool:

@@ -174,12 +174,12 @@ def series_of(args: argparse.Namespace) -> str:
 def sampling_of(args: argparse.Namespace) -> Sampling:
     """Returns the sampling that the options describe. Parameters without an option keep their
     defaults."""
-    given = {name: value for name, value in vars(args).items() if name in _SAMPLED}
-    for name in given.keys() & {"stop", "logit_bias", "stop_token_ids"}:
-        given[name] = tuple(given[name])
-    for name in given.keys() & {"extra_body", "chat_template_kwargs"}:
-        given[name] = object_text(name, given[name] or {})
-    return Sampling(**given)
+    values = {name: value for name, value in vars(args).items() if name in _SAMPLED}
+    for name in values.keys() & {"stop", "logit_bias", "stop_token_ids"}:
+        values[name] = tuple(values[name])
+    for name in values.keys() & {"extra_body", "chat_template_kwargs"}:
+        values[name] = object_text(name, values[name] or {})
+    return Sampling(**values)
 
 
 async def _run(args: argparse.Namespace, work: Work) -> int:

@@ -87,10 +87,10 @@ class Judge:
     IS_ITS_IDENTITY = True
     """Another `identity` makes a judge another scorer. Other changes in its file do not."""
 
-    def __new__(cls, *given: object, **named: object) -> "Judge":
+    def __new__(cls, *positional: object, **named: object) -> "Judge":
         # A subclass may have other arguments. A copy has none.
-        if cls.__init__ is Judge.__init__ and (given or named):
-            check_names(cls.__init__, given, named)
+        if cls.__init__ is Judge.__init__ and (positional or named):
+            check_names(cls.__init__, positional, named)
         return super().__new__(cls)
 
     def __init__(

@@ -232,12 +232,12 @@ async def _within_deadline(
 
 def _returned(returned: object) -> tuple[Reward, int | None]:
     """Checks what a rollout returned: None, its reward, or (turns used, reward)."""
-    turns, given = (None, returned)
+    turns, value = (None, returned)
     if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
-        turns, given = returned
-    if given is None:
+        turns, value = returned
+    if value is None:
         return None, turns
-    reward = as_number(given)
+    reward = as_number(value)
     if reward is None:
         raise NotAReward(
             f"a rollout returns None, its reward, or (turns_used, reward), not {returned!r:.200}"

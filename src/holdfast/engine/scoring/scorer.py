@@ -406,11 +406,11 @@ def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
     """
     check_named(mapping, called)
     reward = mapping["score"] if "score" in mapping else mapping["reward"]
-    given = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
-    for part, value in given.items():
+    parts = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
+    for part, value in parts.items():
         _check_dict(part, value, called)
-    metrics, why = _split_metrics(given["metrics"], called)
-    reasons = {**why, **given["reasons"]}
+    metrics, why = _split_metrics(parts["metrics"], called)
+    reasons = {**why, **parts["reasons"]}
     if mapping.get("reason"):
         reasons = {"reason": mapping["reason"], **reasons}
     rest = {str(key): value for key, value in mapping.items() if key not in _NAMED}
@@ -418,7 +418,7 @@ def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
         reward if mapping.get("is_score_valid", True) else None,
         metrics,
         reasons,
-        {**rest, **given["details"]},
+        {**rest, **parts["details"]},
     )
 
 

@@ -277,7 +277,7 @@ async def _maybe_await(value: Any) -> Any:
 # --- functions of the user's
 
 
-def check_callable(argument: str, function: object, *given: str) -> None:
+def check_callable(argument: str, function: object, *parameters: str) -> None:
     """Raises `UsageError` if the function cannot be called with these positional arguments."""
     if not callable(function):
         raise UsageError(f"{argument} wants a function, not {function!r:.100}")
@@ -286,11 +286,11 @@ def check_callable(argument: str, function: object, *given: str) -> None:
     except ValueError:
         return  # Some built-in functions have no signature.
     try:
-        signature.bind(*given)
+        signature.bind(*parameters)
     except TypeError as error:
         raise UsageError(
             f"{argument} {function_name(function)!r} is called with "
-            f"{' and '.join(given) or 'nothing'}, and takes {signature}: {error}"
+            f"{' and '.join(parameters) or 'nothing'}, and takes {signature}: {error}"
         ) from None
 
 
@@ -371,10 +371,10 @@ def _plain_message(message: object) -> object:
 def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     """Sets every row's id. If an id occurs twice, the later rows get a number appended to it."""
     listed = list(rows)
-    given = [row.input_metadata.row_id for row in listed]
+    ids = [row.input_metadata.row_id for row in listed]
     names = [
         (name or _derived_id(row, number), bool(name))
-        for number, (row, name) in enumerate(zip(listed, given, strict=True), 1)
+        for number, (row, name) in enumerate(zip(listed, ids, strict=True), 1)
     ]
     for row, name in zip(listed, distinct_ids(names), strict=True):
         row.input_metadata.row_id = name

@@ -104,7 +104,7 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
         flag = _eval_protocol_flag(option)
         known.add(flag)
         theirs = values.get(_dest(flag))
-        if not _is_given(theirs) or _is_given(values.get(PREFIX + option.dest)):
+        if not _is_set(theirs) or _is_set(values.get(PREFIX + option.dest)):
             continue
         try:
             values[PREFIX + option.dest] = _read(option, theirs)
@@ -119,7 +119,7 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
     return taken, wrong
 
 
-def _is_given(value: object) -> bool:
+def _is_set(value: object) -> bool:
     """Returns whether a flag was given. 0 and an empty text count as given."""
     return value is not None and value is not False and value != []
 

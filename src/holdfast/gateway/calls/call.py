@@ -200,10 +200,10 @@ class CallTable(Generic[Call]):
                 raise RequestRejected(400, message, code="idempotency_key_in_use")
             return self._named[name]
         calls = self._by_key[key]
-        unheard = next(
+        unreceived = next(
             (call for call in calls if not call.subscribers and not call.delivered), None
         )
-        return calls[-1] if unheard is None and again and calls else unheard
+        return calls[-1] if unreceived is None and again and calls else unreceived
 
     def add(self, call: Call) -> Call:
         self._by_key[call.key].append(call)

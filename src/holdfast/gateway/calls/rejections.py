@@ -113,7 +113,9 @@ class RejectedCalls:
             return
         known = {_START, *_conversation(body)}
         resolved = [
-            structs.replace(call, answer=answer.id) for call in rejected if call.said in known
+            structs.replace(call, answer=answer.id)
+            for call in rejected
+            if call.conversation in known
         ]
         if resolved:
             await self._session.log.append(*resolved)

@@ -25,7 +25,9 @@ from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, 
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
-_asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # immutable
+_being_read: "ContextVar[frozenset[int]]" = ContextVar(
+    "being_read", default=frozenset()
+)  # immutable
 """The objects whose `identity` is being read. An object's own methods may compute its identity."""
 
 
@@ -120,8 +122,8 @@ class Parts:
         elif _is(value, type):
             self._read_class(value, is_root=is_root)
         elif _is(value, functools.partial):
-            given = {f"argument {number}": each for number, each in enumerate(value.args, 1)}
-            self._put_values(innermost(value).__name__, given | value.keywords)
+            arguments = {f"argument {number}": each for number, each in enumerate(value.args, 1)}
+            self._put_values(innermost(value).__name__, arguments | value.keywords)
             self._follow(value.func, is_root=is_root)
         elif _is(value, MethodType):
             self.put("method", value.__func__.__qualname__)
@@ -236,13 +238,13 @@ def identity_of(value: object) -> str:
     """Returns the `identity` of an object of the user's or ours, or "" if it has none."""
     if not _is_readable(type(value)):
         return ""
-    visited = _asked.get()
+    visited = _being_read.get()
     if not hasattr(type(value), "identity") or id(value) in visited:
         identity = stored(value).get("identity")
     else:
-        token = _asked.set(visited | {id(value)})
+        token = _being_read.set(visited | {id(value)})
         identity = getattr(value, "identity", "")
-        _asked.reset(token)
+        _being_read.reset(token)
     return identity if isinstance(identity, str) else ""
 
 

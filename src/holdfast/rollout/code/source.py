@@ -139,7 +139,7 @@ def function_source(function: FunctionType, *, decorated: bool = True) -> Source
     node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
     if node is None:
-        return SourceText(_said(code), frozenset(read), {})
+        return SourceText(_names_and_constants(code), frozenset(read), {})
     source = _source([_without(node, decorators=not decorated)], function.__globals__)
     own = local - read - source.imports.keys()
     names = {name for name in source.names if name.partition(".")[0] not in own}
@@ -226,8 +226,11 @@ def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
             yield ".".join([base.id, *attributes])
 
 
-def _said(code: CodeType) -> str:
-    constants = [_said(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+def _names_and_constants(code: CodeType) -> str:
+    constants = [
+        _names_and_constants(each) if isinstance(each, CodeType) else each
+        for each in code.co_consts
+    ]
     return repr(
         (code.co_names, [each for each in constants if isinstance(each, str | int | float)])
     )

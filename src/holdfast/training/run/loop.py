@@ -89,8 +89,8 @@ def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path
         raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
     changed = _differences(state.settings, settings.identity)
     if changed and (why := _why_not(state, settings, changed)):
-        asked = settings.trainer.optimizer.learning_rate
-        raise OtherTraining(f"{where} {why} or {_train_on(state, folder, asked=asked)}")
+        wanted_rate = settings.trainer.optimizer.learning_rate
+        raise OtherTraining(f"{where} {why} or {_train_on(state, folder, wanted_rate=wanted_rate)}")
 
 
 def _why_not(state: TrainerState, settings: TrainingSettings, changed: list[str]) -> str:
@@ -112,10 +112,10 @@ def _steps(state: TrainerState) -> int:
     return int(trainer["steps"])
 
 
-def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
+def _train_on(state: TrainerState, folder: Path, *, wanted_rate: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=wanted_rate)
 
 
 def newest_step(folder: Path, settings: TrainingSettings, *, run: str) -> int:

@@ -40,8 +40,8 @@ def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]
 
 
 async def prune(args: argparse.Namespace) -> int:
-    given = (args.older_than, args.tag, args.untagged, args.unfinished, args.keep)
-    chooses = any(value is not None and value is not False for value in given)
+    conditions = (args.older_than, args.tag, args.untagged, args.unfinished, args.keep)
+    chooses = any(value is not None and value is not False for value in conditions)
     async with to_read(args.journal) as journal:
         rows = await (_chosen(args, journal) if chooses else _left_behind(journal))
     if not (rows or chooses):

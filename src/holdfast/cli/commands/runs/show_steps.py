@@ -52,9 +52,9 @@ def step_lines(view: TrajectoryView) -> list[str]:
 
 def _sampling(step: Generated) -> str:
     """Returns the sampling parameters that differ from their defaults."""
-    given = changed_parameters(step.sampling)
+    changed = changed_parameters(step.sampling)
     return ", ".join(
-        f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
+        f"{name} {msgspec.json.encode(value).decode()}" for name, value in changed.items()
     )
 
 

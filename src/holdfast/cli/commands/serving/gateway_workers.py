@@ -114,7 +114,7 @@ class _Gateways(Supervision):
         url = await advertised_url(
             args.host,
             sock.getsockname()[1],
-            given=args.advertise,
+            advertised=args.advertise,
             secure=self._at.tls is not None,
         )
         share_passwords()
