@@ -10,6 +10,7 @@ holdfast` costs milliseconds.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
 - `vllm_server`: Starts a vLLM server here: `holdfast serve --engine vllm`.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
+- `worlds`: A machine of its own for each trajectory: containers, snapshots, and tools in them.
 - `environments`: Adapters from existing environments to `holdfast.Environment`.
 - `tasks`: Tasks from files, tables, data sets by name, functions, and Python values.
 - `engine`: Runs many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,

@@ -115,7 +115,7 @@ def _outward_address(host: str) -> str | None:
 
 
 def check_advertised(advertised: str) -> None:
-    """Raises `UsageError` unless the address is a host, or an http(s) URL that ends with its path."""
+    """Raises `UsageError` unless it is a host, or an http(s) URL that ends with its path."""
     if "://" in advertised:
         parts = urlsplit(advertised)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query

@@ -11,10 +11,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
+from holdfast.environments.workspace.limits import WorkspaceLimit
 from holdfast.environments.workspace.sandbox.mounts import WORKSPACE
 from holdfast.environments.workspace.snapshots.tree import FileTree
 from holdfast.records.errors import ToolSaysNo
+from holdfast.worlds.contract.output import MIB, amount
 
 MAX_READ_BYTES = 16 * MIB
 MAX_LINKS = 40

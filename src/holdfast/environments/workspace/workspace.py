@@ -18,14 +18,13 @@ from msgspec import structs
 from holdfast.environments.workspace import folder as folders
 from holdfast.environments.workspace import scoring
 from holdfast.environments.workspace.files import Files
-from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit, amount
+from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit
 from holdfast.environments.workspace.sandbox import mounts, sandbox
 from holdfast.environments.workspace.sandbox.command import (
     Bounds,
     CommandEnded,
     CommandStop,
     Launch,
-    Output,
     run,
     run_in_thread,
 )
@@ -50,6 +49,7 @@ from holdfast.rollout.episodes.environment import (
     Recovery,
 )
 from holdfast.rollout.tools.tool import Function, Tool
+from holdfast.worlds.contract.output import Output, amount
 
 Result = TypeVar("Result")
 TOOLS = ("shell", "read_file", "write_file", "edit_file", "list_files")

@@ -15,6 +15,7 @@ from holdfast.journal.damage.tables import (
     check_tables,
     count_anew,
     named_trajectories,
+    number_samples_again,
     put_tasks_back,
     refuse_if_held,
 )
@@ -92,6 +93,7 @@ def _repair(
     del address, losses
     refuse_if_held(store)
     put_tasks_back(store)
+    number_samples_again(store)
     cuts = []
     for name, (trajectory, *_) in list(named_trajectories(store)):
         for _, rows in store.logs([trajectory]):

@@ -31,7 +31,7 @@ class Damage(Struct, frozen=True):
     counts: bool = False
     """Whether stored counts are wrong."""
     has_whole_rows: bool = False
-    """Whether rows are whole, so that swapped tasks can be put back."""
+    """Whether rows are whole, so that tasks and samples can get their places back."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
@@ -68,7 +68,7 @@ def _has_whole_rows(store: SqliteStore) -> bool:
     try:
         for row in store.rows("SELECT name, id, spec, changes, created FROM runs NOT INDEXED"):
             run_of(row)
-        return not any(tables.number_faults(store))
+        return tables.has_whole_rows(store)
     except (sqlite3.DatabaseError, JournalCorrupt):
         return False
 
@@ -90,6 +90,8 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 def mend_tables(store: SqliteStore, damage: Damage) -> None:
     """Rebuilds the damaged data. Call it within a transaction, before logs are mended."""
     connection = store.connection
+    if damage.has_whole_rows:  # Before the indexes: two rows of one number have no index.
+        tables.number_samples_again(store)
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)
