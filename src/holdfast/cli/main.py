@@ -63,6 +63,9 @@ _COMMANDS = {
     ),
     "runs": _Command("list the runs of a journal", "runs", "runs.list_runs"),
     "show": _Command("show a run, or one trajectory turn by turn", "runs", "runs.show"),
+    "view": _Command(
+        "show the runs of a journal in a browser, while they work and afterwards", "view", "view"
+    ),
     "logs": _Command("find what the processes of a run have logged", "runs", "runs.logs"),
     "resume": _Command(
         "go on with a run, by the command that it was begun with", "runs", "runs.resume"

@@ -53,7 +53,7 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--device",): ("--gpu", "--cuda"),
     ("run",): ("start", "eval", "evaluate", "rollout"),
     ("runs",): ("list", "ls", "status", "ps"),
-    ("show",): ("view", "inspect", "get"),
+    ("show",): ("inspect", "get"),
     ("rm",): ("delete", "remove"),
     ("resume",): ("continue", "retry", "restart"),
     ("logs",): ("log", "tail"),

@@ -3,7 +3,6 @@
 Each speaker is named: the policy is `assistant`, and other speakers have the name of their model.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -18,7 +17,7 @@ from holdfast.records.step import (
     ToolIntent,
     ValueRecorded,
 )
-from holdfast.records.view import TrajectoryView
+from holdfast.records.view import TrajectoryView, other_speakers, spoken_elsewhere
 
 
 def step_lines(view: TrajectoryView) -> list[str]:
@@ -27,8 +26,8 @@ def step_lines(view: TrajectoryView) -> list[str]:
     for path, step in view.history.steps.items():
         scopes.setdefault(path.rpartition(".")[0], []).append(step)
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
-    others = _other_speakers(view)
-    spoken = _spoken_elsewhere(view, others)
+    others = other_speakers(view)
+    spoken = spoken_elsewhere(view, others)
     # Tools that are steps are listed with their results. An agent's own tools are only in prompts.
     has_tools = any(isinstance(step, ToolIntent) for step in view.history.steps.values())
     lines: list[str] = []
@@ -65,32 +64,6 @@ def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
     speakers = ", ".join(dict.fromkeys(step.model for step in replies if step.path in others))
     who = f"of another speaker, {speakers}" if speakers else "of the policy"
     return f"conversation {scope}, {who}:"
-
-
-def _other_speakers(view: TrajectoryView) -> set[str]:
-    """Returns the paths of replies by other speakers than the policy, which leads the main
-    conversation."""
-    generations = view.history.generations
-    main = [step for step in generations if "." not in step.path] or generations
-    return {
-        step.path
-        for step in generations
-        if step.model != main[0].model or (step.ids and not step.trainable)
-    }
-
-
-def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """Returns the texts of other speakers outside the main conversation, each with its place. A
-    text that several of them said is left out."""
-    generations = [
-        step for step in view.history.generations if step.path in others and "." in step.path
-    ]
-    times = Counter(step.message.text for step in generations)
-    return {
-        step.message.text: f"[{step.path}] {step.model}"
-        for step in generations
-        if step.message.text and times[step.message.text] == 1
-    }
 
 
 def _prompt(
