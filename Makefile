@@ -9,7 +9,7 @@ EVERYTHING := '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
 # Tests start hundreds of processes: what one compiles, the next ones read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles gallery pins clean
+.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles gallery pins worlds clean
 
 demo: $(VENV)/installed
 	$(BIN)/python scripts/demo.py
@@ -55,6 +55,10 @@ bench-peers: $(VENV)/installed
 # The conformance suite of engines against a real vLLM on the CPU, which is installed into .vllm/.
 vllm: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/vllm.sh
+
+# Worlds in containers of a real Docker engine, which is unpacked into .worlds/ and started there.
+worlds: $(VENV)/installed
+	PYTEST_PYTHON=$(BIN)/python scripts/worlds.sh
 
 # Agents from npm and PyPI behind the gateway (Claude Code, Codex, Qwen Code, opencode,
 # mini-swe-agent, smolagents, the Vercel AI SDK); installed into .agents/.

@@ -10,6 +10,7 @@ holdfast` costs milliseconds.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
 - `vllm_server`: Starts a vLLM server here: `holdfast serve --engine vllm`.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
+- `worlds`: A machine of its own for each trajectory: containers, snapshots, and tools in them.
 - `environments`: Adapters from existing environments to `holdfast.Environment`.
 - `tasks`: Tasks from files, tables, data sets by name, functions, and Python values.
 - `engine`: Runs many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
@@ -29,6 +30,7 @@ holdfast` costs milliseconds.
 - `nemo`: NeMo-RL: our environments in its rollouts, and recorded groups for its buffer.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
+- `view`: The pages of a journal in a browser.
 - `cli`: The command line.
 - `testing`: Tools for testing Holdfast and code that is built on it.
 - `addresses`: Checks addresses and tokens of servers, for every server and client of ours.
@@ -190,7 +192,7 @@ def __getattr__(name: str) -> object:
         from holdfast.version import installed_version
 
         return installed_version()
-    if name == "train":  # Its module imports torch.
+    if name == "train":  # The module imports torch.
         from holdfast.extras import require
 
         require("training", extra="train")

@@ -37,7 +37,7 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
 def _threads(process: int, *, is_huge: bool) -> ThreadPoolExecutor:
     """Returns the threads of this process, because a fork has none of its parent's. The loop's own
     threads do not serve: user code may fill them with calls that wait for a reply."""
-    # Half of the cores: the loop needs the interpreter's lock, too.
+    # At most half of the cores, because the loop also needs the interpreter's lock.
     most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
     name = f"holdfast-{'huge' if is_huge else 'large'}-prompt"
     return ThreadPoolExecutor(most, thread_name_prefix=name)

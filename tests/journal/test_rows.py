@@ -116,19 +116,37 @@ def test_tasks_at_each_others_places_are_noticed_refused_and_put_back(stored):
     assert stored.exported() == before
 
 
-def test_samples_with_each_others_numbers_are_noticed(stored):
+@pytest.mark.parametrize(
+    ("numbers", "wrong"),
+    [({1: 1, 2: 0}, "task 0: 2"), ({3: 7}, "task 0: 1"), ({3: -3}, "task 0: 1")],
+    ids=["swapped", "too large", "negative"],
+)
+def test_changed_sample_numbers_are_noticed_and_put_back(stored, numbers, wrong):
+    before = stored.exported()
     stored.damage(
-        "UPDATE {schema}trajectories SET sample = 9 WHERE id = 1",
-        "UPDATE {schema}trajectories SET sample = 0 WHERE id = 2",
-        "UPDATE {schema}trajectories SET sample = 1 WHERE id = 1",
+        *(f"UPDATE {{schema}}trajectories SET sample = {90 + n} WHERE id = {n}" for n in numbers),
+        *(
+            f"UPDATE {{schema}}trajectories SET sample = {to} WHERE id = {n}"
+            for n, to in numbers.items()
+        ),
     )
-    (finding,) = [finding for finding in stored.findings() if "sample" in finding]
-    assert "run 1, task 0: 2 of its samples are not numbered 0, 1, 2, …" in finding
+    assert any(
+        f"run 1, {wrong} of its samples are not numbered 0, 1, 2, …" in finding
+        and "numbered again" in finding
+        for finding in stored.findings()
+    )
+    stored.repair()
+    assert stored.findings() == []
+    assert stored.exported() == before
 
 
-def test_a_sample_with_another_number_is_noticed(stored):
-    stored.damage("UPDATE {schema}trajectories SET sample = 7 WHERE id = 3")
-    assert any("1 of its samples are not numbered" in finding for finding in stored.findings())
+def test_samples_are_not_renumbered_while_one_is_missing(stored):
+    """Its number shows which sample is missing."""
+    stored.damage("DELETE FROM {schema}trajectories WHERE id = 1")
+    assert any("numbered 0, 1, 2" in finding and "disk" in finding for finding in stored.findings())
+    before = stored.exported()
+    stored.repair()
+    assert stored.exported() == before
 
 
 def test_trajectories_of_each_others_tasks_are_noticed(stored):

@@ -177,7 +177,7 @@ class Gateway:
             self._loopback_token = LoopbackToken(port)
             self.token = self._loopback_token.value
         self.url = await address.advertised_url(
-            at.host, port, given=at.advertise, secure=at.tls is not None
+            at.host, port, advertised=at.advertise, secure=at.tls is not None
         )
         return self
 
@@ -226,7 +226,7 @@ class Gateway:
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
-            hold.end()  # Calls in flight are to end.
+            hold.end()  # Lets calls in flight end.
         return hold
 
     @asynccontextmanager
@@ -316,7 +316,7 @@ class Gateway:
         )
 
     def _endpoint(self, context: RequestContext) -> Endpoint:
-        # A model's name, or a tool's, is not a part of the route, which is counted and logged.
+        # Routes are counted and logged, so names of models and tools are no part of them.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
         routes = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
         route = next(routes, context.path)
@@ -373,7 +373,7 @@ class Gateway:
         Repeating the request changes nothing."""
         trajectory = self._find_bound(context).trajectory
         reward = parse_reward(await context.body())
-        # The attempt may have ended while the body came.
+        # The attempt may have ended while the body arrived.
         bound = self._find_bound(context)
         if not trajectory.completed.is_set():
             trajectory.reward = reward
@@ -430,7 +430,7 @@ class Gateway:
         bound = len({id(bound) for bound in self._bound.values()})
         gauges = {
             "trajectories": bound,
-            # Other workers wait here for events, each with a request that is not a call.
+            # Other workers wait here for events. Their requests are not calls.
             "in_flight": self._listener.in_flight - self._internal_requests,
             **self.holds.gauges,
         }

@@ -385,6 +385,13 @@ class Journal(Protocol):
         because it is open. If the log cannot be read, the error takes the place of the summary."""
         ...
 
+    async def stored_summaries(
+        self, run: Run, ordinals: Collection[int]
+    ) -> list[tuple[TrajectoryRow, Summary | None]]:
+        """Returns the trajectories of these tasks, each with its stored summary. Reads no log:
+        without a stored summary, for example of an open trajectory, the summary is None."""
+        ...
+
     async def rewards(self, run: Run) -> list[tuple[str, float]]:
         """Returns the task and the reward of each settled trajectory that has a reward, in the
         order of trajectories. Leaves out resting trajectories and trajectories that cannot be

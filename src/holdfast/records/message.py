@@ -76,7 +76,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     reasoning: str | None = None
 
     def __post_init__(self) -> None:
-        # Each message that is read comes by here: what is right costs two comparisons.
+        # Every decoded message passes here, so the usual case takes only two comparisons.
         if type(self.role) is not Role:
             structs.force_setattr(self, "role", _as_role(self.role, "a message"))
         if type(self.content) is not str and (wrong := _explain_content(self.content, "a message")):
@@ -179,7 +179,7 @@ def _label(part: dict[str, object]) -> str:
         return f"[{part.get('type', 'part')}]"
     url = _url_of(part)
     if not url.startswith("data:"):
-        # Not the rest of the address: a signed one holds a secret.
+        # The rest of the address is left out, because a signed address contains a secret.
         return f"[image from {url.partition('://')[2].partition('/')[0].rpartition('@')[2]}]"
     head, _, data = url.partition(",")
     kind = head.removeprefix("data:").partition(";")[0].removeprefix("image/") or "data"

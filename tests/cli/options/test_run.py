@@ -114,8 +114,15 @@ def test_both_meanings_of_exit_code_1_are_told(shell):
 def test_the_page_on_runs_says_which_commands_have_no_json_and_what_exit_code_1_means():
     page = (DOCS / "runs.md").read_text()
     without = [name for name, has in commands_with_json(_parser(), "").items() if not has]
-    assert without == ["resume", "serve", "completion"]  # `resume` takes that of its command.
-    assert "With `--json`, every command except `serve` and `completion` prints JSON" in page
+    assert without == [
+        "view",
+        "resume",
+        "serve",
+        "completion",
+    ]  # `resume` takes that of its command.
+    assert (
+        "With `--json`, every command except `view`, `serve` and `completion` prints JSON" in page
+    )
     assert re.search(
         r"^\| 1 \| .*given. From `policy check`: .* not fit for training \|$", page, re.MULTILINE
     )

@@ -8,5 +8,6 @@
 - `run`: `holdfast run`, and the options that every run has.
 - `runs`: the commands on recorded data, and the small commands.
 - `train`: `holdfast train`.
+- `view`: `holdfast view`.
 - `gateway`: `holdfast gateway`.
 """

@@ -136,11 +136,11 @@ class Server:
                 owner="holdfast",
                 root=str(model.path),
                 max_model_len=model.max_length,
-                # Beyond vLLM: what a client needs to continue a completion, and to render for it.
+                # vLLM has no such fields. Clients need them to continue a completion and to render.
                 seeds="position",
                 logprobs_mode="processed",
                 renderer="template",
-                # Why its sequences run one at a time, and slower for it; null when they do not.
+                # Why sequences run one at a time, which is slower. Null if they run in batches.
                 solo=model.why_solo or None,
             )
         )

@@ -79,7 +79,7 @@ class EnvironmentServer:
             raise UsageError("max_sessions, idle and max_body have to be more than 0")
         self._make = make
         self._host, self._port = host, port
-        self._given_token = check_token(token)
+        self._user_token = check_token(token)
         self._token = ""
         self._loopback_token: LoopbackToken | None = None
         self._max_sessions, self._idle, self._max_body = max_sessions, idle, max_body
@@ -116,7 +116,7 @@ class EnvironmentServer:
             ) from error
         self._runner = runner
         host, port = runner.addresses[0][:2]
-        self._token = self._given_token or self._take_token(port)
+        self._token = self._user_token or self._take_token(port)
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -190,7 +190,7 @@ class EnvironmentServer:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Checks that the client is allowed to ask, and gives all errors the same shape."""
         try:
-            check_request(request, names=() if self._given_token is None else None)
+            check_request(request, names=() if self._user_token is None else None)
             self._authorize(request)
             return await handler(request)
         except RequestRefused as refusal:

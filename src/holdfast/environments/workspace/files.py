@@ -11,10 +11,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
+from holdfast.environments.workspace.limits import WorkspaceLimit
 from holdfast.environments.workspace.sandbox.mounts import WORKSPACE
 from holdfast.environments.workspace.snapshots.tree import FileTree
 from holdfast.records.errors import ToolSaysNo
+from holdfast.worlds.contract.output import MIB, amount
 
 MAX_READ_BYTES = 16 * MIB
 MAX_LINKS = 40
@@ -69,7 +70,7 @@ class Files:
             return os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:
             created = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-        os.fchmod(created, 0o644)  # Whatever the driver's umask is.
+        os.fchmod(created, 0o644)  # Independent of the driver's umask.
         if self._owner is not None:
             os.fchown(created, *self._owner)
         return created

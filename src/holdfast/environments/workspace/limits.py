@@ -5,10 +5,8 @@ import resource
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
+from holdfast.worlds.contract.output import GIB, MIB, amount
 
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
 ADDRESS_SPACE = 4
 """The limit of the address space, as a multiple of the memory limit. Reserved memory costs
 nothing, but shared memory must be bounded.
@@ -73,14 +71,7 @@ class ResourceLimits(Struct, frozen=True):
 
 
 def _argument(name: str, kind: int, value: int) -> str:
-    # Only root may raise a hard limit, so a lower one of this process stays.
+    # Only root may raise a hard limit, so a lower limit of this process is kept.
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     return f"--{name}={value}:{value}"
-
-
-def amount(size: int) -> str:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.4g} {name}"
-    return f"{size} bytes"

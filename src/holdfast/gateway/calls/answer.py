@@ -40,7 +40,7 @@ def build_answer(
     replies = [step for step in steps if isinstance(step, Generated)]
     assert len(replies) == len(steps), "a call is answered by generations"
     usages = [step.counted for step in replies]
-    # Choices of one prompt share it.
+    # The choices of a request share its prompt.
     prompts = usages[:: request.n]
     return Answer(
         id=called.answer,
@@ -171,7 +171,7 @@ class TrajectoryLookup(ConversationCache):
         if called is None or not isinstance(step, Generated):
             return None
         messages = conversation(history, self._session.task, step)
-        # Results of tools that were run through the gateway may follow.
+        # Results of tools that the gateway ran may follow.
         end = max(at for at, message in enumerate(messages) if message is step.message)
         rebuilt = build_answer(
             self._session, called, GenerationRequest(called.model, ()), bare=False

@@ -82,7 +82,8 @@ class RejectedCalls:
         """Makes a rejection durable, before the caller sends it. `body` is the body of the rejected
         call."""
         session = self._session
-        # Corrected, a rejected message is another: the repeated request continues what is before.
+        # A corrected message differs from the rejected one, so the corrected request continues the
+        # messages before it.
         at = _AT_MESSAGE.match(rejection.param or "")
         before = int(at[1]) if at else None
         known = await off_loop(lambda: _conversation(body, before=before), size=len(body))
@@ -92,7 +93,7 @@ class RejectedCalls:
         recorded = session.history.refusals.get((attempt, key))
         if (recorded is not None and not recorded.answer) or len(self.open) >= MAX_OPEN:
             return
-        # An attempt that is over meanwhile has its outcome without it.
+        # If the attempt has ended in the meantime, its outcome does not depend on this record.
         with contextlib.suppress(RunStopped):
             await session.log.append(
                 CallRefused(
@@ -116,7 +117,9 @@ class RejectedCalls:
         digests = await off_loop(lambda: _conversation(body), size=len(body))
         known = {_START, *digests}
         resolved = [
-            structs.replace(call, answer=answer.id) for call in rejected if call.said in known
+            structs.replace(call, answer=answer.id)
+            for call in rejected
+            if call.conversation in known
         ]
         if resolved:
             await self._session.log.append(*resolved)
@@ -136,7 +139,7 @@ class RejectedCalls:
 
 def attempt_over(why: BaseException | None = None) -> RequestRejected:
     message = "the attempt that this key belongs to is over"
-    # Of all reasons, the agent gets those that are its own doing.
+    # The agent gets only reasons that it caused itself.
     message += f": {why}" if isinstance(why, AgentFailed) else ""
     return RequestRejected(409, message, code="attempt_over")
 
@@ -216,7 +219,7 @@ def _content(value: object) -> list[object]:
     if not isinstance(value, dict):
         return [] if value in (None, "") else [value]
     known = [name for name in _CONTENT if name in value]
-    if not known and value.get("type") is None:  # Arguments of a call.
+    if not known and value.get("type") is None:  # The value is the arguments of a call.
         return [msgspec.json.encode(value, order="sorted").decode()]
     return [item for name in known for item in _content(value[name])]
 

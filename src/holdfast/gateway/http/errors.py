@@ -63,7 +63,7 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
     if isinstance(rejection, WrongMethod):
         headers["Allow"] = ", ".join(rejection.methods)
     if rejection.code == "attempt_over":
-        # The libraries repeat a 409, and this one stays what it is.
+        # The client libraries would repeat a 409, but this one is final.
         headers["x-should-retry"] = "false"
     if rejection.status == 503:
         headers["Retry-After"] = RETRY_AFTER_SECONDS

@@ -122,7 +122,7 @@ class RequestContext:
             return await off_loop(
                 lambda: msgspec.json.decode(body or b"{}", type=kind), size=len(body)
             )
-        except (ValueError, RecursionError) as error:  # What is not UTF-8 is not a MsgspecError.
+        except (ValueError, RecursionError) as error:  # Invalid UTF-8 raises no MsgspecError.
             raise RequestRejected(400, f"it wants {wanted}: {error}") from error
 
     def _check_length(self) -> None:

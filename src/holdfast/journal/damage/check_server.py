@@ -15,6 +15,7 @@ from holdfast.journal.damage.tables import (
     check_tables,
     count_anew,
     named_trajectories,
+    number_samples_again,
     put_tasks_back,
     refuse_if_held,
 )
@@ -57,7 +58,7 @@ def _with(
     try:
         connection = link.get()
         connection.limit_statements(None)
-        # Before the snapshot: what this machine notes meanwhile would be ahead of that.
+        # Before the snapshot: later notes of this machine would be ahead of the snapshot.
         losses = schema.find_losses(connection)
         mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY" if read_only else "READ WRITE"
         connection.execute(f"BEGIN {mode}; SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -92,6 +93,7 @@ def _repair(
     del address, losses
     refuse_if_held(store)
     put_tasks_back(store)
+    number_samples_again(store)
     cuts = []
     for name, (trajectory, *_) in list(named_trajectories(store)):
         for _, rows in store.logs([trajectory]):

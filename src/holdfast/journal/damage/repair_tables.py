@@ -31,7 +31,7 @@ class Damage(Struct, frozen=True):
     counts: bool = False
     """Whether stored counts are wrong."""
     has_whole_rows: bool = False
-    """Whether rows are whole, so that swapped tasks can be put back."""
+    """Whether rows are whole, so that tasks and samples can get their places back."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
@@ -59,7 +59,7 @@ def damage_of(store: SqliteStore) -> Damage:
         return Damage([], [])
     broken = {finding.where.removeprefix(tables.FILE) for finding in pages.indexes(connection)}
     counts = bool(broken & tables.COUNTS.keys()) or any(tables.wrong_counts(store))
-    if not _has_whole_rows(store):  # Then an index may be all that knows better.
+    if not _has_whole_rows(store):  # In that case, only an index may still have the right values.
         return Damage([], [], counts)
     return Damage(sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
 
@@ -68,7 +68,7 @@ def _has_whole_rows(store: SqliteStore) -> bool:
     try:
         for row in store.rows("SELECT name, id, spec, changes, created FROM runs NOT INDEXED"):
             run_of(row)
-        return not any(tables.number_faults(store))
+        return tables.has_whole_rows(store)
     except (sqlite3.DatabaseError, JournalCorrupt):
         return False
 
@@ -83,13 +83,15 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
         except MisnamedTask as error:
             names.append((error.task.id, place))
         except JournalCorrupt:
-            continue  # Its name is all that is left of it.
+            continue  # Only its name is left.
     return names
 
 
 def mend_tables(store: SqliteStore, damage: Damage) -> None:
     """Rebuilds the damaged data. Call it within a transaction, before logs are mended."""
     connection = store.connection
+    if damage.has_whole_rows:  # Before the indexes: two rows of one number have no index.
+        tables.number_samples_again(store)
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)
@@ -103,6 +105,7 @@ def _reindex(connection: sqlite3.Connection, table: str) -> None:
     connection.execute("SAVEPOINT reindex")
     try:
         connection.execute(f"REINDEX {table}")
-    except sqlite3.IntegrityError:  # Two rows are the same now: one of them is not what it was.
+    except sqlite3.IntegrityError:
+        # Two rows are equal now, so one of them was changed by the damage.
         connection.execute("ROLLBACK TO reindex")
     connection.execute("RELEASE reindex")

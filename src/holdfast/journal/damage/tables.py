@@ -25,6 +25,7 @@ _TASKS = (
     "repair the journal: a task that is at another's place is put back; if that does not help, "
     "resume the run with its task file and accept the change: that writes the task anew"
 )
+_NUMBER_AGAIN = "repair the journal: the samples are numbered again in the order of planning"
 _REPORT = "please report it: no fault of a disk or a process explains it"
 _REWIND = "rewind the consumer to a step before this one"
 READ_LOGS = 64
@@ -37,7 +38,7 @@ def check_tables(store: Store, report: Report, *, first: Iterable[Part] = ()) ->
     for part in (*first, *_PARTS):
         try:
             part(store, report)
-        except Exception as error:  # A damaged page can turn any column into anything.
+        except Exception as error:  # A damaged page can turn a column into anything.
             what = f"cannot be read: {type(error).__name__}: {error}"
             report.add(f"{FILE}{part.__name__.strip('_')}", what, report.salvage)
 
@@ -73,10 +74,16 @@ def _tasks(store: Store, report: Report) -> None:
 _TASK_NUMBERS = """SELECT run, count(*) FROM tasks NOT INDEXED GROUP BY run
     HAVING min(ordinal) <> 0 OR max(ordinal) + 1 <> count(*) OR count(DISTINCT ordinal) <> count(*)
     OR count(DISTINCT id) <> count(*)"""
-_SAMPLES = """SELECT run, task, count(*) FROM (SELECT run, task, sample,
+# Only groups with as many members as their count says: in others, a trajectory may belong to
+# another task, and each number after it would be wrong.
+_MISNUMBERED = """FROM (SELECT id, run, task, sample,
+        count(*) OVER (PARTITION BY run, task) AS there,
         row_number() OVER (PARTITION BY run, task ORDER BY id) - 1 AS planned
-        FROM trajectories NOT INDEXED) t
-    WHERE sample <> planned GROUP BY run, task"""
+        FROM trajectories NOT INDEXED) t LEFT JOIN task_groups g
+        ON g.run = t.run AND g.task = t.task AND g.members = t.there
+    WHERE t.sample <> t.planned"""
+_SAMPLES = f"SELECT t.run, t.task, count(*), count(g.task) {_MISNUMBERED} GROUP BY t.run, t.task"
+_PLANNED = f"SELECT t.id, t.planned {_MISNUMBERED} AND g.task IS NOT NULL"
 _FIRST = """SELECT run, count(*) FROM (SELECT run,
         row_number() OVER (PARTITION BY run ORDER BY id) AS planned,
         row_number() OVER (PARTITION BY run ORDER BY task) AS place
@@ -93,17 +100,27 @@ _VERSION_NUMBERS = """SELECT v.run, count(*) FROM versions v LEFT JOIN runs r ON
 
 
 def _numbers(store: Store, report: Report) -> None:
-    """Checks numbers. A finding means that the rows themselves are damaged."""
-    for where, what in number_faults(store):
-        report.add(where, what, ROWS)
+    for where, what, remedy in _number_faults(store):
+        report.add(where, what, remedy)
 
 
-def number_faults(store: Store) -> Iterator[tuple[str, str]]:
+def has_whole_rows(store: Store) -> bool:
+    """Returns whether each number that writers gave out is there, or can be given again."""
+    return all(remedy == _NUMBER_AGAIN for _, _, remedy in _number_faults(store))
+
+
+def _number_faults(store: Store) -> Iterator[tuple[str, str, str]]:
+    """Yields each wrong number: where, what, remedy."""
+    for where, what in _lost_numbers(store):
+        yield where, what, ROWS
+    for run, task, count, counted in store.rows(_SAMPLES):
+        what = f"{count} of its samples are not numbered 0, 1, 2, … as they were planned"
+        yield f"run {run}, task {task}", what, _NUMBER_AGAIN if counted else ROWS
+
+
+def _lost_numbers(store: Store) -> Iterator[tuple[str, str]]:
     for run, count in store.rows(_TASK_NUMBERS):
         yield f"run {run}", f"its {count} tasks do not have numbers 0, 1, 2, … and a name each"
-    for run, task, count in store.rows(_SAMPLES):
-        what = f"{count} of its samples are not numbered 0, 1, 2, … as they were planned"
-        yield f"run {run}, task {task}", what
     for run, count in store.rows(_FIRST):
         what = f"{count} of its trajectories are not of the tasks that they were planned for"
         yield f"run {run}", what
@@ -217,7 +234,7 @@ def _blobs(store: Store, report: Report) -> None:
 
 # --- the ledger
 
-# A member that a repair has cut is open again although its group was delivered.
+# If a repair has cut a member, the member is open again although its group was delivered.
 _DELIVERED = """SELECT coalesce(r.name, '?'), d.consumer, d.task, d.step, count(t.id),
         count(CASE WHEN t.settled IS NOT NULL OR t.id IN (SELECT trajectory FROM cuts) THEN 1 END)
     FROM deliveries d LEFT JOIN runs r ON r.id = d.run
@@ -298,6 +315,19 @@ def put_tasks_back(store: Store) -> None:
             ],
         )
     store.run("UPDATE tasks SET ordinal = -1 - ordinal WHERE ordinal < 0")
+
+
+def number_samples_again(store: Store) -> None:
+    """Gives samples their planned numbers, by way of numbers that no sample has."""
+    planned = store.rows(_PLANNED)
+    for numbers in ([-1 - number for _, number in planned], [number for _, number in planned]):
+        store.run_many(
+            "UPDATE trajectories SET sample = :number WHERE id = :id",
+            [
+                {"id": row[0], "number": number}
+                for row, number in zip(planned, numbers, strict=True)
+            ],
+        )
 
 
 def count_anew(store: Store) -> None:

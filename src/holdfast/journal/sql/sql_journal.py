@@ -246,6 +246,8 @@ class SqlJournal(ClosedByBlock):
             for each in await self.query(logs.summaries, run, some):
                 yield each
 
+    stored_summaries = reads(run_tables.summarized)
+
     async def rewards(self, run: Run) -> list[tuple[str, float]]:
         await self._writer.drain()
         return await self.query(logs.rewards, run)

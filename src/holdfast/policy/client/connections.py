@@ -50,7 +50,7 @@ def allowed_connections(addresses: int) -> tuple[int, int]:
     files = _bounded(hard)
     if _bounded(soft) < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    # A quarter is left to the journal, to agents' connections and to the user's code.
+    # The journal, agents' connections and user code get the last quarter.
     share = files * 3 // 4 // addresses
     return max(1, min(_MAX_CONNECTIONS, share)), files
 

@@ -3,7 +3,6 @@
 Each speaker is named: the policy is `assistant`, and other speakers have the name of their model.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -18,7 +17,7 @@ from holdfast.records.step import (
     ToolIntent,
     ValueRecorded,
 )
-from holdfast.records.view import TrajectoryView
+from holdfast.records.view import TrajectoryView, other_speakers, spoken_elsewhere
 
 
 def step_lines(view: TrajectoryView) -> list[str]:
@@ -27,9 +26,9 @@ def step_lines(view: TrajectoryView) -> list[str]:
     for path, step in view.history.steps.items():
         scopes.setdefault(path.rpartition(".")[0], []).append(step)
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
-    others = _other_speakers(view)
-    spoken = _spoken_elsewhere(view, others)
-    # Tools that are steps are listed with their results; those of an agent are only in its prompts.
+    others = other_speakers(view)
+    spoken = spoken_elsewhere(view, others)
+    # Tools that are steps are listed with their results. An agent's own tools are only in prompts.
     has_tools = any(isinstance(step, ToolIntent) for step in view.history.steps.values())
     lines: list[str] = []
     for scope in sorted(scopes, key=lambda scope: scope != ""):
@@ -44,7 +43,7 @@ def step_lines(view: TrajectoryView) -> list[str]:
             lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
             lines += _step(step, view, others=others)
         if not scope and (finished := view.history.finished) is not None:
-            # The results of steps, which are references, have lines of their own.
+            # References stand for the results of steps, which have lines of their own.
             added = [each for each in finished.added if isinstance(each, Message)]
             lines += _prompt(added, tools_are_steps=has_tools, spoken=spoken)
     return lines
@@ -52,9 +51,9 @@ def step_lines(view: TrajectoryView) -> list[str]:
 
 def _sampling(step: Generated) -> str:
     """Returns the sampling parameters that differ from their defaults."""
-    given = changed_parameters(step.sampling)
+    changed = changed_parameters(step.sampling)
     return ", ".join(
-        f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
+        f"{name} {msgspec.json.encode(value).decode()}" for name, value in changed.items()
     )
 
 
@@ -65,32 +64,6 @@ def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
     speakers = ", ".join(dict.fromkeys(step.model for step in replies if step.path in others))
     who = f"of another speaker, {speakers}" if speakers else "of the policy"
     return f"conversation {scope}, {who}:"
-
-
-def _other_speakers(view: TrajectoryView) -> set[str]:
-    """Returns the paths of replies by other speakers than the policy, which leads the main
-    conversation."""
-    generations = view.history.generations
-    main = [step for step in generations if "." not in step.path] or generations
-    return {
-        step.path
-        for step in generations
-        if step.model != main[0].model or (step.ids and not step.trainable)
-    }
-
-
-def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """Returns the texts of other speakers outside the main conversation, each with its place. A
-    text that several of them said is left out."""
-    generations = [
-        step for step in view.history.generations if step.path in others and "." in step.path
-    ]
-    times = Counter(step.message.text for step in generations)
-    return {
-        step.message.text: f"[{step.path}] {step.model}"
-        for step in generations
-        if step.message.text and times[step.message.text] == 1
-    }
 
 
 def _prompt(

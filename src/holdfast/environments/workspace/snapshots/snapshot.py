@@ -17,11 +17,11 @@ from collections.abc import Callable, Generator, Iterable
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.environments.workspace.limits import MIB
 from holdfast.environments.workspace.snapshots.tree import FileTree, TreeEntry, read_parts
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Blobs
+from holdfast.worlds.contract.output import MIB
 
 VERSION = 1
 MAX_LISTING_BYTES = 1 << 30
@@ -205,7 +205,7 @@ class Snapshots:
         for path, file in files.items():
             entry = file.stored
             if entry.digest and not entry.pieces and file.stat.size:
-                # It waited in the pack.
+                # The content was still in the pack.
                 entry = structs.replace(entry, pieces=self._contents[entry.digest])
                 files[path] = structs.replace(file, stored=entry)
             entries[path] = entry

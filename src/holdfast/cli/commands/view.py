@@ -1,0 +1,67 @@
+"""`holdfast view`: serves the pages of a journal until it is stopped."""
+
+import argparse
+import asyncio
+import os
+import signal
+import tempfile
+import webbrowser
+from pathlib import Path
+
+from holdfast.cli.commands.pipeline import end_with_stdin
+from holdfast.cli.setup.journals import to_read
+from holdfast.cli.terminal.text import notify
+from holdfast.engine.export.prices import chosen_prices
+from holdfast.extras import needed_by
+from holdfast.journal.find_run import run_named
+from holdfast.private_files import private_folder
+from holdfast.records.exit_codes import Exit
+
+
+async def view(args: argparse.Namespace) -> int:
+    with needed_by("holdfast view", extra="view"):
+        import jinja2  # noqa: F401 - Whether it is there.
+    from holdfast.view.http.server import PORT, serving
+    from holdfast.view.rendering import run_url
+
+    if args.until_stdin_closes:
+        end_with_stdin()
+    path = "/"
+    async with to_read(args.journal) as journal:
+        if args.run is None:
+            await journal.runs()
+        else:
+            path = run_url((await run_named(journal, args.run)).spec.name)
+    stopped = _until_stopped()
+    port = PORT if args.port is None else args.port
+    prices = chosen_prices(args.price)
+    async with serving(args.journal, port=port, prices=prices, tokenizer=args.tokenizer) as (
+        url,
+        token,
+    ):
+        notify(f"{url}{path if path != '/' else ''}")
+        if args.open:
+            _open(f"{url}{path}", token)
+        await stopped.wait()
+    return Exit.OK
+
+
+def _until_stopped() -> asyncio.Event:
+    """Returns an event that SIGINT and SIGTERM set."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+def _open(url: str, token: str) -> None:
+    """Opens the page with the token behind the `#`, which a browser sends to nobody. The browser is
+    started with the name of a private file, because other users can read command lines."""
+    folder = Path(tempfile.gettempdir()) / f"holdfast-tokens-{os.geteuid()}"
+    private_folder(folder)
+    file = folder / "open.html"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as page:
+        page.write(f'<meta http-equiv="refresh" content="0; url={url}#token={token}">\n')
+    webbrowser.open(file.as_uri())

@@ -1,0 +1,14 @@
+"""A stand-in for a container engine: its API on a Unix socket, with faults on demand.
+
+Containers are folders, and their commands are real processes within bubblewrap. There are no
+limits of memory or processes, and no network.
+
+- `engine`: FakeContainers: starts and ends the engine, and makes its answers fail.
+- `routes`: what each request does.
+- `state`: images, containers and commands.
+- `http`: requests and answers on a raw connection.
+"""
+
+from holdfast.testing.fake_containers.engine import FakeContainers
+
+__all__ = ["FakeContainers"]

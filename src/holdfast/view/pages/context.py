@@ -1,0 +1,59 @@
+"""What every page needs: the journal, the digests, and the names of pages."""
+
+from aiohttp import web
+from msgspec import Struct
+
+from holdfast.engine.export.prices import Prices
+from holdfast.records.run import Run, RunSpec
+from holdfast.view.reading.columns import Columns
+from holdfast.view.reading.digest import RunDigest
+from holdfast.view.reading.digests import Digests
+from holdfast.view.reading.numbers import Numbers, numbers_of
+from holdfast.view.reading.tokens import Decode, decoder_of
+from holdfast.view.rendering import render
+from holdfast.view.source import ShownJournal
+
+
+class Context(Struct):
+    """What pages share. One server has one context."""
+
+    source: ShownJournal
+    digests: Digests
+    columns: Columns
+    prices: Prices | None = None
+    tokenizer: str | None = None
+    token_file: str = ""
+    """The file with the token that actions need."""
+    decoders: dict[str, Decode | None] = {}
+    counted: dict[int, tuple[RunDigest, int, Numbers]] = {}
+
+    def decoder(self, spec: RunSpec) -> Decode | None:
+        """Returns what decodes the tokens of a run, once made for each renderer."""
+        if spec.renderer not in self.decoders:
+            self.decoders[spec.renderer] = decoder_of(spec, self.tokenizer)
+        return self.decoders[spec.renderer]
+
+    def numbers(self, run: Run, digest: RunDigest) -> Numbers:
+        """Returns the numbers of a digest, once made for each of its versions."""
+        known = self.counted.get(run.id)
+        if known is None or known[0] is not digest or known[1] != digest.version:
+            known = (digest, digest.version, numbers_of(digest, self.prices))
+            self.counted[run.id] = known
+        return known[2]
+
+    def render(self, template: str, *, title: str, topic: str = "", **values: object) -> str:
+        shared = {
+            "title": title,
+            "topic": topic,
+            "journal": self.source.name,
+            "token_file": self.token_file,
+            "crumbs": (),
+        }
+        return render(template, shared | values)
+
+
+CONTEXT: web.AppKey[Context] = web.AppKey("context", Context)
+
+
+def context_of(request: web.Request) -> Context:
+    return request.app[CONTEXT]

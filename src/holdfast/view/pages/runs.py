@@ -1,0 +1,156 @@
+"""The list of runs. The first page reads no trajectory: means and tokens follow when they are
+known."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+
+from aiohttp import web
+from msgspec import Struct
+
+from holdfast.engine.options import JOURNAL
+from holdfast.journal.journal import Journal, RunRow
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.run import Run
+from holdfast.training.report import HELD_OUT
+from holdfast.view.pages.context import Context, context_of
+from holdfast.view.reading.listing import whole_from
+from holdfast.view.reading.numbers import Numbers
+
+PAGE = 50
+READ_AT_ONCE = 4_000
+"""Trajectories of all runs together that are read before the first page is shown."""
+STATES = ("working", "stopped", "open", "finished")
+
+
+class ListedRun(Struct, frozen=True):
+    """One run in the list."""
+
+    row: RunRow
+    run: Run
+    numbers: Numbers | None
+    """None before its trajectories were read."""
+    state: str
+    command: str
+    """The command that goes on with the run; "" if nothing is left to do."""
+    evaluations: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.row.by_status.values())
+
+    @property
+    def failed(self) -> int:
+        return self.row.by_status.get("FAILED", 0)
+
+
+async def runs_page(request: web.Request) -> str:
+    context, query = context_of(request), request.query
+    journal = await context.source.journal()
+    rows = await journal.runs()
+    names = {row.name for row in rows}
+    chosen = [row for row in rows if query.get("all") or not _training_of(row.name, names)]
+    planned = sum(sum(row.by_status.values()) for row in chosen)
+    listed = []
+    for row in reversed(chosen):
+        run = await context.source.run(row.name)
+        if planned <= READ_AT_ONCE:
+            await context.digests.read(journal, run)
+        if _matches(row, run, query):
+            listed.append(await _listed(context, row, run, rows))
+    listed = _sorted(listed, query.get("order", ""))
+    pages = max(1, -(-len(listed) // PAGE))
+    page = min(whole_from(query, "page"), pages - 1)
+    return context.render(
+        "runs.html",
+        title="Runs",
+        topic="runs",
+        runs=listed[page * PAGE : (page + 1) * PAGE],
+        count=len(listed),
+        total=len(rows),
+        hidden=len(rows) - len(chosen),
+        page=page,
+        pages=pages,
+        query={name: query.get(name, "") for name in ("text", "state", "tag", "order", "all")},
+        tags=sorted({tag for each in listed for tag in each.run.spec.tags}),
+        states=STATES,
+        orders=ORDERS,
+        now=time.time(),
+    )
+
+
+def _training_of(name: str, names: set[str]) -> bool:
+    return name.rpartition(HELD_OUT)[0] in names
+
+
+async def _listed(context: Context, row: RunRow, run: Run, rows: Sequence[RunRow]) -> ListedRun:
+    digest = context.digests.known(run)
+    state = state_of(row)
+    evaluations = sum(each.name.startswith(f"{row.name}{HELD_OUT}") for each in rows)
+    numbers = None if digest is None else context.numbers(run, digest)
+    return ListedRun(row, run, numbers, state, go_on(row, run, context.source.where), evaluations)
+
+
+def state_of(row: RunRow) -> str:
+    """Returns in one word how a run stands."""
+    if row.live_workers:
+        return "working"
+    if row.settled < sum(row.by_status.values()):
+        return "stopped"
+    return "finished" if row.sealed else "open"
+
+
+def go_on(row: RunRow, run: Run, journal: str) -> str:
+    """Returns the command that goes on with a run; "" if it is over or somebody works on it."""
+    if run.spec.command is None or row.live_workers or state_of(row) == "finished":
+        return ""
+    words = ["holdfast", "resume", row.name]
+    if journal != JOURNAL.default:
+        words += ["--journal", redact(journal)]
+    return shlex.join(words)
+
+
+def _matches(row: RunRow, run: Run, query: Mapping[str, str]) -> bool:
+    text, tag, state = (query.get(name, "") for name in ("text", "tag", "state"))
+    if text not in row.name and text not in run.spec.model:
+        return False
+    return (not tag or tag in run.spec.tags) and (not state or state == state_of(row))
+
+
+def _reward(each: ListedRun) -> float:
+    mean = None if each.numbers is None else each.numbers.mean
+    return float("-inf") if mean is None else mean
+
+
+def _sorted(listed: list[ListedRun], order: str) -> list[ListedRun]:
+    if order == "name":
+        return sorted(listed, key=lambda each: each.row.name)
+    if order == "mean reward":
+        return sorted(listed, key=_reward, reverse=True)
+    if order == "failures":
+        return sorted(listed, key=lambda each: each.failed, reverse=True)
+    return listed
+
+
+ORDERS = ("newest", "name", "mean reward", "failures")
+
+
+async def look_at_runs(context: Context) -> object:
+    """Returns what changes when the list does. Reads the next run whose trajectories are not yet
+    known."""
+    journal = await context.source.journal()
+    rows = await journal.runs()
+    versions = []
+    has_read = False
+    for row in reversed(rows[-PAGE:]):
+        run = await context.source.run(row.name)
+        known = context.digests.known(run)
+        if (known is None and not has_read) or (known is not None and row.live_workers):
+            has_read = has_read or known is None
+            known = await context.digests.read(journal, run)
+        versions.append(None if known is None else known.version)
+    return repr((rows, versions))
+
+
+async def row_of(journal: Journal, run: Run) -> RunRow:
+    return next(row for row in await journal.runs() if row.name == run.spec.name)

@@ -1,0 +1,82 @@
+"""The columns of a run's data set: what a reader may filter by, and how results differ by it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.journal.journal import Journal
+from holdfast.records.run import Run
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
+from holdfast.view.reading.digest import Entry
+
+MAX_TASKS = 20_000
+"""The most tasks whose columns are read."""
+MAX_VALUES = 20
+"""A column with more distinct values is not broken down."""
+MAX_COLUMNS = 12
+MAX_LENGTH = 80
+
+
+class Share(Struct, frozen=True):
+    """The results of the tasks with one value."""
+
+    value: str
+    trajectories: int
+    mean: float | None
+    failed: int
+    truncated: int
+
+
+class Columns:
+    """Reads the columns of runs, and keeps those of the run that was looked at last."""
+
+    def __init__(self) -> None:
+        self._run: tuple[int, int, int] = (-1, -1, -1)
+        self.by_name: dict[str, dict[int, str]] = {}
+        """The value of each task, by column and the task's place."""
+        self.is_cut = False
+
+    async def read(self, journal: Journal, run: Run, ordinals: Sequence[int]) -> None:
+        """Reads the columns of these tasks, unless they are the ones that were read last."""
+        key = (run.id, len(ordinals), len(run.changes))
+        if key == self._run:
+            return
+        self.is_cut = len(ordinals) > MAX_TASKS
+        some = ordinals[:MAX_TASKS]
+        tasks = await journal.tasks(run, ordinals=some)
+        self.by_name = _columns_of(list(zip(some, tasks, strict=True)))
+        self._run = key
+
+    def breakdown(self, column: str, entries: Iterable[Entry]) -> list[Share]:
+        values = self.by_name.get(column, {})
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            if entry.ordinal in values:
+                groups.setdefault(values[entry.ordinal], []).append(entry)
+        return [_share(value, groups[value]) for value in sorted(groups)]
+
+
+def _share(value: str, entries: list[Entry]) -> Share:
+    rewards = [entry.reward for entry in entries if entry.reward is not None]
+    states = Counter(entry.status for entry in entries)
+    mean = sum(rewards) / len(rewards) if rewards else None
+    return Share(value, len(entries), mean, states[Status.FAILED], states[Status.TRUNCATED])
+
+
+def _columns_of(tasks: Sequence[tuple[int, Task]]) -> dict[str, dict[int, str]]:
+    columns: dict[str, dict[int, str]] = {}
+    for ordinal, task in tasks:
+        for name, value in task.metadata.items():
+            if isinstance(value, str | int | float | bool):
+                columns.setdefault(name, {})[ordinal] = _text(value)
+    distinct = {name: len(set(values.values())) for name, values in columns.items()}
+    useful = [name for name in columns if 1 < distinct[name] <= MAX_VALUES]
+    return {name: columns[name] for name in useful[:MAX_COLUMNS]}
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text[:MAX_LENGTH]

@@ -1,0 +1,216 @@
+"""World: a machine of its own in which a trajectory's commands run, and who provides it.
+
+A provider makes worlds, finds them again, and keeps snapshots. It knows nothing of journals:
+`WorldLabel` tells later processes whose world it is. Every method may be cancelled, and may raise
+`ProviderDown` when it is unknown whether the call took effect. Repeating any call is safe: `create`
+and `restore` take the world's name, and destroying what is gone succeeds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.worlds.contract.failures import WorldRefused
+from holdfast.worlds.contract.output import KIB, MIB
+from holdfast.worlds.contract.spec import WorldNetwork, WorldSpec
+
+PREFIX = "dev.holdfast."
+NO_VARIABLES: Mapping[str, str] = {}
+OUTPUT_LIMIT = 64 * KIB
+FILE_LIMIT = 64 * MIB
+COMMAND_SECONDS = 120.0
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What a provider can do."""
+
+    snapshots: bool = False
+    """`snapshot` and `restore` work, and `fork` with them."""
+    attach: bool = False
+    """A world outlives the process that made it."""
+    networks: frozenset[WorldNetwork] = frozenset({WorldNetwork.NONE})
+    limits: frozenset[str] = frozenset()
+    """Which of cpus, memory, pids and disk it enforces."""
+    settings: frozenset[str] = frozenset()
+    """Which of folder, user, read_only, mounts and platform it honours."""
+
+
+class WorldLabel(Struct, frozen=True, kw_only=True):
+    """Whose world it is. The provider keeps the label with the world and its snapshots."""
+
+    world: str
+    """The world's name, which no other world ever has."""
+    journal: str = ""
+    run: str = ""
+    trajectory: str = ""
+    epoch: int = 0
+
+    def as_labels(self) -> dict[str, str]:
+        return {f"{PREFIX}{name}": str(getattr(self, name)) for name in self.__struct_fields__}
+
+
+def label_of(labels: Mapping[str, str]) -> WorldLabel | None:
+    """Returns the label of a thing of the provider, or None if it is not ours."""
+    texts = {name: labels.get(PREFIX + name, "") for name in WorldLabel.__struct_fields__}
+    epoch = texts.pop("epoch")
+    return WorldLabel(**texts, epoch=int(epoch or 0)) if texts["world"] else None
+
+
+class ExecResult(Struct, frozen=True):
+    """How a command ended. Whatever a command does is a result, never an error."""
+
+    exit_code: int
+    output: str
+    """Standard output and standard error, in the order in which they were written."""
+    truncated: bool = False
+    """Whether the middle of the output is left out."""
+    timed_out: bool = False
+    """Whether the command was killed at its deadline, with all processes that it started."""
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+
+class FileInfo(Struct, frozen=True):
+    path: str
+    size: int
+    mode: int
+    is_folder: bool = False
+    is_link: bool = False
+
+
+class WorldInfo(Struct, frozen=True):
+    """A world or a snapshot that the provider has."""
+
+    handle: str
+    label: WorldLabel
+    running: bool = True
+    created: float = 0.0
+    """Seconds since 1970."""
+
+
+class Use(Struct, frozen=True):
+    """What a world has used so far."""
+
+    cpu_seconds: float = 0.0
+
+
+class World(Protocol):
+    """One world that runs."""
+
+    @property
+    def handle(self) -> str: ...
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float = COMMAND_SECONDS,
+        output: int = OUTPUT_LIMIT,
+        env: Mapping[str, str] = NO_VARIABLES,
+        cwd: str = "",
+        user: str = "",
+    ) -> ExecResult:
+        """Runs a command to its end: a text by bash, or sh where there is none; a list as it is.
+
+        Processes that it leaves in the background go on until the world ends.
+        """
+        ...
+
+    async def read(self, path: str, *, most: int = FILE_LIMIT) -> bytes:
+        """Raises `FileNotFoundError`, or another `OSError` with the reason."""
+        ...
+
+    async def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
+        """Replaces a file. Makes the folders that it needs. Raises `OSError` with the reason."""
+        ...
+
+    async def files(self, path: str) -> list[FileInfo]:
+        """Returns what is in a folder, sorted by name. Raises `OSError` with the reason."""
+        ...
+
+    async def snapshot(self, name: str) -> str:
+        """Keeps the world's files under a name. Returns the snapshot's handle."""
+        ...
+
+    async def use(self) -> Use: ...
+    async def destroy(self) -> None: ...
+
+
+Progress = Callable[[str], None]
+"""Gets a line about how far a pull or a build is."""
+
+
+def no_progress(_: str) -> None:
+    pass
+
+
+class WorldProvider(Protocol):
+    @property
+    def name(self) -> str:
+        """The provider and its address, for messages."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Known after `check`."""
+        ...
+
+    async def check(self, spec: WorldSpec) -> None:
+        """Raises `WorldRefused` if there can be no such world, and `ProviderDown`."""
+        ...
+
+    async def prepare(self, spec: WorldSpec, *, progress: Progress = no_progress) -> None:
+        """Pulls or builds the image, unless it is there."""
+        ...
+
+    async def create(self, spec: WorldSpec, label: WorldLabel) -> World:
+        """Returns a running world. If a world of this name exists, returns that one."""
+        ...
+
+    async def attach(self, handle: str) -> World:
+        """Returns a world that runs. Raises `WorldGone`."""
+        ...
+
+    async def restore(self, snapshot: str, spec: WorldSpec, label: WorldLabel) -> World:
+        """Returns a new world with the files of a snapshot. Raises `SnapshotGone`."""
+        ...
+
+    async def destroy(self, handle: str) -> None: ...
+    async def discard(self, snapshot: str) -> None:
+        """Gives a snapshot back. One that a world still stands on goes with that world."""
+        ...
+
+    async def worlds(self, *, journal: str = "", world: str = "") -> list[WorldInfo]:
+        """Returns the worlds with this label, running or not."""
+        ...
+
+    async def snapshots(self, *, journal: str = "", world: str = "") -> list[WorldInfo]: ...
+    async def close(self) -> None: ...
+
+
+async def fork(provider: WorldProvider, world: World, spec: WorldSpec, label: WorldLabel) -> World:
+    """Returns a new world with the files that `world` has now."""
+    snapshot = await world.snapshot(f"fork-{label.world}")
+    try:
+        return await provider.restore(snapshot, spec, label)
+    finally:
+        await provider.discard(snapshot)
+
+
+def check_supported(spec: WorldSpec, can: Capabilities, provider: str) -> None:
+    """Refuses a spec that the provider cannot fulfil."""
+    if spec.network not in can.networks:
+        known = ", ".join(sorted(can.networks))
+        raise WorldRefused(f"{provider} has no network={spec.network}; it has {known}")
+    for name in ("cpus", "memory", "pids", "disk"):
+        if getattr(spec, name) is not None and name not in can.limits:
+            raise WorldRefused(
+                f"{provider} cannot limit {name}: leave it out, or write {name}=none"
+            )
+    for name in ("folder", "user", "read_only", "mounts", "platform"):
+        if getattr(spec, name) and name not in can.settings:
+            raise WorldRefused(f"{provider} does not know the setting {name}")

@@ -1,0 +1,188 @@
+"""ContainerApi: requests to a container engine, and what its errors mean.
+
+Every request has a deadline. A connection that fails is `ProviderDown`: nobody knows whether the
+request took effect. An answer with an error status is an `EngineRefusal`, whose caller knows what
+the status means there.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from holdfast.worlds.contract.failures import ProviderDown, ProviderFull
+from holdfast.worlds.docker.address import ContainerEngine
+
+NEWEST = (1, 44)
+"""The newest version of the API that this client was written for."""
+CONNECTIONS = 64
+SECONDS = 120.0
+CONNECT_SECONDS = 10.0
+PART_BYTES = 1 << 20
+
+
+class EngineRefusal(Exception):
+    """The engine refused a request."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class ContainerApi:
+    """One engine. Connections are opened when first needed, and belong to one event loop."""
+
+    def __init__(self, address: ContainerEngine):
+        self.address = address
+        self._session: aiohttp.ClientSession | None = None
+        self._prefix = ""
+        self._negotiating = asyncio.Lock()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, **query: object) -> Any:
+        return await self.call("GET", path, query=query)
+
+    async def post(self, path: str, body: object = None, **query: object) -> Any:
+        return await self.call("POST", path, body=body, query=query)
+
+    async def delete(self, path: str, **query: object) -> Any:
+        return await self.call("DELETE", path, query=query)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
+        seconds: float = SECONDS,
+    ) -> Any:
+        """Returns the decoded answer, or None for an empty one."""
+        data = None if body is None else msgspec.json.encode(body)
+        async with asyncio.timeout(seconds) as deadline:
+            try:
+                async with self._request(method, await self.path(path, query), data) as response:
+                    return _decoded(await response.read())
+            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                raise self.broken(error, f"{method} {path}", deadline.expired()) from error
+        raise AssertionError
+
+    async def lines(
+        self, path: str, *, query: Mapping[str, object], data: object = None, seconds: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yields the messages of a pull, a build or an import."""
+        async with asyncio.timeout(seconds) as deadline:
+            try:
+                url = await self.path(path, query)
+                async with self._request("POST", url, data, "application/x-tar") as response:
+                    async for line in response.content:
+                        if line.strip():
+                            yield json.loads(line)
+            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                raise self.broken(error, f"POST {path}", deadline.expired()) from error
+
+    async def stream(self, path: str, *, seconds: float) -> AsyncIterator[bytes]:
+        """Yields the body of an answer in parts."""
+        async with asyncio.timeout(seconds) as deadline:
+            try:
+                async with self._request("GET", await self.path(path, {})) as response:
+                    async for part in response.content.iter_chunked(PART_BYTES):
+                        yield part
+            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                raise self.broken(error, f"GET {path}", deadline.expired()) from error
+
+    async def path(self, path: str, query: Mapping[str, object] | None) -> str:
+        await self.negotiate()
+        asked = {name: _query_value(value) for name, value in (query or {}).items()}
+        return f"{self._prefix}{path}" + (f"?{urlencode(asked)}" if asked else "")
+
+    async def negotiate(self) -> None:
+        """Finds out which version of the API to use, once."""
+        async with self._negotiating:
+            if self._prefix:
+                return
+            try:
+                async with self._request("GET", "/_ping") as response:
+                    version = response.headers.get("Api-Version", "")
+            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                raise self.broken(error, "GET /_ping", timed_out=False) from error
+            theirs = tuple(int(part) for part in version.split(".")) if version else NEWEST
+            self._prefix = "/v{}.{}".format(*min(theirs, NEWEST))
+
+    def _request(
+        self, method: str, path: str, data: object = None, kind: str = "application/json"
+    ) -> "_Request":
+        if self._session is None:
+            address = self.address
+            connector = (
+                aiohttp.UnixConnector(address.socket, limit=CONNECTIONS)
+                if address.socket
+                else aiohttp.TCPConnector(limit=CONNECTIONS)
+            )
+            # Each call has its own deadline; only connecting is bounded here.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(
+                address.base, connector=connector, timeout=timeout, read_bufsize=PART_BYTES
+            )
+        headers = {"Content-Type": kind} if data is not None else {}
+        return _Request(self._session.request(method, path, data=data, headers=headers))
+
+    def broken(self, error: Exception, what: str, timed_out: bool) -> Exception:
+        if timed_out:
+            return ProviderDown(f"{self.address} did not answer {what} in time")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return self.address.unreachable(error.os_error)
+        if isinstance(error, OSError):
+            return self.address.unreachable(error)
+        return ProviderDown(
+            f"{self.address} broke off {what}: {str(error) or type(error).__name__}"
+        )
+
+
+class _Request:
+    """A request whose answer has an error status raises that error."""
+
+    def __init__(self, request: Any):
+        self._request = request
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        response: aiohttp.ClientResponse = await self._request.__aenter__()
+        if response.status >= 400:
+            try:
+                raise refusal_of(response.status, await response.read())
+            finally:
+                await self._request.__aexit__(None, None, None)
+        return response
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._request.__aexit__(*error)
+
+
+def refusal_of(status: int, body: bytes) -> Exception:
+    """Returns the error that an answer stands for."""
+    try:
+        message = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = body.decode("utf-8", "replace").strip() or f"HTTP {status}"
+    if "no space left on device" in message.lower():
+        return ProviderFull(f"the disk of the container engine is full: {message}")
+    return EngineRefusal(status, " ".join(message.split()))
+
+
+def _decoded(body: bytes) -> Any:
+    return json.loads(body) if body.strip() else None
+
+
+def _query_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return value if isinstance(value, str | int) else json.dumps(value)  # type: ignore[return-value]
