@@ -76,7 +76,7 @@ def test_anthropic_gets_its_own_headers_and_nobody_else_does() -> None:
 def test_a_misspelled_provider_is_said_with_the_one_that_is_meant(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"; is '{meant}' meant"):
         base_url(name)
-    with pytest.raises(UsageError, match=f"no folder, and no provider's model; is '{meant}' meant"):
+    with pytest.raises(UsageError, match=f"not a folder, and no provider's model; is '{meant}' meant"):
         address_of(None, model=name)
 
 

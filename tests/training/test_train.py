@@ -138,7 +138,7 @@ def with_kl(reference):
         ({"loss": lambda batch: None}, "called as loss(batch, objective)"),
         ({"trackers": ["mlflow"]}, "no tracker is called 'mlflow'"),
         ({"tasks": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ({"settings": with_kl(Path("nowhere"))}, "nowhere is no Hugging Face folder"),
+        ({"settings": with_kl(Path("nowhere"))}, "nowhere is not a Hugging Face folder"),
         ({"name": "a/b"}, "a/b"),
         ({"policy": ["http://127.0.0.1:9"]}, "127.0.0.1:9"),
     ],

@@ -216,7 +216,7 @@ def test_what_is_no_data_set_is_told():
         datasets_of()
     with pytest.raises(UsageError, match="input_dataset and input_rows were given"):
         datasets_of(input_dataset="a", input_rows=[])
-    with pytest.raises(UsageError, match="is no data set"):
+    with pytest.raises(UsageError, match="is not a data set"):
         rows_of(input_dataset=7)
     with pytest.raises(UsageError, match=r"row 1: \[7\] is not a row"):
         rows_of(input_dataset=[[7]])

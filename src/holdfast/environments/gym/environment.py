@@ -192,8 +192,8 @@ class GymEnvironment(Environment):
         for name, action in self._actions.items():
             if not is_action(env.action_space, action):
                 raise UsageError(
-                    f"{self.name}: `actions` says that {name!r} is {action!r:.80}, which is no "
-                    f"action of {env.action_space}"
+                    f"{self.name}: `actions` says that {name!r} is {action!r:.80}, which is not "
+                    f"an action of {env.action_space}"
                 )
 
     def _create(self) -> Env:

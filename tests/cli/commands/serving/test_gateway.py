@@ -113,7 +113,7 @@ def test_fewer_trajectories_at_once_than_workers_are_refused(refused):
     "options", ["", "a b", "ftp://x", "http://", "http://x?y", "http://x/a b", "x/y", "u@h"]
 )
 def test_what_is_no_address_is_not_advertised(refused, options):
-    assert "no address to advertise" in refused("--advertise", options)
+    assert "not an address to advertise" in refused("--advertise", options)
 
 
 def test_an_address_that_cannot_be_listened_at_is_named(refused):
