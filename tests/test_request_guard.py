@@ -1,6 +1,7 @@
 """No web page of another origin can do anything with a server on this machine."""
 
 import asyncio
+import gzip
 import http.client
 import json
 import threading
@@ -16,6 +17,7 @@ import pytest
 from holdfast.embedded import EmbeddedEngine
 from holdfast.environments.http.server import EnvironmentServer
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.request_body import MAX_BODY_BYTES
 from holdfast.server_tokens import known_token
 from support.environments.http_worlds import Ledger
 from support.examples.studio import CHROMIUM, needs_chromium
@@ -89,7 +91,9 @@ def send(url: str, route: tuple[str, str, object], headers: dict[str, str]) -> t
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
     try:
-        body = None if content is None else json.dumps(content).encode()
+        body = content
+        if content is not None and not isinstance(content, bytes):
+            body = json.dumps(content).encode()
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
             connection.putheader(name, value)
@@ -124,6 +128,13 @@ def test_a_body_of_another_type_is_refused(servers, server, media):
         if route[2] is not None:
             headers = {**with_token(servers[server]), "Content-Type": media}
             assert send(servers[server], route, headers)[0] == 415, route
+
+
+@pytest.mark.parametrize("server", ROUTES)
+def test_a_packed_body_is_bounded_by_every_server(servers, server):
+    bomb = gzip.compress(b" " * (MAX_BODY_BYTES + 1), 1)
+    headers = {**with_token(servers[server]), "Content-Encoding": "gzip"}
+    assert send(servers[server], ("POST", ROUTES[server][0][1], bomb), headers)[0] == 413
 
 
 @pytest.mark.parametrize("server", ROUTES)

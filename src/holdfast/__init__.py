@@ -37,6 +37,8 @@ holdfast` costs milliseconds.
 - `private_files`: Folders and files that only this user can change, even in shared places.
 - `server_tokens`: Tokens of servers that listen only on this machine.
 - `request_guard`: Refuses requests that a web page may have sent, for every HTTP server of ours.
+- `request_body`: Reads the bodies of requests, for every HTTP server of ours.
+- `off_loop`: Work on large prompts in a thread instead of on the event loop.
 - `log_files`: Log files of a run's processes, one file per process.
 - `version`: The installed version.
 - `extras`: Reports optional packages that are not installed, with a line that says what to install.
@@ -190,7 +192,7 @@ def __getattr__(name: str) -> object:
         from holdfast.version import installed_version
 
         return installed_version()
-    if name == "train":  # Its module imports torch.
+    if name == "train":  # The module imports torch.
         from holdfast.extras import require
 
         require("training", extra="train")

@@ -18,7 +18,7 @@ def is_http_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.netloc) and parts.port != 0
-    except ValueError:  # A port or an IPv6 address that is none.
+    except ValueError:  # The port or the IPv6 address is invalid.
         return False
 
 

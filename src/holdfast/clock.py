@@ -26,7 +26,7 @@ class SystemClock:
         return time.time()
 
     def elapsed(self) -> float:
-        # The loop's, which may stand still while code that is not awaited stops everyone.
+        # The loop's clock. It may stand still while code blocks the loop.
         try:
             return asyncio.get_running_loop().time()
         except RuntimeError:

@@ -18,13 +18,13 @@ _ELSEWHERE = "name another folder (for temporary files, set TMPDIR to it)"
 def private_folder(path: Path | str) -> Path:
     """Returns the real path of the folder. Creates the folder and its parents if they are missing.
     Raises `UsageError` if another user can change the folder, and `OSError`."""
-    # Without the slash at its end, by which a link would be followed.
+    # Without a slash at the end, which would follow a link.
     folder = os.path.abspath(path)
     try:
         _make(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"{folder} is not a folder: {_ELSEWHERE}") from error
-    # Looked at once it is there: in a shared folder, nobody else can replace it now.
+    # Checked after it exists, because nobody else can replace it then, even in a shared folder.
     if os.path.islink(folder) and os.lstat(folder).st_uid not in (0, os.geteuid()):
         raise UsageError(f"{folder} is a link of somebody else's: {_ELSEWHERE}")
     status = os.stat(folder)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 JSON = "application/json"
-_SINGLE = ("Host", "Origin", "Authorization", "X-Api-Key", "Content-Type")
+_SINGLE = (
+    *("Host", "Origin", "Authorization", "X-Api-Key"),
+    *("Content-Type", "Content-Encoding"),
+)
 _OWN_SITES = ("same-origin", "none")
 """`none` means that the user typed the address."""
 

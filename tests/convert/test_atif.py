@@ -12,8 +12,8 @@ from support.convert.views import branching, calling, failing, one_reply, view_o
 
 def test_a_tools_result_is_beside_the_call() -> None:
     (document,) = to_atif([calling()])
-    asked, called, answered = document["steps"]
-    assert (asked["source"], asked["message"]) == ("user", "do a")
+    question, called, answered = document["steps"]
+    assert (question["source"], question["message"]) == ("user", "do a")
     assert called["tool_calls"][0]["arguments"] == {"a": 1}
     assert called["tool_calls"][1]["arguments"] == {}
     assert called["tool_calls"][1]["extra"] == {"raw_arguments": "{broken"}

@@ -64,7 +64,7 @@ WANTED = {
 
 @pytest.mark.parametrize("function", WANTED)
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         (unread(), "not an async generator"),
         ("rows.jsonl", "not 'rows.jsonl'"),
@@ -75,11 +75,11 @@ WANTED = {
     ],
 )
 def test_what_a_converter_does_not_take(
-    function: Callable[..., object], given: object, message: str
+    function: Callable[..., object], value: object, message: str
 ) -> None:
     more = {"versions": []} if function is convert.to_trl_async else {}
     with pytest.raises(UsageError) as caught:
-        function(given, **more)
+        function(value, **more)
     text = str(caught.value)
     assert text.startswith(f"{function.__name__} wants a list of {WANTED[function]}")
     assert text.endswith(message)
@@ -118,10 +118,10 @@ READERS = {
 
 
 @pytest.mark.parametrize("form", READERS)
-@pytest.mark.parametrize("given", [{}, [{}], [[{}]], "rows.jsonl", None, 5, [5], [["x"]]])
-def test_what_is_no_data_of_a_format_is_one_line(form: str, given: object) -> None:
+@pytest.mark.parametrize("value", [{}, [{}], [[{}]], "rows.jsonl", None, 5, [5], [["x"]]])
+def test_what_is_no_data_of_a_format_is_one_line(form: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"^from_{form} wants .*$"):
-        READERS[form](given)  # type: ignore[operator]
+        READERS[form](value)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("form", ["slime", "trl", "tinker", "verl"])

@@ -31,8 +31,8 @@ def test_advantages_are_centred_over_valid_trajectories() -> None:
     samples = [sample("a", 0, reward=1.0), sample("a", 1, reward=0.0), sample("a", 2, reward=None)]
     data = to_tinker([*samples, aborted("a", 3)])
     assert [datum.advantages[-1] for datum in data] == [0.5, -0.5]
-    given_ones = to_tinker(samples[:2], advantages={"a/0": 3.0, "a/1": -3.0})
-    assert [datum.advantages[-1] for datum in given_ones] == [3.0, -3.0]
+    own_advantages = to_tinker(samples[:2], advantages={"a/0": 3.0, "a/1": -3.0})
+    assert [datum.advantages[-1] for datum in own_advantages] == [3.0, -3.0]
 
 
 def test_what_it_cannot_hold_is_refused_by_name() -> None:

@@ -89,7 +89,7 @@ def assert_undisturbed(
         for step in history.generations
     }
     for agent in agents:
-        assert set(agent.heard) <= recorded, "told and lost"
+        assert set(agent.replies) <= recorded, "told and lost"
         assert len(agent.taken) == len(agent.completed)
 
 

@@ -55,7 +55,7 @@ class Paced(KillableRun):
 
     def _pace(self, place: Path, over: threading.Event) -> None:
         while not over.wait(0.02):
-            if self.engine.stats().held and (not streams(self) or Told(place).cut):
+            if self.engine.stats().held and (not streams(self) or AgentNotes(place).cut):
                 self.engine.release()
 
 
@@ -68,7 +68,7 @@ def killable(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def baseline(killable) -> Baseline:
     result = undisturbed(killable)
-    message = Told(killable.folder / "undisturbed")
+    message = AgentNotes(killable.folder / "undisturbed")
     assert len(message.whole) == CALLS
     assert bool(message.pieces) == streams(killable)
     return result
@@ -79,7 +79,7 @@ def streams(killable: KillableRun) -> bool:
     return not killable.folder.name.startswith("whole")
 
 
-class Told:
+class AgentNotes:
     """What agents wrote down."""
 
     def __init__(self, place: Path):
@@ -112,12 +112,12 @@ class Told:
         return fields
 
 
-def assert_went_on(killable: KillableRun, drafted: dict[str, int], asked_before: int) -> None:
+def assert_went_on(killable: KillableRun, drafted: dict[str, int], requests_before: int) -> None:
     """The first request for each unfinished reply had all of its durable tokens in its prompt."""
     calls = killable.engine.calls()
     for path, tokens in drafted.items():
         first = next(call for call in calls if call.id == path)
-        again = [call for call in calls[asked_before:] if call.id == path]
+        again = [call for call in calls[requests_before:] if call.id == path]
         if again:
             assert again[0].prompt_tokens == first.prompt_tokens + tokens
 
@@ -128,10 +128,10 @@ def kill(killable: KillableRun, baseline: Baseline, plan: str) -> bool:
     if (code := killable.drive(place, crash=plan)) == 0:
         return False
     assert code == SIGKILLED, plan
-    before, count, message = killable.world(place), len(killable.engine.calls()), Told(place)
+    before, count, message = killable.world(place), len(killable.engine.calls()), AgentNotes(place)
     assert killable.drive(place) == 0, plan
     verify(baseline, before, killable.world(place), place)
-    Told(place).check()
+    AgentNotes(place).check()
     assert_went_on(killable, before.drafted, count)
     for call, text in message.cut.items():
         # What was told was durable. A token is a byte.
@@ -209,7 +209,7 @@ def wait_until(condition) -> None:
 
 def same_as(baseline: Baseline, place: Path) -> None:
     assert read_samples(place / "samples.jsonl") == baseline.samples
-    Told(place).check()
+    AgentNotes(place).check()
 
 
 @pytest.mark.parametrize("call", [0, 2])
@@ -221,8 +221,8 @@ def test_an_engine_killed_while_a_reply_is_told_goes_on_with_it(killable, baseli
     def kill_engine() -> None:
         wait_until(lambda: killable.engine.stats().held)
         if streams(killable):
-            wait_until(lambda: call in Told(place).cut)
-        seen["cut"] = Told(place).cut.get(call, "")
+            wait_until(lambda: call in AgentNotes(place).cut)
+        seen["cut"] = AgentNotes(place).cut.get(call, "")
         seen["prompt"] = killable.engine.calls()[-1].prompt_tokens
         killable.engine.set_faults()
         killable.engine.restart()
@@ -255,7 +255,7 @@ def test_a_reply_whose_agent_was_killed_while_it_was_told_is_sampled_once_and_to
 
     drive_beside(killable, place, let_go)
     same_as(baseline, place)
-    message = Told(place)
+    message = AgentNotes(place)
     assert len({pid for pid, _ in message.pieces}) == 2
     killed = next(iter(message.pieces))[0]
     delivered, (whole,) = message.pieces[killed, call], message.whole[call]

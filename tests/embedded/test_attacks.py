@@ -95,7 +95,7 @@ def test_a_folder_that_brings_a_tokenizer_of_its_own_never_runs_it(
 
 # --- requests
 
-ASKED = {
+BODY = {
     "model": NAME,
     "messages": [{"role": "user", "content": "hi"}],
     "max_tokens": 1,
@@ -120,7 +120,7 @@ def test_an_option_that_replaces_what_is_rendered_is_refused(
 ) -> None:
     async def main() -> tuple[int, Any]:
         async with serving(engine) as client:
-            body = {**ASKED, "chat_template_kwargs": options}
+            body = {**BODY, "chat_template_kwargs": options}
             return await client.post("/v1/chat/completions", body)
 
     status, answer = asyncio.run(main())
@@ -133,7 +133,7 @@ def test_a_template_that_never_ends_does_not_stop_the_server(engine: DecodeEngin
 
     async def main() -> tuple[int, int]:
         async with serving(engine) as client:
-            body = {**ASKED, "chat_template_kwargs": {"chat_template": loop}}
+            body = {**BODY, "chat_template_kwargs": {"chat_template": loop}}
             async with asyncio.timeout(60):
                 status, _ = await client.post("/v1/chat/completions", body)
             return status, (await client.get("/health"))[0]
@@ -146,7 +146,7 @@ def test_flags_and_words_reach_the_models_own_template(engine: DecodeEngine) -> 
         async with serving(engine) as client:
             options = {"enable_thinking": False, "effort": "low", "budget": 3, "none": None}
             return [
-                (await client.chat(**{**ASKED, **more}))["prompt_token_ids"]
+                (await client.chat(**{**BODY, **more}))["prompt_token_ids"]
                 for more in ({}, {"chat_template_kwargs": options})
             ]
 

@@ -86,17 +86,17 @@ def test_the_vault_rewards_whoever_finds_the_code_and_ends():
 def test_the_notebook_server_keeps_notes(tmp_path):
     (tmp_path / "notes.py").write_text(example("mcp.md", "# notes.py"))
     notes = McpServer.stdio(sys.executable, str(tmp_path / "notes.py"), recovery="replay")
-    heard = []
+    results = []
 
     async def rollout(t) -> None:
         episode = await t.env(notes.environment())
-        heard.append(episode.observation.info["instructions"])
+        results.append(episode.observation.info["instructions"])
         add, show = episode.tools
         for wanted in (add.call(text="buy rope"), add.call(text="sell kelp"), show.call()):
-            heard.append((await t.tool(wanted, *episode.tools)).content)
+            results.append((await t.tool(wanted, *episode.tools)).content)
 
     LocalRun().run(rollout)
-    assert heard == ["Keep notes.", "1 notes", "2 notes", "buy rope\nsell kelp"]
+    assert results == ["Keep notes.", "1 notes", "2 notes", "buy rope\nsell kelp"]
 
 
 @pytest.fixture

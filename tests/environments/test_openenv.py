@@ -282,5 +282,5 @@ def test_its_identity_is_not_its_address():
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(UsageError, match="no snapshots"):
         openenv("http://127.0.0.1:1", recovery="snapshot")
-    with pytest.raises(UsageError, match="no OpenEnv client"):
+    with pytest.raises(UsageError, match="not an OpenEnv client"):
         asyncio.run(openenv("http://127.0.0.1:1", client=dict).reset(seed=1))

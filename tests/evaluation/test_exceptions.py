@@ -148,8 +148,8 @@ def address(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "wrong.jsonl").write_text('{"prompt": "a"}\nnonsense\n')
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *given: object) -> None:
-            super().__init__(*given, directory=str(tmp_path))  # type: ignore[arg-type]
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(tmp_path))  # type: ignore[arg-type]
 
         def log_message(self, *_: object) -> None:
             pass

@@ -188,7 +188,7 @@ def test_a_decorator_without_parentheses_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"datasets": []}, "'datasets'; is 'dataset' meant"),
         ({"treshold": 0.5}, "'treshold'; is 'passed_threshold' meant"),
@@ -196,11 +196,11 @@ def test_a_decorator_without_parentheses_is_told_so() -> None:
     ],
 )
 def test_an_unknown_argument_is_told_with_the_nearest_known(
-    given: dict[str, object], message: str
+    arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UsageError, match=f"^test_first_day.py::judge: .*{message}"):
 
-        @evaluation_test(**given)  # type: ignore[arg-type]
+        @evaluation_test(**arguments)  # type: ignore[arg-type]
         def judge(row: object) -> float:
             return 1.0
 

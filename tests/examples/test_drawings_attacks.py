@@ -63,11 +63,11 @@ def hostile(url: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def listening(heard: list[bytes]):
+async def listening(requests: list[bytes]):
     """A server on this machine that hears of every request."""
 
     async def hear(reader, writer):
-        heard.append(await reader.readline())
+        requests.append(await reader.readline())
         writer.close()
 
     server = await asyncio.start_server(hear, "127.0.0.1", 0)
@@ -78,17 +78,17 @@ async def listening(heard: list[bytes]):
 
 
 def test_hostile_drawings_reach_nobody_and_cost_only_themselves(browsers):
-    heard: list[bytes] = []
+    requests: list[bytes] = []
 
     async def main():
-        async with listening(heard) as url:
+        async with listening(requests) as url:
             attacks = list(hostile(url).values())
             studio = Studio(CIRCLE, *attacks, CIRCLE)
             await studio.work(drawings.Drawing(seconds=8.0))
             return studio
 
     studio = asyncio.run(main())
-    assert not heard
+    assert not requests
     assert not studio.complaints
     assert studio.rewards() == [1.0, *[0.0] * (studio.samples - 2), 1.0]
     assert not any(history.failures for history in studio.histories().values())
@@ -98,17 +98,17 @@ def test_hostile_drawings_reach_nobody_and_cost_only_themselves(browsers):
 
 def test_the_same_drawings_reach_out_where_nothing_holds_them_back(browsers):
     """What the test above would hear, if a drawing were a page and not an image."""
-    heard: list[bytes] = []
+    requests: list[bytes] = []
     expected = {b"/frame", b"/img", b"/image.png"}
 
     def paths() -> set[bytes]:
-        return {line.split()[1] for line in heard if line}
+        return {line.split()[1] for line in requests if line}
 
     async def main():
         processor = drawings.Drawing()
         try:
             browser = await processor._running()
-            async with listening(heard) as url:
+            async with listening(requests) as url:
                 page = await browser.new_page()
                 await page.set_content(hostile(url)["frame"] + hostile(url)["image"])
                 await until(lambda: paths() >= expected)

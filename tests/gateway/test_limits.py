@@ -5,12 +5,15 @@ import contextlib
 import gzip
 import json
 import logging
+import time
 import zlib
 
 import pytest
 
 from holdfast.gateway import server
+from holdfast.gateway.calls.digest import digests
 from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from support.gateway.counter import (
     BODIES,
@@ -249,6 +252,35 @@ def test_what_nobody_foresaw_is_a_500_without_internals_and_one_line_in_the_log(
     assert "run/t/0" in error.getMessage()
     assert "KeyError" in error.getMessage()
     assert "canary" not in caplog.text
+
+
+async def longest_turn(work) -> tuple[float, object]:
+    """The most CPU that the event loop spent between two of its turns meanwhile, and the result.
+    The CPU of threads does not count: others get on beside them."""
+    task, longest, last = asyncio.ensure_future(work), 0.0, time.thread_time()
+    while not task.done():
+        await asyncio.sleep(0.001)
+        longest, last = max(longest, time.thread_time() - last), time.thread_time()
+    return longest, task.result()
+
+
+MANY = b",".join([b'{"role":"user","content":"a few words"}'] * 200_000)
+
+
+def test_a_large_request_of_one_agent_does_not_stop_the_others():
+    raw = b'{"model":"m","messages":[' + MANY + b"]}"
+
+    async def body():
+        async with opened() as (counter, _trajectory, binding):
+            before = time.thread_time()
+            request = WIRES[CHAT].parse(raw)
+            digests(request.messages)
+            itself = time.thread_time() - before
+            longest, reply = await longest_turn(exchange(counter.port, post(CHAT, raw, binding)))
+            assert reply.status == 200
+            assert longest < itself / 2
+
+    perform(body)
 
 
 def packed(megabytes: int) -> bytes:

@@ -40,8 +40,8 @@ def stale_keys(counter: Counter) -> list[str]:
 async def attacked(seed: int):
     limits = GatewayLimits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
 
-    async def take(visit: RequestContext) -> web.StreamResponse:
-        return await visit.send(b'{"taken": %d}' % len(await visit.body()))
+    async def take(context: RequestContext) -> web.StreamResponse:
+        return await context.send(b'{"taken": %d}' % len(await context.body()))
 
     options = {"limits": limits, "endpoints": {TAKE: take}}
     async with opened(task="alpha", **options) as (alpha, single, first):
@@ -77,7 +77,7 @@ def check_owner(subject: TrajectoryUnderTest, owner: str, trajectory) -> None:
     assert not [text for text in texts if any(other in text for other in others)]
 
 
-def told_by(reply: bytes, secret: bytes, raw: bytes) -> bool:
+def may_be_quoted(reply: bytes, secret: bytes, raw: bytes) -> bool:
     """A path in which nothing can be found may be quoted, to whoever sent it; one with a key where
     keys belong is no such path."""
     target = raw.split(b"\r\n", 1)[0]
@@ -109,7 +109,7 @@ def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
     assert "canary" not in caplog.text
     assert b"canary" not in final.raw
     for secret in (*SECRETS, *keys):
-        assert not [raw for raw, reply in results if told_by(reply.raw, secret.encode(), raw)]
+        assert not [raw for raw, reply in results if may_be_quoted(reply.raw, secret.encode(), raw)]
         assert secret.encode() not in final.raw
         assert secret not in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

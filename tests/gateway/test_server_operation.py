@@ -83,8 +83,8 @@ def test_the_token_opens_the_metrics_and_no_trajectory():
 
 
 def test_an_endpoint_of_its_own_is_opened_by_the_token_and_read_within_the_limits():
-    async def twice(visit):
-        return await visit.send(2 * await visit.body())
+    async def twice(context):
+        return await context.send(2 * await context.body())
 
     async def body():
         limits, endpoints = GatewayLimits(body=10), {"/twice": twice}

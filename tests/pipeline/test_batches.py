@@ -16,7 +16,7 @@ from support.pipeline import TURNS, Durations, Simulation
 def simulate(rollout, *, pipeline=None, tasks: int = 40, step: float = 30.0, **options):
     """(the simulation at its end, its ledger, seconds)"""
     known = {"is_lost", "at_least", "slots"}
-    given = {name: options.pop(name) for name in known & options.keys()}
+    settings = {name: options.pop(name) for name in known & options.keys()}
     training = TrainingSettings.of(**({"groups": 2, "samples": 2, "steps": 5} | options))
 
     async def body():
@@ -25,7 +25,7 @@ def simulate(rollout, *, pipeline=None, tasks: int = 40, step: float = 30.0, **o
             training=training,
             pipeline=pipeline,
             tasks=tasks,
-            **given,
+            **settings,
         )
         await simulation.work()
         return simulation, await simulation.ledger()

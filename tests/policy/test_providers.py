@@ -65,7 +65,7 @@ def test_anthropic_gets_its_own_headers_and_nobody_else_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("name", "meant"),
     [
         ("openay/gpt-4o", "openai/gpt-4o"),
         ("Anthropic/claude", "anthropic/claude"),
@@ -73,17 +73,19 @@ def test_anthropic_gets_its_own_headers_and_nobody_else_does() -> None:
         ("openai/", "openai/NAME"),
     ],
 )
-def test_a_misspelled_provider_is_said_with_the_one_that_is_meant(given: str, meant: str) -> None:
+def test_a_misspelled_provider_is_said_with_the_one_that_is_meant(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"; is '{meant}' meant"):
-        base_url(given)
-    with pytest.raises(UsageError, match=f"no folder, and no provider's model; is '{meant}' meant"):
-        address_of(None, model=given)
+        base_url(name)
+    with pytest.raises(
+        UsageError, match=f"not a folder, and no provider's model; is '{meant}' meant"
+    ):
+        address_of(None, model=name)
 
 
-@pytest.mark.parametrize("given", ["localhost:8000", "127.0.0.1", "models/mine", "acme/m-1"])
-def test_what_resembles_none_is_left_alone(given: str) -> None:
-    assert meant_provider(given) == ""
-    assert address_of(None, model=given).folder == given
+@pytest.mark.parametrize("name", ["localhost:8000", "127.0.0.1", "models/mine", "acme/m-1"])
+def test_what_resembles_none_is_left_alone(name: str) -> None:
+    assert meant_provider(name) == ""
+    assert address_of(None, model=name).folder == name
 
 
 def test_a_provider_that_is_not_known_is_said_to_be_none() -> None:

@@ -52,8 +52,8 @@ def test_what_is_no_effort_is_refused_by_its_name(effort: str) -> None:
 
 def test_a_response_format_is_told_as_it_is_read() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    for given in ({"type": "json_object"}, form):
-        sampling = Sampling(json=json_of(given))
+    for shape in ({"type": "json_object"}, form):
+        sampling = Sampling(json=json_of(shape))
         response_format = response_format_of(sampling)
         assert response_format is not None
         assert json_of(response_format) == sampling.json
@@ -92,7 +92,7 @@ MORE = Sampling(
 
 def test_what_is_given_as_its_default_is_not_written_either() -> None:
     """A command line gives all of them, and a program none: both are the same run."""
-    given = Sampling(
+    sampling = Sampling(
         min_p=float("0"),
         presence_penalty=0,
         frequency_penalty=float("0.0"),
@@ -102,8 +102,8 @@ def test_what_is_given_as_its_default_is_not_written_either() -> None:
         extra_body={},  # type: ignore[arg-type]
         chat_template_kwargs="{}",
     )
-    assert packed(given) == packed(Sampling()) == b"\x80"
-    assert given == Sampling()
+    assert packed(sampling) == packed(Sampling()) == b"\x80"
+    assert sampling == Sampling()
 
 
 def test_only_what_is_no_default_is_written() -> None:
@@ -119,7 +119,7 @@ def test_objects_are_kept_in_one_order_and_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("fields", "text"),
     [
         ({"min_p": 2}, "min_p must be 0 to 1, not 2"),
         ({"min_p": float("nan")}, "min_p must be 0 to 1, not nan"),
@@ -154,9 +154,9 @@ def test_objects_are_kept_in_one_order_and_read_back() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_its_name(given: dict[str, object], text: str) -> None:
+def test_what_makes_no_sense_is_refused_by_its_name(fields: dict[str, object], text: str) -> None:
     with pytest.raises(UsageError, match=text.replace("(", "\\(")):
-        Sampling(**given)  # type: ignore[arg-type]
+        Sampling(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_sampling_says_what_alters_the_distribution(
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("fields", "text"),
     [
         ({"temperature": "hot"}, "temperature is a number, not 'hot'"),
         ({"temperature": 1, "max_tokens": 1.5}, "max_tokens is a whole number, not 1.5"),
@@ -199,5 +199,7 @@ def test_a_sampling_says_what_alters_the_distribution(
     ],
     ids=str,
 )
-def test_a_parameter_of_another_type_is_named_in_words(given: dict[str, object], text: str) -> None:
-    assert wrong_type(given) == text
+def test_a_parameter_of_another_type_is_named_in_words(
+    fields: dict[str, object], text: str
+) -> None:
+    assert wrong_type(fields) == text

@@ -314,7 +314,7 @@ def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             {"temprature": 1},
@@ -324,10 +324,10 @@ def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(
         ({"temperature": "hot"}, "^temperature is a number, not 'hot'$"),
     ],
 )
-def test_a_mistake_in_an_argument_of_generate_is_one_line(given, message):
+def test_a_mistake_in_an_argument_of_generate_is_one_line(arguments, message):
     async def rollout(t):
         t.add("go")
-        await t.generate(**given)
+        await t.generate(**arguments)
 
     with pytest.raises(UsageError, match=message):
         perform(TrajectoryUnderTest(), rollout)

@@ -158,7 +158,7 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
 
 
 @pytest.mark.parametrize(
-    ("given", "arguments"),
+    ("message", "arguments"),
     [
         (lambda t: t.task.messages, r"not a tuple of \d+; did you mean \*messages\?"),
         (lambda t: ["x"], r"not a list of 1; did you mean \*messages\?"),
@@ -170,9 +170,9 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
         (lambda t: None, "not None"),
     ],
 )
-def test_what_is_no_message_is_refused_when_it_is_added(given, arguments):
+def test_what_is_no_message_is_refused_when_it_is_added(message, arguments):
     async def solve(t):
-        t.add(given(t))
+        t.add(message(t))
 
     refused(solve, arguments)
 

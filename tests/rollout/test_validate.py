@@ -36,7 +36,7 @@ def test_a_message_that_cannot_be_recorded_costs_no_generation(message, why):
         await t.generate()
 
     refusal = refused(rollout)
-    assert "is no message that can be recorded" in refusal
+    assert "is not a message that can be recorded" in refusal
     assert why in refusal
 
 

@@ -142,7 +142,7 @@ class Simulation:
         """In the middle of its appends, perhaps: those are made, and nobody hears of them."""
         if self.random.random() < 0.5:
             with contextlib.suppress(LeaseLost):  # One that was frozen before may have lost it.
-                await self._advance(place, is_heard=False)
+                await self._advance(place, is_received=False)
         is_known = self.random.random() < 0.5
         self.seen["declared gone" if is_known else "silent"] += 1
         if is_known:
@@ -163,7 +163,7 @@ class Simulation:
         await self._test_zombies(place)
         try:
             await self.journal.heartbeat(place.worker)
-            await self._advance(place, is_heard=True)
+            await self._advance(place, is_received=True)
             place.claims = [
                 claim for claim in place.claims if any(not item.settled for item in claim.open)
             ]
@@ -186,16 +186,17 @@ class Simulation:
                     self.seen["taken over"] += 1
                     self.acknowledged[lease.id] = lease.next_seq
 
-    async def _advance(self, place: Simulated, *, is_heard: bool) -> None:
+    async def _advance(self, place: Simulated, *, is_received: bool) -> None:
         leases = [item for claim in place.claims for item in claim.open if not item.settled]
         results = await asyncio.gather(
-            *(self._append(lease, is_heard=is_heard) for lease in leases), return_exceptions=True
+            *(self._append(lease, is_received=is_received) for lease in leases),
+            return_exceptions=True,
         )
         for error in results:
             if error is not None:
                 raise error
 
-    async def _append(self, lease: Lease, *, is_heard: bool) -> None:
+    async def _append(self, lease: Lease, *, is_received: bool) -> None:
         at = lease.next_seq
         if at < STEPS:
             await self.journal.append(lease, [value(at)], status=Status.RUNNING)
@@ -213,7 +214,7 @@ class Simulation:
             lease.settled = True
             self.settled[lease.id] += 1
             assert self.settled[lease.id] == 1, f"{lease.key} was settled twice"
-        if is_heard:
+        if is_received:
             self.acknowledged[lease.id] = at + count
 
     def _fails(self, lease: Lease) -> bool:

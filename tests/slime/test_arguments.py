@@ -102,18 +102,18 @@ def test_tokens_that_stop_a_reply_are_followed(opened, tmp_path):
 
 
 def test_arguments_of_the_chat_template_are_followed_or_refused_at_once(opened, tmp_path):
-    given = {"apply_chat_template_kwargs": {"enable_thinking": True}}
+    arguments = {"apply_chat_template_kwargs": {"enable_thinking": True}}
     with pytest.raises(UsageError, match="chat_template_kwargs cannot be followed"):
-        opened(holdfast_renderer="template", **given)
+        opened(holdfast_renderer="template", **arguments)
     thinks = tmp_path / "thinks"
     shutil.copytree(TINY, thinks)
     with (thinks / "chat_template.jinja").open("a") as template:
         template.write("{% if enable_thinking %}" + "think! " * 50 + "{% endif %}")
-    given |= {"hf_checkpoint": str(thinks), "holdfast_renderer": "template"}
-    _, source = opened(**given)
+    arguments |= {"hf_checkpoint": str(thinks), "holdfast_renderer": "template"}
+    _, source = opened(**arguments)
     assert source._sampling.template_kwargs == {"enable_thinking": True}
     with pytest.raises(UsageError, match="no tasks with a prompt of at most 100 tokens"):
-        opened(rollout_max_prompt_len=100, **given)
+        opened(rollout_max_prompt_len=100, **arguments)
 
 
 def test_an_evaluation_samples_as_its_own_arguments_say(opened, tmp_path):

@@ -291,7 +291,7 @@ def test_arguments_are_refused_when_the_source_is_made(opened, more, message):
 
 def test_only_a_rollout_that_was_given_is_saved_or_loaded(opened):
     args, source = opened()
-    for call in (source.save, source.load, lambda given: generate(args, given, source)):
+    for call in (source.save, source.load, lambda source_: generate(args, source_, source)):
         with pytest.raises(UsageError, match="rollout_id must be a whole number, not 'x'"):
             call("x")
     with pytest.raises(UsageError, match=r"save\(0\): the last rollout .* is none"):
@@ -318,9 +318,9 @@ def test_rewards_that_are_none_are_refused_by_their_sample(opened):
     from slime.utils.types import Sample
 
     args, _ = opened()
-    for given in (None, ["x"]):
+    for rewards in (None, ["x"]):
         with pytest.raises(UsageError, match="wants the Samples of slime"):
-            holdfast.slime.post_process_rewards(args, given)
+            holdfast.slime.post_process_rewards(args, rewards)
     for reward in (float("nan"), None, "good"):
         rows = [Sample(index=7, group_index=0, rollout_id=0, reward=reward)]
         with pytest.raises(UsageError, match=r"the reward of slime's sample 7 is .*finite"):

@@ -168,21 +168,21 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     _pidfd: int | None = None
 
     def _execute_child(self, *values: Any) -> None:
-        given = _EXECUTE.bind(self, *values).arguments
-        arguments = [] if isinstance(given["args"], str) else [os.fspath(w) for w in given["args"]]
-        env = dict(os.environ if given["env"] is None else given["env"])
-        special = given["preexec_fn"] is not None or given["pass_fds"]
+        bound = _EXECUTE.bind(self, *values).arguments
+        arguments = [] if isinstance(bound["args"], str) else [os.fspath(w) for w in bound["args"]]
+        env = dict(os.environ if bound["env"] is None else bound["env"])
+        special = bound["preexec_fn"] is not None or bound["pass_fds"]
         if arguments[:3] not in STARTS or special or _own(env) != OWN:
             return super()._execute_child(*values)
-        pipes = [given[name] for name in PIPES]
-        theirs = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        pipes = [bound[name] for name in PIPES]
+        theirs = (bound["p2cread"], bound["c2pwrite"], bound["errwrite"])
         fds = [number if fd == -1 else fd for number, fd in enumerate(theirs)]
         order = {
             "module": arguments[2],
             "words": arguments[3:],
-            "cwd": os.path.abspath(os.fspath(given["cwd"] or os.getcwd())),
+            "cwd": os.path.abspath(os.fspath(bound["cwd"] or os.getcwd())),
             "env": env,
-            "session": bool(given["start_new_session"]),
+            "session": bool(bound["start_new_session"]),
             "parent": os.getpid(),
         }
         self.pid = self._server.ask(order, fds)

@@ -347,7 +347,7 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(tmp_path, name, data, why
         ("def make(): ...", "", "has no 'tasks' to make tasks; its functions: make"),
         ("def make(): ...", "make", "make returned None: let it return a list of tasks, or yield"),
         ("def make(): return []", "make", "has no tasks"),
-        ("def make(): return 3", "make", r"3 \(of type int\) is no task file"),
+        ("def make(): return 3", "make", r"3 \(of type int\) is not a task file"),
         ("def make(): return [3]", "make", r"task 1 is of type int \(3\); give a dict"),
         ("def make(): return {'prompt': 'a'}", "make", r"one task, not a list of tasks"),
         ("def make(): return 'no.jsonl'", "make", r"no.jsonl does not exist \(.*returned it\)"),

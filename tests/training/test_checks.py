@@ -192,8 +192,8 @@ def test_a_loss_may_have_defaults_or_be_an_object():
 
 def test_a_loss_that_is_right_is_called_as_it_is():
     batch = SimpleNamespace(logprobs=torch.zeros(1, requires_grad=True))
-    given = (batch.logprobs.sum(), parts())
-    assert checked_loss(lambda batch, objective: given)(batch, None) is given
+    result = (batch.logprobs.sum(), parts())
+    assert checked_loss(lambda batch, objective: result)(batch, None) is result
     assert callable(checked_loss(policy_loss))
 
 

@@ -35,7 +35,7 @@ def tokens(objective, **changes):
     recomputed = objective.recompute_old
     lengths = [[SEQUENCES.count(number)] for number in range(3)]
     weights = sequence_weights(lengths, objective.mean, objective.constant)
-    given = {
+    settings = {
         "logprobs": old + RATIOS.log(),
         "engine_logprobs": old - GAPS if recomputed else old,
         "old_logprobs": old if recomputed else None,
@@ -44,7 +44,7 @@ def tokens(objective, **changes):
         "sequences": torch.tensor(SEQUENCES),
         "reference_logprobs": old + 0.2 if objective.kl.coefficient else None,
     }
-    return TokenBatch(**given | changes)
+    return TokenBatch(**settings | changes)
 
 
 def check(objective):

@@ -75,10 +75,12 @@ def score(trajectory):
 
 def attempt(out, *, journal=None, settings=SMALL, **changes):
     """What `train` says; it has to be an error of ours, in one line."""
-    given = {"tasks": TASKS, "name": "first", "scorer": score} | changes
+    arguments = {"tasks": TASKS, "name": "first", "scorer": score} | changes
     with pytest.raises(HoldfastError) as caught:
         asyncio.run(
-            train(solve, journal=journal or MemoryJournal(), out=out, settings=settings, **given)
+            train(
+                solve, journal=journal or MemoryJournal(), out=out, settings=settings, **arguments
+            )
         )
     assert "\n" not in str(caught.value) or caught.type is RunChanged
     return caught
@@ -136,7 +138,7 @@ def with_kl(reference):
         ({"loss": lambda batch: None}, "called as loss(batch, objective)"),
         ({"trackers": ["mlflow"]}, "no tracker is called 'mlflow'"),
         ({"tasks": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ({"settings": with_kl(Path("nowhere"))}, "nowhere is no Hugging Face folder"),
+        ({"settings": with_kl(Path("nowhere"))}, "nowhere is not a Hugging Face folder"),
         ({"name": "a/b"}, "a/b"),
         ({"policy": ["http://127.0.0.1:9"]}, "127.0.0.1:9"),
     ],
@@ -341,8 +343,8 @@ def test_what_failed_for_good_is_tried_again_on_request_but_for_groups_that_were
     async def fail():
         await journal.admit(run, make_tasks("a", "b", "c"))
         worker = await joined(journal, run)
-        given, taken, lost = await journal.claim(worker, groups=3)
-        for claim in (given, taken):
+        delivered, taken, lost = await journal.claim(worker, groups=3)
+        for claim in (delivered, taken):
             await settle_one(journal, claim.open[0])
             await settle_one(journal, claim.open[1])
             await settle_one(journal, claim.open[2], status=Status.FAILED)

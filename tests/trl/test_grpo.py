@@ -66,8 +66,8 @@ def started(tmp_path, engine, monkeypatch) -> Iterator[Any]:
         import holdfast.trl
         from support.trl.trainer import Trainer
 
-        given = {"journal": tmp_path / "holdfast.db", "policy": engine.url, **options}
-        rollouts = holdfast.trl.rollouts(rollout, options.pop("scorer", score), **given)
+        arguments = {"journal": tmp_path / "holdfast.db", "policy": engine.url, **options}
+        rollouts = holdfast.trl.rollouts(rollout, options.pop("scorer", score), **arguments)
         more = {"reward_funcs": [holdfast.trl.reward], **(trainer or {})}
         made.append(rollouts)
         return Trainer(tmp_path, rollouts, resume=resume, **more)
@@ -213,18 +213,18 @@ class Arguments:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("arguments", "why"),
     [
         ({"generation_kwargs": {"min_tokens": 3}}, "generation_kwargs.*TRL's own engine samples"),
         ({"max_tool_calling_iterations": 3}, "the rollout decides on turns and tools"),
     ],
 )
-def test_arguments_of_trl_that_cannot_be_followed_are_refused(given, why):
+def test_arguments_of_trl_that_cannot_be_followed_are_refused(arguments, why):
     from holdfast.trl.arguments import check_arguments
 
     check_arguments(Arguments(temperature=0.5))
     with pytest.raises(UsageError, match=why):
-        check_arguments(Arguments(**given))
+        check_arguments(Arguments(**arguments))
 
 
 def test_an_argument_of_trl_that_no_table_has_is_named():

@@ -106,14 +106,14 @@ def loop_of(servers: Servers, journal: Any, *, config: Any = None, scorer: Any =
 
 
 def prompt(step: int | None = 7, session: int | None = 0, uid: str = "random") -> dict[str, Any]:
-    given = {
+    fields = {
         "raw_prompt": [{"role": "user", "content": "2 + 2?"}],
         "reward_model": {"ground_truth": "4"},
         "uid": uid,
         "session_id": session,
         "global_steps": step,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 async def issued(loop: Any, *prompts: dict[str, Any], params: Any = PARAMS) -> list[Any]:
@@ -319,7 +319,7 @@ def test_a_training_with_other_checkpoints_does_not_get_the_samples(tmp_path):
 def test_a_trainer_that_does_not_say_the_step_is_refused(tmp_path):
     with pytest.raises(UsageError, match="global_steps"):
         issue(loop_of(Servers(), tmp_path / "holdfast.db"), prompt(step=None))
-    loop = loop_of(Servers(), tmp_path / "holdfast.db", step=lambda given: 1)
+    loop = loop_of(Servers(), tmp_path / "holdfast.db", step=lambda fields: 1)
     assert issue(loop, prompt(step=None))[0].num_turns == 2
 
 

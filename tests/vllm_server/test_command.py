@@ -72,10 +72,10 @@ def test_the_words_of_serve_give_the_same_settings() -> None:
 
     parser = argparse.ArgumentParser()
     arguments.add_to(parser)
-    given = VllmSettings(
+    full = VllmSettings(
         python="/p", memory=0.45, dtype="float32", lora_rank=8, options="--enforce-eager -x 1"
     )
-    for settings in (given, VllmSettings(), structs.replace(given, options="")):
+    for settings in (full, VllmSettings(), structs.replace(full, options="")):
         assert arguments.settings(parser.parse_args(list(settings.words()))).vllm == settings
     assert arguments.settings(parser.parse_args([])).vllm is None
 

@@ -105,12 +105,12 @@ def test_bad_input_is_one_line_and_nothing_is_started(
     arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     stand_in = StandIn(tmp_path)
-    given = (
+    lines = (
         arguments
         if "--engine-python" in arguments
         else ("--engine-python", str(stand_in.python), *arguments)
     )
-    done = serve(stand_in, *given)
+    done = serve(stand_in, *lines)
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[-1]
     assert stand_in.processes() == []

@@ -103,7 +103,7 @@ _READ_OTHERS = ("resume", "config", "completion")
 def entry() -> None:
     """Runs the console script."""
     if sys.__stderr__ is not None:
-        # A crash in native code ends the process: the lines that it was in are all there is to say.
+        # A crash in native code ends the process, so the printed stack is the only information.
         faulthandler.enable(sys.__stderr__)
     if sys.argv[1:2] in (["run"], ["train"], ["gateway"], ["resume"]):
         _close_to_other_processes()
@@ -151,7 +151,8 @@ def _config() -> "tuple[Config, UsageError | None]":
     except UsageError as error:
         return Config(), error
     except OSError:
-        return Config(), None  # The working folder is gone; whoever needs it says so.
+        # The working folder was deleted. Code that needs it raises the error.
+        return Config(), None
 
 
 def _take_passwords(args: argparse.Namespace) -> None:
@@ -163,7 +164,7 @@ def _take_passwords(args: argparse.Namespace) -> None:
         where = getattr(args, name, None)
         if isinstance(where, str) and "://" in where:
             setattr(args, name, take_password(where))
-    # What is given to processes of ours, and advised to go on with, is made of these words.
+    # Child processes, and the printed command to continue with, get these words.
     sys.argv[1:] = [_without_password(word) for word in sys.argv[1:]]
 
 

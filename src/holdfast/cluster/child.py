@@ -59,7 +59,8 @@ class Child:
         def read() -> None:
             while True:
                 order = msgspec.json.decode(self._line(), type=Order)
-                with contextlib.suppress(RuntimeError):  # The loop is closed: it is about to end.
+                # The loop is closed, because the process is about to end.
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._take, order, handle)
 
         threading.Thread(target=read, name="holdfast-orders", daemon=True).start()

@@ -27,7 +27,7 @@ _HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
 def import_ray() -> Any:
     """Imports Ray, without its usage report and its own output."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Or it gives notice, at each start, of what it will do about GPUs some day.
+    # Otherwise Ray warns at each start about a future change for GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with needed_by("--cluster", extra="ray"):
         import ray

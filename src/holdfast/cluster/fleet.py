@@ -120,13 +120,13 @@ class Fleet:
             return
         nodes = [node.id for node in await self._nodes()]
         if not self._may_start():
-            return  # The nodes were asked for meanwhile.
+            return  # The nodes were requested in the meantime.
         if self._one_per_node:
             taken = [member.node for member in self.members]
             self._start_each(node for node in nodes if node not in taken)
             return
         for _ in range(wanted - len(self._members)):
-            # Where those that may be used are gone, Ray may bring others.
+            # If the allowed nodes are gone, Ray may add others.
             self._start_each(self._emptiest(nodes))
 
     def _may_start(self) -> bool:
@@ -203,7 +203,7 @@ class Fleet:
     async def _watch(self, member: FleetMember) -> None:
         end = await member.work()
         try:
-            # What it held is given back before another one can look for it.
+            # Its work is freed before another worker looks for work.
             await self._on_gone(member, end)
         finally:
             self._judge(member, end)
@@ -233,7 +233,7 @@ class Fleet:
             self._not_before = asyncio.get_running_loop().time() + pause
 
     async def _nodes(self) -> list[Node]:
-        # Ray asks its control plane, which may take its time.
+        # Ray asks its control plane, which may be slow.
         nodes = await ray_calls.run(lambda: live_nodes(self._ray))
         if not self._off_gpu_nodes:
             return nodes

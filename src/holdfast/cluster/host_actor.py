@@ -156,9 +156,9 @@ class ProcessHost:
         assert self._process is not None, "it was started"
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):
-            # What it left behind in its session.
+            # Kills the processes that it left in its session.
             os.killpg(self._process.pid, signal.SIGKILL)
-        # Its last report says why it ended.
+        # The last report says why the process ended.
         reader.join(READ_SECONDS)
         self._ended.set()
         with self._change:

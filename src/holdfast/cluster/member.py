@@ -119,7 +119,7 @@ class FleetMember:
         try:
             await asyncio.wait({waiting, reading}, return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
-                reading.result()  # Raises; without an error, the actor was lost.
+                reading.result()  # Raises the error. Without an error, the actor was lost.
             return await waiting
         finally:
             for task in (waiting, reading):
@@ -132,7 +132,8 @@ class FleetMember:
                 if ended := await self._actor.wait.remote(WAIT_SECONDS):
                     return msgspec.json.decode(ended, type=ChildEnd)
             except self._ray.exceptions.ActorUnavailableError:
-                # Not known to be gone: the network may be back, or Ray will find it dead.
+                # The actor may still live: the network may come back, or Ray will report the actor
+                # dead.
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _read_reports(self) -> None:
@@ -158,7 +159,7 @@ class FleetMember:
                 self.listens = report
             if report.worker is not None:
                 self.worker = report.worker
-                # What it holds can be given back from now on: it may begin.
+                # From now on, its work can be freed, so it may begin.
                 await self.send(Order(go=True))
             if self._on_report is not None:
                 await self._on_report(report, self)

@@ -173,6 +173,6 @@ def _cannot_work(node: Node, error: Exception) -> UsageError:
         return UsageError(
             f"node {node.address} cannot install what --requirements names: {reason[:600]}"
         )
-    # What Ray reports begins with where it was, and ends with what it was.
+    # Ray's message begins with the place of the error, and ends with the error.
     shown = message if len(message) <= 800 else f"{message[:200]} … {message[-600:]}"
     return UsageError(f"node {node.address} cannot run the command's processes: {shown}")

@@ -152,8 +152,8 @@ class RunWorkers:
             self._settled = now.settled
             for fleet in self._fleets:
                 fleet.progressed()
-        # A worker that found nothing has gone: another one would find nothing, until more is
-        # admitted, or somebody dies.
+        # A worker found nothing to do and ended. Another worker would find nothing either, until
+        # tasks are admitted or a worker dies.
         if self._idle_at == (now.planned, self._lost) and self.workers.members:
             return
         self._idle_at = None
@@ -183,8 +183,8 @@ class RunWorkers:
             return
         self._lost += 1
         if member.worker is not None:
-            # Its machine or Ray knows that it is gone: nobody waits for its lease. If the journal
-            # is out of reach, the lease ends by itself.
+            # The machine or Ray reports the worker dead, so its lease is ended now. If the journal
+            # cannot be reached, the lease ends by itself.
             with contextlib.suppress(JournalError):
                 await self._journal.leave(member.worker)
 

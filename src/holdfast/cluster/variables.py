@@ -64,7 +64,7 @@ def hide_secrets(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> 
 
 
 def _shown(value: str) -> str:
-    # The proxy's user and password stand before its host, with or without a scheme.
+    # A proxy's user and password precede its host, with or without a scheme.
     _, at, after = value.rpartition("@")
     value = f"…@{after}" if at else value
     return value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

@@ -182,7 +182,7 @@ def _part(message: Message, part: dict[str, object]) -> Fields:
     head = url.removeprefix("data:").partition(";")[0] if url.startswith("data:") else ""
     ending = "image/" + url.partition("?")[0].rpartition(".")[2].lower().replace("jpg", "jpeg")
     media = next((kind for kind in (head, ending) if kind in _MEDIA), None)
-    if media is None:  # The format names four kinds of images.
+    if media is None:  # ATIF names four kinds of images.
         return {"type": "text", "text": single.readable}
     return {"type": "image", "source": {"media_type": media, "path": url}}
 

@@ -12,32 +12,32 @@ from holdfast.records.view import TrajectoryView
 Item = TypeVar("Item")
 
 
-def samples_for(function: str, given: Iterable[Sample]) -> list[Sample]:
+def samples_for(function: str, samples: Iterable[Sample]) -> list[Sample]:
     """Returns the samples that a converter received, as a list. Raises `UsageError` for anything
     else."""
     wants = f"{function} wants a list of Samples ([s async for s in holdfast.samples(…)])"
-    return listed(given, wants, lambda item: isinstance(item, Sample))
+    return listed(samples, wants, lambda item: isinstance(item, Sample))
 
 
-def check_sample(function: str, given: Sample) -> None:
+def check_sample(function: str, sample: Sample) -> None:
     """Raises `UsageError` unless the value is one `Sample`."""
-    if not isinstance(given, Sample):
-        raise UsageError(f"{function} wants one Sample, not {describe(given)}")
+    if not isinstance(sample, Sample):
+        raise UsageError(f"{function} wants one Sample, not {describe(sample)}")
 
 
-def views_for(function: str, given: Iterable[TrajectoryView]) -> list[TrajectoryView]:
+def views_for(function: str, views: Iterable[TrajectoryView]) -> list[TrajectoryView]:
     """Returns the trajectories that a converter received. Raises `UsageError` for anything else."""
     read = "[t async for t in holdfast.trajectories(…)]"
     wants = f"{function} wants a list of TrajectoryViews ({read})"
-    return listed(given, wants, lambda item: isinstance(item, TrajectoryView))
+    return listed(views, wants, lambda item: isinstance(item, TrajectoryView))
 
 
-def rows_for(function: str, given: Iterable[Item]) -> list[Item]:
+def rows_for(function: str, rows: Iterable[Item]) -> list[Item]:
     """Returns the EvaluationRows that a converter received, which may be dicts. Raises `UsageError`
     for anything else."""
     wants = f"{function} wants a list of EvaluationRows, or of dicts (json.loads of each line)"
     return listed(
-        given, wants, lambda item: isinstance(item, Mapping) or hasattr(item, "model_dump")
+        rows, wants, lambda item: isinstance(item, Mapping) or hasattr(item, "model_dump")
     )
 
 
@@ -53,14 +53,14 @@ def read_back(wants: str, what: str) -> Iterator[None]:
         raise UsageError(f"{wants}; the fields of {what} do not fit: {error}") from error
 
 
-def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) -> list[Item]:
+def listed(values: Iterable[Item], wants: str, is_one: Callable[[object], bool]) -> list[Item]:
     """Returns the items that a converter received, as a list. Raises `UsageError` unless `is_one`
     accepts each item."""
-    if isinstance(given, AsyncIterable):
+    if isinstance(values, AsyncIterable):
         raise UsageError(f"{wants}, not an async generator")
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{wants}, not {describe(given)}")
-    items = list(given)
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise UsageError(f"{wants}, not {describe(values)}")
+    items = list(values)
     for number, item in enumerate(items):
         if not is_one(item):
             raise UsageError(f"{wants}; item {number} of the list is {describe(item)}")

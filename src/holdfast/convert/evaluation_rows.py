@@ -34,8 +34,8 @@ def from_rows(rows: Iterable[Row | Any]) -> list[Sample]:
     the rows."""
     numbers: Counter[str] = Counter()
     samples: list[Sample] = []
-    for position, given in enumerate(rows_for("from_rows", rows)):
-        row = given if isinstance(given, Mapping) else given.model_dump(mode="json")
+    for position, item in enumerate(rows_for("from_rows", rows)):
+        row = item if isinstance(item, Mapping) else item.model_dump(mode="json")
         samples += _Reader(row, position, numbers).samples()
     return samples
 
@@ -156,14 +156,14 @@ class _Reader:
         for trace in lane:
             between = list(trace["prompt_ids"])[len(prompt) + len(ids) :]
             sampled = list(trace["completion_ids"])
-            given = trace.get("completion_logprobs")
-            if given is None:
+            trace_logprobs = trace.get("completion_logprobs")
+            if trace_logprobs is None:
                 raise self._without_logprobs()
             ids += between + sampled
-            logprobs += [0.0] * len(between) + list(given)
+            logprobs += [0.0] * len(between) + list(trace_logprobs)
             mask += [0] * len(between) + [1] * len(sampled)
             turns.append([len(ids) - len(sampled), len(ids)])
-        # Our own rows say what of it is trained in another branch.
+        # Rows of Holdfast also say which of these tokens another branch trains.
         own = self._extra.get("loss_mask")
         if own and len(own[0]) == len(mask):
             mask = list(own[0])

@@ -59,7 +59,7 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
     if not spans or len({span.shape for span in spans}) > 1:
         return None
     width, layers, size = spans[0].shape
-    # 16 bits, as verl has them; engines give no larger numbers than there are experts.
+    # 16 bits suffice, as in verl: engines have fewer experts than that.
     routes = np.full((max(span.end for span in spans), width), -1, dtype=np.int32)
     for span in spans:
         body = await journal.get_blob(span.blob)
@@ -71,12 +71,12 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
     return routes.astype(np.int16).reshape(shape)
 
 
-def check_experts(given: object) -> None:
+def check_experts(experts: object) -> None:
     """Raises `UsageError` if the value is not a mapping as `load_experts` returns it."""
-    if given is not None and not isinstance(given, Mapping):
+    if experts is not None and not isinstance(experts, Mapping):
         raise UsageError(
             "experts are what load_experts gives, by trajectory and branch, not of type "
-            f"{type(given).__name__}"
+            f"{type(experts).__name__}"
         )
 
 

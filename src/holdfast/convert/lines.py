@@ -144,7 +144,7 @@ def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iter
 
     leaves_out = options.missing_reward is MissingReward.LEAVE_OUT
     if leaves_out and all(sample.remove_sample or sample.reward is None for sample in samples):
-        return  # Placeholders alone are nothing to train on.
+        return  # A group of only placeholders has nothing to train.
     groups = to_slime(
         samples,
         placeholders=options.fixed_groups,

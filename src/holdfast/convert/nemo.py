@@ -114,7 +114,7 @@ def _segments(sample: Sample) -> list[tuple[int, int, bool]]:
 def _sampled_spans(sample: Sample) -> list[tuple[int, int]]:
     if sample.turns:
         return [(turn.start, turn.end) for turn in sample.turns]
-    response_start(sample)  # Raises where there is no prompt.
+    response_start(sample)  # Raises if there is no prompt.
     spans: list[tuple[int, int]] = []
     for place, trained in enumerate(sample.loss_mask):
         if trained and spans and spans[-1][1] == place:

@@ -69,7 +69,7 @@ def to_slime(
     check_whole("first_index", first_index, least=0)
     check_experts(experts)
     missing = chosen(MissingReward, "missing_reward", missing_reward)
-    # Where a size is given, what is left out counts as missing, and is refused like it.
+    # With a fixed size, a left-out sample counts as a missing reward, and is refused.
     sized = placeholders or group_size is not None
     groups = [
         rewarded_members(group, missing, trainer=_TRAINER, placeholders=sized)

@@ -84,23 +84,23 @@ def to_tinker(
 
 
 def _with_advantages(
-    group: Group, estimator: Estimator, given: Mapping[str, float] | None
+    group: Group, estimator: Estimator, advantages: Mapping[str, float] | None
 ) -> Iterable[tuple[Sample, float]]:
     members = real_members(group)
     (estimated,) = estimate([[member.reward for member in members]], estimator)
     for member, value in zip(members, estimated, strict=True):
         advantage = value
-        if given is not None:
+        if advantages is not None:
             name = member.first.trajectory
-            if name not in given:
+            if name not in advantages:
                 raise UsageError(f"advantages have none for the trajectory {name!r}")
-            advantage = given[name]
+            advantage = advantages[name]
         if advantage is not None:
             yield from ((sample, advantage) for sample in member.samples)
 
 
 def _datum(sample: Sample, advantage: float) -> TinkerDatum:
-    response_start(sample)  # Raises where there is no prompt.
+    response_start(sample)  # Raises if there is no prompt.
     narrowed(advantage, sample, trainer="Tinker", what="advantage")
     mask = sample.loss_mask[1:]
     return TinkerDatum(

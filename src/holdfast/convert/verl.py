@@ -166,7 +166,7 @@ def _tensors(
         ids[row, first:last] = array("q", sample.token_ids)
         attention[row, first:last] = 1
         positions[row, first:last] = np.arange(length)
-        # As verl has them: padding on the right counts on.
+        # As in verl, positions continue in the padding on the right.
         positions[row, last:] = length - 1
         mask[row, : length - start] = np.frombuffer(bytes(sample.loss_mask[start:]), np.uint8)
         logprobs[row, : length - start] = array("d", sample.logprobs[start:])

@@ -275,8 +275,8 @@ class Delivery:
 
     @property
     def _shown_address(self) -> str | None:
-        given = self._address
-        return shown_address(given) if isinstance(given, Path | str) else None
+        address = self._address
+        return shown_address(address) if isinstance(address, Path | str) else None
 
     # --- opening and closing
 

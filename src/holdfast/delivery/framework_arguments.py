@@ -30,7 +30,7 @@ class ArgumentTable(Struct, frozen=True):
     followed: frozenset[str]
     refused: Mapping[str, Refused]
     irrelevant: frozenset[str]
-    spelled: Callable[[str], str] = str
+    as_written: Callable[[str], str] = str
     """Returns an argument's name as a user writes it."""
 
     @property
@@ -44,9 +44,9 @@ class ArgumentTable(Struct, frozen=True):
         for name, refused in self.refused.items():
             value = values.get(name, defaults.get(name))
             if _is_set(value, defaults.get(name)) and value not in refused.unless:
-                raise UsageError(f"{self.spelled(name)} ({str(value)[:100]}): {refused.why}")
+                raise UsageError(f"{self.as_written(name)} ({str(value)[:100]}): {refused.why}")
         unknown = [
-            self.spelled(name)
+            self.as_written(name)
             for name in sorted(values.keys() - self.names)
             if _is_set(values[name], defaults.get(name))
         ]
@@ -71,7 +71,7 @@ class ArgumentTable(Struct, frozen=True):
             yield name, value
             return
         for part, inner in value.items():
-            if not str(part).startswith("_"):  # How the framework makes an object of it.
+            if not str(part).startswith("_"):  # The framework makes an object of this value.
                 yield from self._leaves(f"{name}.{part}", inner)
 
 

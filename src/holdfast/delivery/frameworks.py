@@ -21,13 +21,13 @@ def require(package: str, *, tested: str, module: str, remedy: str) -> None:
         raise FrameworkMissing(
             f"{module} needs {package}, which is not installed (tested with {tested}): {remedy}"
         )
-    import importlib.metadata  # Half of the time that the error takes.
+    import importlib.metadata  # Importing it takes half of the time of raising the error.
 
     try:
         installed = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return  # A clone on the path has no version.
-    # What was tested may be no version, but a date.
+    # `tested` may be a date instead of a version.
     if tested[:1].isdigit() and installed.split(".")[:2] != tested.split(".")[:2]:
         warnings.warn(
             f"{module} was tested with {package} {tested}, and {installed} is installed",
@@ -39,4 +39,4 @@ def _is_here(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
     except ValueError:
-        return False  # It was taken out of sys.modules.
+        return False  # Somebody removed it from sys.modules.

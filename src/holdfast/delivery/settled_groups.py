@@ -44,7 +44,7 @@ class SettledGroups:
         try:
             if self._watching is None or self._watching.done():
                 self._watching = asyncio.create_task(self._watch(), name="groups that settle")
-            # The watch may sleep since a change that came before this wait.
+            # Otherwise the watch may sleep through a change that came before this wait.
             if await self.under_way(ordinals):
                 await settled
         finally:

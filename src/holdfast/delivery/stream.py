@@ -189,7 +189,7 @@ class RolloutStream:
         step = self._committed if done is None else done
         await self.journal.rewind(consumer, step, trained=dict(trained))
         self._committed = step
-        # It ends after the rollouts, which may take a while to come to their end.
+        # The task ends after the rollouts, which may take a while to end.
         self._renewing = BackgroundTask(keep_renewing(self.journal, consumer), name=LEASE)
         self._stack.push_async_callback(self._renewing.end)
 
@@ -228,7 +228,7 @@ class RolloutStream:
                 f"run {spec.name!r} of this journal is over: it takes no more tasks; give another "
                 "run, or another journal"
             )
-        # Its tasks come from the trainer, one step after the other.
+        # The trainer supplies the tasks, step after step.
         if differences := run.spec.differences(structs.replace(spec, tasks=run.spec.tasks)):
             raise RunChanged(
                 spec.name,
@@ -240,7 +240,7 @@ class RolloutStream:
         try:
             return await self.journal.create_run(self.plan.spec, (), sealed=False)
         except UsageError:
-            # Another process of the same trainer was faster.
+            # Another process of the same trainer has created it.
             run = await self.journal.find_run(self.plan.spec.name)
             if run is None:
                 raise
@@ -367,7 +367,7 @@ class RolloutStream:
         """Adds the tasks to the run; they are rolled out once `start` was called. Admitting a task
         twice changes nothing."""
         await self.journal.admit(self.run, tasks)
-        # One after the other: who waits finds that another one has read the numbers of its tasks.
+        # One task at a time: the next one finds the numbers that this one has read.
         async with self._admitting:
             if any(task.id not in self._ordinals for task in tasks):
                 await self._read_ordinals()

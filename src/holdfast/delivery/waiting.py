@@ -72,7 +72,7 @@ class GroupWait:
     async def _workers(self) -> tuple[str, ...]:
         name = self._run.spec.name
         rows = await self._journal.runs()
-        # Somebody may have deleted the run meanwhile: the next request says so.
+        # If somebody has deleted the run, the next request raises.
         return next((row.live_workers for row in rows if row.name == name), ())
 
     async def _describe(self) -> str:

@@ -30,14 +30,16 @@ class VllmSettings(Struct, frozen=True, kw_only=True):
 
     def words(self) -> tuple[str, ...]:
         """Returns the options of `holdfast serve` that express these settings."""
-        given = {
+        options = {
             "--engine-python": self.python,
             "--engine-memory": self.memory,
             "--engine-dtype": self.dtype,
             "--engine-lora-rank": self.lora_rank,
         }
-        arguments = [word for name, value in given.items() if value for word in (name, str(value))]
-        # With a sign between them: its value may begin with a dash.
+        arguments = [
+            word for name, value in options.items() if value for word in (name, str(value))
+        ]
+        # Joined with `=`, because the value may begin with a dash.
         more = [f"--engine-options={self.options}"] if self.options else []
         return ("--engine", "vllm", *arguments, *more)
 
@@ -220,9 +222,9 @@ def share(text: str) -> float:
 def vllm_of(args: argparse.Namespace) -> VllmSettings | None:
     """Returns the vLLM settings of a parsed command line, or None for the embedded engine."""
     if args.engine != "vllm":
-        given = [name for name in _VLLM_OPTIONS if getattr(args, f"engine_{name}")]
-        if given:
-            option = f"--engine-{given[0].replace('_', '-')}"
+        used = [name for name in _VLLM_OPTIONS if getattr(args, f"engine_{name}")]
+        if used:
+            option = f"--engine-{used[0].replace('_', '-')}"
             raise UsageError(f"{option} belongs to --engine vllm: give that, too")
         return None
     return VllmSettings(**{name: getattr(args, f"engine_{name}") for name in _VLLM_OPTIONS})

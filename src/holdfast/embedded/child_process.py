@@ -95,7 +95,7 @@ class EmbeddedEngine:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is its parent's, which ends it in its turn.
+                start_new_session=True,  # Ctrl-C goes to the parent, which then ends this process.
             )
         try:
             line = self._first_line(Start(self._child))
@@ -118,7 +118,7 @@ class EmbeddedEngine:
         child ends at once."""
         self._starting = True
         start = self.start if self._child is None else self.restart
-        # No task: code that cancels all tasks would not wait for the thread.
+        # Not a task: code that cancels all tasks would not wait for the thread.
         starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:
             await asyncio.shield(starting)
@@ -256,7 +256,7 @@ class EmbeddedEngine:
             return "(it has no log)"
         output = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
         text = output.decode("utf-8", "replace").strip()
-        # It says who speaks, and so does whoever quotes it. vLLM's own log comes before.
+        # The message and its quote both begin with "holdfast: ". vLLM's log comes before it.
         *_, last = f"\n{text}".rpartition("\nholdfast: ")
         return last.strip() or f"(it wrote nothing to {self._log})"
 

@@ -111,19 +111,20 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=_SHUTDOWN_SECONDS,
+        auto_decompress=False,
     )
     await runner.setup()
     try:
         try:
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
-        except OSError as error:  # Another process bound the same port, and listened first.
+        except OSError as error:  # Another process has bound the same port and listened first.
             raise port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
         print(f"serving {name} at http://{bracket(host)}:{port}", flush=True)  # noqa: T201
         if token is not None and not settings.progress:
             note(f"the token that changes weights is in {token_file(port)}")
         await stop.wait()
-        # First the engine, so that requests in flight are answered with what they have.
+        # The engine closes first, so that requests in flight are answered with their tokens so far.
         await asyncio.to_thread(engine.close)
     finally:
         await runner.cleanup()
@@ -145,7 +146,7 @@ def note(text: str) -> None:
 
 
 def _log_request(request_id: str) -> None:
-    # Ids are the client's text: on one line, whatever they hold.
+    # The client chooses the id, so `repr` keeps any id on one line.
     print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -153,7 +154,7 @@ def bind_port(settings: ServeSettings) -> socket.socket:
     """Returns a socket that has its port and does not listen yet."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        # A server that was killed a moment ago still has connections that end.
+        # A server that was just killed still has connections that are closing.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sock.family is socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -208,7 +209,7 @@ def end_at_once() -> None:
 
 def end_with_stdin() -> None:
     """Makes the end of stdin act like SIGTERM from now on. No data is expected on stdin."""
-    # A second signal, after the handlers of the first are gone, would kill a clean exit.
+    # Once the handlers are removed, a second signal would kill a clean exit.
     signalled = _signal_from_kernel()
     follow = threading.Thread(target=_follow, args=[signalled], name="holdfast-stdin", daemon=True)
     follow.start()
@@ -216,13 +217,14 @@ def end_with_stdin() -> None:
 
 def _signal_from_kernel() -> bool:
     if not hasattr(fcntl, "F_SETSIG") or not stat.S_ISFIFO(os.fstat(0).st_mode):
-        return False  # Only Linux has it, and only a pipe ends: the thread is all there is.
+        # Only Linux has this signal, and only pipes end. Otherwise only the thread watches.
+        return False
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(0, 0)
-    if poll.poll(0):  # It had ended before the signal was set up.
+    if poll.poll(0):  # stdin ended before the signal was set up.
         os.kill(os.getpid(), signal.SIGTERM)
     return True
 

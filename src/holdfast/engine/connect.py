@@ -92,7 +92,8 @@ async def connect(
 
     `notify` is called when a replica goes down or comes back.
     """
-    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+    # Imported late, so that bad input is reported fast.
+    from holdfast.policy.client.replicas import EnginePolicy
 
     async with AsyncExitStack() as stack:
         urls, models = address.urls, address.models

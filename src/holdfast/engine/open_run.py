@@ -65,7 +65,7 @@ async def open_run(
         try:
             return await journal.create_run(spec, tasks)
         except UsageError:
-            # Another worker that shares the run may have created it at the same moment.
+            # Another worker of the run may have created it at the same moment.
             run = await journal.find_run(spec.name)
             if run is None:
                 raise
@@ -236,7 +236,7 @@ async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
     scored = 0
     for row in await journal.trajectories(run):
         if row.status.is_outcome and not row.resting:
-            # What is to be scored anew has the score of the scorer before.
+            # A trajectory that is to be scored again still has the previous scorer's score.
             scored += row.settled or History(await journal.history(row.id)).scored is not None
     if not scored:
         return ""

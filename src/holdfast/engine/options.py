@@ -76,7 +76,7 @@ class Option(NamedTuple):
             "choices": self.choices,
             "action": self.action,
         } | changes
-        # A switch without a default would be False: no value, which may be the default, is None.
+        # Without a default, a switch would be False. None means that the option was not passed.
         return {
             name: value
             for name, value in keywords_made.items()

@@ -213,7 +213,7 @@ class _Counts:
         task.
         """
         if row.resting:
-            self._take_resting(summary)
+            self._count_removed(summary)
             return False
         self._by_status[row.status] += 1
         self._statuses.setdefault(row.ordinal, []).append(row.status)
@@ -251,7 +251,7 @@ class _Counts:
         if samples > 1 and whole and all(set(rewards) <= {0.0, 1.0} for rewards in groups):
             report.pass_at = {str(samples): sum(map(max, whole)) / len(whole)}
 
-    def _take_resting(self, summary: Summary | JournalCorrupt) -> None:
+    def _count_removed(self, summary: Summary | JournalCorrupt) -> None:
         """Counts the usage of a trajectory whose task was removed.
 
         If its log cannot be read, it is counted only when its task is added again.
@@ -387,7 +387,7 @@ def as_text(
     `training` has lines about the groups of a training. Without `full_tracebacks`, frames of
     Holdfast and tracebacks of retried errors are left out.
     """
-    # What is recorded as running may have nobody who runs it any more.
+    # A trajectory recorded as running may have no process any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
         f"{total} {names.get(status, status)}" for status, total in report.by_status.items()

@@ -95,7 +95,7 @@ class OpenEnvEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        # Without the address: the same environment may come back elsewhere.
+        # The address does not count, because the same environment may come back elsewhere.
         functions = [*map(replies.function_name, (self._create, self._read, self._observe))]
         settings = (functions, self._instructions, self._reset_with)
         return msgspec.json.encode(settings, order="sorted").decode()
@@ -125,7 +125,7 @@ class OpenEnvEnvironment(Environment):
         client = self._client
         if client is None or self._is_waiting:
             raise EnvironmentBroken(f"there is no session at {self.base_url} any more")
-        # A late response would be taken for that of the next call.
+        # A late response must not be read as the response to the next call.
         self._is_waiting = True
         try:
             result = await client.step(parsed)
@@ -148,7 +148,7 @@ class OpenEnvEnvironment(Environment):
     def _new_client(self) -> "EnvClient[Any, Any, Any]":
         options: dict[str, object] = {"base_url": self.base_url}
         if isinstance(self._create, type) and issubclass(self._create, EnvClient):
-            # The client's own default is a minute, which may be less than `timeout`.
+            # The client's own default is a minute, which may be shorter than `timeout`.
             known = inspect.signature(self._create).parameters
             options |= {"message_timeout_s": self.timeout} if "message_timeout_s" in known else {}
         client = self._create(**options)

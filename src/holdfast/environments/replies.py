@@ -45,7 +45,7 @@ class ActionNames:
                 f"the words for actions are {list(self.names)}: give at least one, none empty, and "
                 "no two that differ only in case"
             )
-        # The longest first: "turn right" does not mean "right".
+        # Longest first, so that "turn right" does not match "right".
         longest = sorted(self._known, key=len, reverse=True)
         alternatives = "|".join(map(_pattern, longest))
         self._pattern = re.compile(rf"(?:{alternatives})(?!\w|\.\d)", re.IGNORECASE)

@@ -71,7 +71,7 @@ def evaluation_test(
             validate.check_names(evaluation_test, bare, unknown)
 
     def decorate(function: Function) -> Function:
-        with naming(function):  # Which is why nothing is checked before.
+        with naming(function):  # Errors name the function, so nothing is checked before this.
             validate.check_names(evaluation_test, bare, unknown)
             definition = validate.definition_of(function, arguments)
         test = _wrapped(function, definition)
@@ -86,8 +86,8 @@ def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[.
     pytest fills in: all arguments of the user's function except its rows."""
 
     @functools.wraps(function)
-    def test(*given: object, **named: object) -> object:
-        return evaluation(*given, **named)
+    def test(*positional: object, **named: object) -> object:
+        return evaluation(*positional, **named)
 
     evaluation = Evaluation(definition)
     test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[.
     test.evaluate = evaluation.evaluate  # type: ignore[attr-defined]
     test.evaluate_async = evaluation.evaluate_async  # type: ignore[attr-defined]
     test.place_as = function  # type: ignore[attr-defined]  # Where pytest says that it stands.
-    # What eval-protocol's own tools look for.
+    # Tools of eval-protocol look for this attribute.
     test._origin_func = function  # type: ignore[attr-defined]  # noqa: SLF001
-    del test.__wrapped__  # Its signature is not the one that pytest is to see.
+    del test.__wrapped__  # pytest must not see its signature.
     return test

@@ -144,7 +144,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
             raise KeyboardInterrupt(str(error)) from None
         pytest.exit(str(error))
     except Exception as error:
-        shown = readable(error)  # pytest looks at all of it.
+        shown = readable(error)  # pytest reads all parts of the error.
         shown.__traceback__ = _user_code_of(shown) or shown.__traceback__
         if shown is error:
             raise
@@ -185,7 +185,7 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
         parameters=parameters if instance is None else {**parameters, "self": instance},
         policy=definition.policy,
     )
-    with fewer_collections():  # The process is pytest's, for the time of its session.
+    with fewer_collections():  # During its session, the process belongs to pytest.
         return perform(experiment)
 
 
@@ -280,7 +280,8 @@ def _notifier(config: pytest.Config) -> Callable[[str], None]:
 def _attach(item: pytest.Function, outcome: "Outcome") -> None:
     properties: dict[str, object] = {}
     for part in outcome.parts:
-        # Of several runs each has its own, by its name: none of them is the score of all.
+        # With several runs, each has its own score, under its name. No score stands for all of
+        # them.
         of = "" if len(outcome.parts) == 1 else f":{part.results.run}"
         verdict = part.verdict
         properties |= {
@@ -320,7 +321,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
 
         value = call.excinfo.value if call.excinfo else None
         if isinstance(value, EvaluationFailed | HoldfastError):
-            # The words say all there is to say; our own frames say nothing to anyone.
+            # The message says everything. A traceback through Holdfast would not help.
             name = "" if isinstance(value, EvaluationFailed) else f"{type(value).__name__}: "
             report.longrepr = escape_lines(f"{name}{value}")
     return report  # type: ignore[return-value]
@@ -352,7 +353,7 @@ class _Collector:
             for outcome in self.outcomes:
                 lines = outcome["notes"]
                 for text, table in zip(outcome["texts"], outcome["tables"], strict=True):
-                    # What failed is shown in full among the failures.
+                    # Failures are shown in full in their own section.
                     shown_lines = text.splitlines()[: None if outcome["passed"] else 2]
                     lines = [*lines, *shown_lines, *table]
                 for line in [*lines, *outcome["pages"]]:
@@ -374,7 +375,8 @@ class _Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         place = self._config.getoption(flags.PREFIX + "summary")
-        # A file that eval-protocol's flag names is eval-protocol's where no evaluation is ours.
+        # If no evaluation is Holdfast's, the file that eval-protocol's flag names is
+        # eval-protocol's.
         is_theirs = "summary" in self._config.stash[_taken_over] and not self.outcomes
         if not place or is_theirs:
             return
@@ -383,7 +385,8 @@ class _Collector:
             _write_summary(path, self.outcomes)
             self._summary = f"the summary is in {path}"
         except OSError as error:
-            # A session of hours does not end in a traceback for this; but it ends badly.
+            # A session of hours must not end with a traceback because of this, but it ends with an
+            # error.
             self._summary = f"--holdfast-summary {path} cannot be written: {error.strerror}"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
@@ -403,16 +406,16 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
     }
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # A pipe, say.
+        path.write_text(text, encoding="utf-8")  # The path may be a pipe.
         return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     beside.write_text(text, encoding="utf-8")
-    beside.replace(path)  # Whole, or as it was.
+    beside.replace(path)  # The file is whole, or unchanged.
 
 
 def pytest_configure(config: pytest.Config) -> None:
     arguments = [str(word) for word in config.invocation_params.args]
-    # What is wrong is raised by the first of our evaluations: other tests may want such a flag.
+    # The first evaluation of Holdfast raises the error, because other tests may need such a flag.
     config.stash[_taken_over], config.stash[_wrong_flags] = flags.take_over(
         vars(config.option), arguments
     )

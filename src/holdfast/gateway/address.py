@@ -47,11 +47,11 @@ def check_usable(token: str | None, host: str) -> None:
     hide(token)
 
 
-async def advertised_url(host: str, port: int, *, given: str | None, secure: bool) -> str:
-    """Returns the URL that agents use. `given` is a host or a whole URL."""
-    if given is not None and "://" in given:
-        return given.rstrip("/")
-    name = await asyncio.to_thread(reachable_name, host) if given is None else given
+async def advertised_url(host: str, port: int, *, advertised: str | None, secure: bool) -> str:
+    """Returns the URL that agents use. `advertised` is a host or a whole URL."""
+    if advertised is not None and "://" in advertised:
+        return advertised.rstrip("/")
+    name = await asyncio.to_thread(reachable_name, host) if advertised is None else advertised
     if ":" in name:
         name = f"[{name.strip('[]')}]"
     return f"{'https' if secure else 'http'}://{name}:{port}"
@@ -114,17 +114,17 @@ def _outward_address(host: str) -> str | None:
     return None if is_loopback(address) or _is_any(address) else address
 
 
-def check_advertised(given: str) -> None:
-    """Raises `UsageError` unless `given` is a host, or an http(s) URL that ends with its path."""
-    if "://" in given:
-        parts = urlsplit(given)
+def check_advertised(advertised: str) -> None:
+    """Raises `UsageError` unless it is a host, or an http(s) URL that ends with its path."""
+    if "://" in advertised:
+        parts = urlsplit(advertised)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
         good = good and not parts.fragment and parts.username is None
     else:
-        good = bool(given) and not set(given) & set(" /?#@\t\r\n")
-    if not good or " " in given or not given.isprintable():
+        good = bool(advertised) and not set(advertised) & set(" /?#@\t\r\n")
+    if not good or " " in advertised or not advertised.isprintable():
         raise UsageError(
-            f"{given[:200]!r} is not an address to advertise: give a host, or http://… or https://…"
+            f"{advertised[:200]!r} is not an address to advertise: give a host, or http://… or https://…"
         )
 
 
@@ -150,7 +150,7 @@ def tls(certificate: Path, key: Path) -> ssl.SSLContext:
             raise UsageError(f"the {what} {path} cannot be read: {error.strerror}") from error
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Only the certificate's own file is at fault in the first, so that the second blames the key.
+    # The first check reads only the certificate, so an error of the second one concerns the key.
     try:
         ssl.create_default_context().load_verify_locations(certificate)
     except ssl.SSLError as error:

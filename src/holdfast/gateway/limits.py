@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from holdfast.request_body import MAX_BODY_BYTES
+
 SERVER = "holdfast"
 """The `Server` header, which says no more."""
 
@@ -9,8 +11,8 @@ SERVER = "holdfast"
 class GatewayLimits(Struct, frozen=True):
     """Limits of one connection. Reaching them does not delay other connections."""
 
-    body: int = 64 * 1024 * 1024
-    """Bytes of a request, after decompression."""
+    body: int = MAX_BODY_BYTES
+    """Bytes of a request, before and after it is unpacked."""
     body_seconds: float = 60.0
     """Seconds for the whole body to arrive."""
     headers: int = 128

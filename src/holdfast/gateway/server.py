@@ -51,6 +51,7 @@ from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
+from holdfast.off_loop import off_loop
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.prometheus import CONTENT_TYPE, render
 from holdfast.request_guard import RequestRefused, check_request
@@ -176,7 +177,7 @@ class Gateway:
             self._loopback_token = LoopbackToken(port)
             self.token = self._loopback_token.value
         self.url = await address.advertised_url(
-            at.host, port, given=at.advertise, secure=at.tls is not None
+            at.host, port, advertised=at.advertise, secure=at.tls is not None
         )
         return self
 
@@ -225,7 +226,7 @@ class Gateway:
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
-            hold.end()  # Calls in flight are to end.
+            hold.end()  # Lets calls in flight end.
         return hold
 
     @asynccontextmanager
@@ -315,7 +316,7 @@ class Gateway:
         )
 
     def _endpoint(self, context: RequestContext) -> Endpoint:
-        # A model's name, or a tool's, is not a part of the route, which is counted and logged.
+        # Routes are counted and logged, so names of models and tools are no part of them.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
         routes = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
         route = next(routes, context.path)
@@ -346,8 +347,12 @@ class Gateway:
 
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
-        body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
-        tokens = await count_tokens(bound.trajectory, messages.parse_count_request(body))
+        sent = await context.body()
+        request = await off_loop(
+            lambda: messages.parse_count_request(self._ignored_fields.strip(MESSAGES, sent)[0]),
+            size=len(sent),
+        )
+        tokens = await count_tokens(bound.trajectory, request)
         return await context.send(messages.format_count(tokens))
 
     async def _models(self, context: RequestContext) -> web.StreamResponse:
@@ -368,7 +373,7 @@ class Gateway:
         Repeating the request changes nothing."""
         trajectory = self._find_bound(context).trajectory
         reward = parse_reward(await context.body())
-        # The attempt may have ended while the body came.
+        # The attempt may have ended while the body arrived.
         bound = self._find_bound(context)
         if not trajectory.completed.is_set():
             trajectory.reward = reward
@@ -425,7 +430,7 @@ class Gateway:
         bound = len({id(bound) for bound in self._bound.values()})
         gauges = {
             "trajectories": bound,
-            # Other workers wait here for events, each with a request that is not a call.
+            # Other workers wait here for events. Their requests are not calls.
             "in_flight": self._listener.in_flight - self._internal_requests,
             **self.holds.gauges,
         }

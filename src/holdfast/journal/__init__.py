@@ -123,10 +123,10 @@ async def opened_journal(where: str | Path, *, read_only: bool = False) -> Async
         await journal.close()
 
 
-def check_journal(given: object) -> None:
+def check_journal(journal: object) -> None:
     """Raises `UsageError` unless the argument is an open journal or the address of a journal."""
-    if not hasattr(given, "find_run"):
-        check_address(given)
+    if not hasattr(journal, "find_run"):
+        check_address(journal)
 
 
 def check_address(where: object) -> None:
@@ -145,7 +145,7 @@ def check_address(where: object) -> None:
             "user=… host=… dbname=…"
         )
     if match := _URL.match(str(where)):
-        # No more of it is said: it may hold a password.
+        # The error quotes no more of the address, which may contain a password.
         raise UsageError(
             f"journal {match[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}, or "
             "postgresql://USER@HOST/DATABASE, as text"

@@ -52,7 +52,7 @@ def entry_of(
 
     The order of the records is fixed from here on.
     """
-    # In one piece and with few objects: the event loop does nothing as often as this.
+    # One function with few objects, because nothing runs more often on the event loop.
     if lease.broken is not None:
         raise lease.broken
     trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
@@ -89,8 +89,8 @@ def refusal(lease: Lease, epoch: int | None) -> JournalError:
     trajectory is gone."""
     if epoch != lease.epoch:
         return lost(lease, epoch)
-    # An earlier append of this lease failed while this one was already queued. Written, it would
-    # leave a gap, and everything after a gap is lost.
+    # An earlier append of this lease failed when this one was already queued. Writing this one
+    # would leave a gap, and everything after a gap is lost.
     return JournalError(
         f"an earlier append to {lease.key} failed, so this one cannot follow it; nothing "
         "was written"

@@ -63,7 +63,7 @@ def _namespace() -> str:
     because a thousand workers may be looked up in a row.
     """
     if not sys.platform.startswith("linux"):
-        return sys.platform  # One table of processes for the whole machine.
+        return sys.platform  # The whole machine has one table of processes.
     boot, processes = boot_id(), _link("/proc/self/ns/pid")
     if not boot or not processes:
         return _UNKNOWN

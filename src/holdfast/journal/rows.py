@@ -138,7 +138,7 @@ def has_other_summary(history: History, body: object, trajectory: int) -> bool:
         return False
     summary = kept_summary(body, trajectory)
     if summary is not None and summary.records < history.records:
-        return False  # It was appended to since: nobody uses it.
+        return False  # Somebody appended to it since, so its summary is not used.
     return summary != summarize(history)
 
 

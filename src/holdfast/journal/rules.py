@@ -94,7 +94,7 @@ def _check_name(what: str, name: object) -> None:
 
 
 def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
-    # A loop of the user's own has a name to choose; `holdfast train` has a run.
+    # A loop of the user's own can choose a consumer name. `holdfast train` can choose a run.
     other = "train another run (--run)" if name == "trainer" else "consume under another name"
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "

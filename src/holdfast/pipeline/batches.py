@@ -141,9 +141,11 @@ class PacedBatches(Batches):
                     self._idle += self._clock() - began
                     self._taken(batch.groups)
                     return sorted(batch.groups, key=lambda m: m[0].ordinal) or None
-                tried = key  # Some had too few valid members: they are gone at the next look.
+                # Some groups had too few valid members. At the next look they are gone.
+                tried = key
                 continue
-            if self._stuck_since is None:  # Else there is enough without the stragglers.
+            # Otherwise there are enough groups without the stragglers.
+            if self._stuck_since is None:
                 await roll_out()
             await changes.wait(seen, timeout=self._patience())
             await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
@@ -164,7 +166,8 @@ class PacedBatches(Batches):
                     step, groups=self._groups, before=due[-1].ordinal + 1
                 )
                 if not batch.groups:
-                    return None  # Some had too few valid members: the step itself sees to it.
+                    # Some groups had too few valid members. The step itself handles this.
+                    return None
                 rows = sorted(batch.groups, key=lambda members: members[0].ordinal)
                 return step, rows, [await load_group(self._journal, each) for each in rows]
             await changes.wait(seen, timeout=WAIT_SECONDS)
@@ -178,7 +181,7 @@ class PacedBatches(Batches):
             return None
         if not task.done():
             await end_task(task)
-        # An error there comes again in the step itself, which handles it.
+        # If it failed, the step itself meets the same error and handles it.
         if task.cancelled() or task.exception() is not None or (found := task.result()) is None:
             return None
         of, rows, groups = found
@@ -195,7 +198,7 @@ class PacedBatches(Batches):
         self._ahead = self._admission = None
         await end_tasks(tasks)
         if self._status is not None:
-            with suppress(HoldfastError):  # A journal that is lost has no numbers.
+            with suppress(HoldfastError):  # If the journal cannot be reached, there are no numbers.
                 self._status.update(self._queues(await self.pool.open()))
             self._status.update({}, doing="ended")
 
@@ -226,7 +229,7 @@ class PacedBatches(Batches):
             return entries, True, 0
         admitted = progress.planned // self._consumer.run.spec.samples
         steps_left = self._settings.trainer.steps - step + 1
-        # Groups that no step will need are not sampled.
+        # Groups that no step needs are not sampled.
         room = min(self.pool.bound, steps_left * self._groups) - len(entries)
         if self._last_group is not None:
             room = min(room, self._last_group - admitted)

@@ -93,7 +93,7 @@ class ChildProcess:
         still. Closes pipe and log, which no other code may close meanwhile."""
         with pipe, log:
             for line in pipe:
-                with suppress(OSError):  # A full disk is no reason to stop reading.
+                with suppress(OSError):  # If the disk is full, reading must go on.
                     log.write(line)
                 text = line.decode("utf-8", "replace").rstrip("\n")
                 with suppress(RuntimeError):  # The loop may be closed by now.

@@ -125,8 +125,8 @@ class DataPool:
             )
         while True:
             seen = self._journal.changes.count
-            # No other submission may take the room between the look and the admission. A wait for
-            # room does not hold the lock.
+            # No other submission may take the room between the look and the admission. While
+            # waiting for room, the lock is free.
             async with self._submitting:
                 fresh = {task.id for task in tasks} - await self._known()
                 if await self._may_submit(len(fresh)):
@@ -144,7 +144,7 @@ class DataPool:
     async def _may_submit(self, fresh: int) -> bool:
         if not fresh or len(await self.open()) + fresh <= self.bound:
             return True
-        # A sealed run refuses new tasks, so that room would not help.
+        # A sealed run refuses new tasks, so waiting for room would not help.
         return (await self._journal.progress(self._run)).sealed
 
     async def _known(self) -> set[str]:

@@ -83,7 +83,9 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
     def _grown(self, times: int) -> float:
         try:
             return float(float(self.growth) ** times)
-        except OverflowError:  # More than any wait can be; and no infinity, for a delay of 0.
+        except OverflowError:
+            # The result exceeds every wait. It is not infinite, because a delay of 0 would then
+            # give NaN.
             return sys.float_info.max
 
 

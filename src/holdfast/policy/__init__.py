@@ -10,5 +10,4 @@ rollouts, tasks or the journal, and never turns sampled text back into ids.
 - `dialects`: The HTTP interfaces of the engines, by name.
 - `hold`: Makes calls and admission wait while weights change.
 - `retry`: Retries of one HTTP call: their number, and the delay between them.
-- `off_loop`: Work on large prompts in a thread instead of on the event loop.
 """

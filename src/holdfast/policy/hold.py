@@ -94,7 +94,7 @@ class CallHolds:
         """Returns when no hold is in effect."""
         self.waiting += 1
         try:
-            # A new hold may begin before those that the last one held have run.
+            # A new hold may begin before the calls that the last hold released have run.
             while not self._is_free.is_set():
                 await self._is_free.wait()
         finally:

@@ -69,7 +69,7 @@ class Request(Struct, frozen=True):
     truncated."""
     experts_from: int | None = None
     """The first token of prompt and completion whose routed experts are wanted, or None."""
-    # What follows is set for one try, whose prompt has the tokens that are sampled already.
+    # The following fields belong to one try, whose prompt includes the tokens sampled so far.
     model: str = ""
     """The model's name in the request to the engine."""
     max_tokens: int = 0

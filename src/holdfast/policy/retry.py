@@ -48,7 +48,7 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
         date = parsedate_to_datetime(value)
     except (TypeError, ValueError):
         return None
-    # A date without a zone is UTC, as in all of HTTP.
+    # A date without a zone is UTC, as everywhere in HTTP.
     return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
 
 

@@ -63,7 +63,7 @@ def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMe
     call_ids = {call.id for call in last.message.tool_calls}
     texts = []
     for step in history.in_order:
-        # Engines may give the same ids again at every turn.
+        # Engines may use the same ids again in every turn.
         if path_order(step.path) <= path_order(last.path):
             continue
         if isinstance(step, ToolIntent):

@@ -72,7 +72,7 @@ class EpochStream:
     def _row(self, epoch: int, place: int) -> int:
         if not self._shuffle:
             return place
-        if self._order[0] != epoch:  # Remembered, never needed: it can be computed anew.
+        if self._order[0] != epoch:  # Only a cache: the order can be computed again.
             order = row_order(len(self._tasks), seed=self._seed, epoch=epoch)
             self._order = (epoch, order)
         return self._order[1][place]

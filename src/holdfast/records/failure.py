@@ -33,7 +33,7 @@ MAX_MEMBERS = 8
 _AND_THEN = "\nAt the same time:\n\n"
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
-# What changes from one failure to the next like it: counts, ids, and where an object lies.
+# The parts in which similar failures differ: counts, ids and addresses of objects.
 _NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
 _MORE_ERRORS = re.compile(r" \(and (another error|\d+ other errors) at the same time\)$")
 
@@ -53,7 +53,7 @@ class Treatment(Struct, frozen=True):
 TREATMENT: dict[Cause, Treatment] = {
     Cause.INFRASTRUCTURE: Treatment(None, True, "FAILED", "no", False),
     Cause.ENVIRONMENT: Treatment(None, True, "FAILED", "no", False),
-    # Once more, to distinguish a flake from a bug; a bug would only fail a refill too.
+    # One more attempt distinguishes a flake from a bug. A refill would not help against a bug.
     Cause.CODE: Treatment(1, False, "FAILED", "no", False),
     Cause.POLICY: Treatment(0, False, "TRUNCATED", "by the truncation policy", True),
 }
@@ -124,7 +124,7 @@ def _classify(error: BaseException) -> tuple[Cause, bool]:
         return error.cause, error.retryable
     if broke_outside(error):
         return Cause.INFRASTRUCTURE, True
-    # A rollout that cancels itself is a bug, too; a cancelled run never gets here.
+    # A rollout that cancels itself has a bug. A cancelled run never reaches this code.
     return Cause.CODE, True
 
 
@@ -135,7 +135,7 @@ def failure_of(
     it. The message counts the other members of the group, and their tracebacks follow."""
     root, *others = (harmless(member, error) for member in _worst_first(error))
     cause, retryable = classify(root)
-    # Redacted before it is shortened: half a secret is still one.
+    # Redacted before it is shortened, because half a secret is still a secret.
     message = _shorten(redact(_shorten(message_of(root), MAX_READ)), MAX_MESSAGE)
     shown = (root, *others[: MAX_MEMBERS - 1])
     texts = [_traceback_text(member, traceback_of(error)) for member in shown]
@@ -216,7 +216,7 @@ def for_caller(error: HoldfastError) -> HoldfastError:
     stays."""
     if _chain_has_user_code(error):
         return error
-    error.__cause__ = None  # And no context is shown.
+    error.__cause__ = None  # This also hides the context.
     return error.with_traceback(None)
 
 
@@ -258,7 +258,7 @@ def fold_traceback(text: str) -> str:
         else:
             result += [_folded(folded), head, source]
             folded = 0
-        if after:  # Another traceback begins, or the error itself is said.
+        if after:  # Another traceback begins here, or the error itself follows.
             result += [_folded(folded), after]
             folded = 0
     return "".join(result)
@@ -299,7 +299,7 @@ def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
     files = {frame.filename for frame in formatted.stack}
     kept = {file for file in files if is_user_code(file) or _is_in_library(file)}
     user_frames = [frame for frame in formatted.stack if frame.filename in kept]
-    # Without a stack, nothing announces one.
+    # Without frames, Python prints no header for them.
     formatted.stack = tracebacks.StackSummary.from_list(user_frames) if user_frames else None  # type: ignore[assignment]
     for cause in (formatted.__cause__, formatted.__context__):
         if cause is not None:
@@ -364,7 +364,8 @@ def broke_outside(error: BaseException) -> bool:
     """
     if isinstance(error, _FILES):
         return False
-    if _is(error, "ssl", "SSLError"):  # A `ValueError`, too, where it is about a certificate.
+    # Certificate errors are also `ValueError`s, so this check comes first.
+    if _is(error, "ssl", "SSLError"):
         return True
     if not isinstance(error, OSError) and not _is_of_a_client(error):
         return False

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TypeVar
 
 Found = TypeVar("Found")
-# Read past whatever a class defines under these names.
+# Reads the real attributes, even if a class redefines these names.
 _name = type.__dict__["__name__"].__get__
 _traceback = BaseException.__dict__["__traceback__"].__get__
 _LINKS = (BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"])
@@ -38,7 +38,7 @@ def name_of(error: BaseException) -> str:
 
 def message_of(error: BaseException) -> str:
     """Returns the error's message, or a text that says why the message cannot be read."""
-    # Joined: a string of a class of its own becomes a plain one.
+    # Joining turns an instance of a str subclass into a plain string.
     return guarded(
         lambda: "".join((str(error),)),
         lambda worse: f"(its message cannot be read: {name_of(worse)})",
@@ -115,7 +115,7 @@ def _looked_at(error: BaseException) -> BaseException:
 
 
 def _read(error: BaseException) -> BaseException:
-    isinstance(error, _Nobody)  # Reads its `__class__`.
+    isinstance(error, _Nobody)  # This reads `__class__`.
     str(error), repr(error), list(map(str, getattr(error, "__notes__", None) or ()))
     if issubclass(type(error), BaseExceptionGroup):
         for inner in _members(error):
@@ -134,7 +134,7 @@ def harmless(error: BaseException, carrier: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     name, text = name_of(error), repr(error)
-    if not text.startswith(name):  # pytest's outcomes show their text alone.
+    if not text.startswith(name):  # pytest's outcomes show only their text.
         text = f"{name}: {text}"
     called = ExitCalled(f"user code raised {text}")
     called.__cause__ = readable(carrier)

@@ -68,7 +68,7 @@ class EpisodeLog:
         if first is None:
             return
         self.cuts += 1
-        # What came before the first one that is gone is as it was; later states are not.
+        # Snapshots from before the first removed step are still valid. Later ones are not.
         self.snapshots = [kept for kept in self.snapshots if kept[0] <= first]
         self.actions = [action for action in self.actions if not is_cut_by(action, path)]
 
@@ -176,7 +176,7 @@ class History:
         match record:
             case Generated():
                 used = record.billed
-                if record.drafted:  # It was counted when it became durable.
+                if record.drafted:  # A draft was counted when it became durable.
                     used += Usage(completion_tokens=-record.drafted)
                 self._use(record.model, used)
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
@@ -186,7 +186,7 @@ class History:
                 self._use(record.model, Usage(completion_tokens=count(record.ids)))
                 self.drafts[record.path] = longer(self.drafts.get(record.path), record)
             case ToolIntent():
-                # A call that is made again is the same call.
+                # A repeated call is still the same call.
                 self.calls_ever += record.path not in self.steps
                 self.steps[record.path] = record
                 self.unfinished.add(record.path)
@@ -207,7 +207,7 @@ class History:
     def _show_tools(self, record: Generated) -> None:
         shown = self.shown_tools.get(record.base) if record.tools is None else record.tools
         if shown is None:
-            self.shown_tools.pop(record.path, None)  # Of a generation that is history.
+            self.shown_tools.pop(record.path, None)  # The generation is history now.
         else:
             self.shown_tools[record.path] = shown
 
@@ -231,7 +231,7 @@ class History:
             self.worlds[path] = EpisodeLog()
         elif environment in self.worlds:
             self.worlds[environment].actions.append(path)
-            del self.interruptions[environment]  # It came back, and got on.
+            del self.interruptions[environment]  # The environment was restored and continued.
 
     def _turn(self, record: Record) -> None:
         match record:
@@ -246,7 +246,8 @@ class History:
                 self._entered.clear()
                 self.cut(record.path)
                 if record.path == "0":
-                    self.calls_ever = 0  # From the beginning: as if nothing had been asked.
+                    # The trajectory begins again, as if nothing had been sampled.
+                    self.calls_ever = 0
             case Refilled():
                 self.life = record.life
                 self._forgive()
@@ -261,7 +262,7 @@ class History:
             case Entered():
                 (self._entered.discard if record.left else self._entered.add)(record.path)
             case Called():
-                self.calls_ever += not record.heard
+                self.calls_ever += not record.received
                 self.calls[record.key, record.occurrence] = record
             case CallRefused():
                 self.refusals[record.attempt, record.key] = record
@@ -323,7 +324,7 @@ class History:
                 del self.calls[key]
         for environment, world in list(self.worlds.items()):
             if is_cut_by(environment, path):
-                # What was done in it from other scopes belongs to no episode any more.
+                # Actions in it from other scopes no longer belong to an episode.
                 for action in self.worlds.pop(environment).actions:
                     self.steps.pop(action, None)
                     self.results.pop(action, None)

@@ -76,7 +76,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     reasoning: str | None = None
 
     def __post_init__(self) -> None:
-        # Each message that is read comes by here: what is right costs two comparisons.
+        # Every decoded message passes here, so the usual case takes only two comparisons.
         if type(self.role) is not Role:
             structs.force_setattr(self, "role", _as_role(self.role, "a message"))
         if type(self.content) is not str and (wrong := _explain_content(self.content, "a message")):
@@ -151,20 +151,21 @@ def image(url: str, *, detail: str | None = None) -> dict[str, object]:
 def content_of(parts: Iterable[str | dict[str, object]]) -> str | list[dict[str, object]]:
     """Returns the content in a canonical form, so that equal contents have the same form: a text if
     there are only texts, otherwise a list of parts without two texts in a row."""
-    joined: list[str | dict[str, object]] = [""]
+    texts: list[str] = []
+    content: list[dict[str, object]] = []
     for part in parts:
-        last = joined[-1]
-        if isinstance(part, str) and isinstance(last, str):
-            joined[-1] = last + part
-        else:
-            joined.append(part)
-    if len(joined) == 1 and isinstance(joined[0], str):
-        return joined[0]
-    return [
-        {"type": "text", "text": part} if isinstance(part, str) else part
-        for part in joined
-        if part != ""
-    ]
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        content += _text_part(texts)
+        texts = []
+        content.append(part)
+    return [*content, *_text_part(texts)] if content else "".join(texts)
+
+
+def _text_part(texts: list[str]) -> list[dict[str, object]]:
+    text = "".join(texts)
+    return [{"type": "text", "text": text}] if text else []
 
 
 def _url_of(part: dict[str, object]) -> str:
@@ -178,7 +179,7 @@ def _label(part: dict[str, object]) -> str:
         return f"[{part.get('type', 'part')}]"
     url = _url_of(part)
     if not url.startswith("data:"):
-        # Not the rest of the address: a signed one holds a secret.
+        # The rest of the address is left out, because a signed address contains a secret.
         return f"[image from {url.partition('://')[2].partition('/')[0].rpartition('@')[2]}]"
     head, _, data = url.partition(",")
     kind = head.removeprefix("data:").partition(";")[0].removeprefix("image/") or "data"

@@ -30,11 +30,11 @@ _TAKEN = frozenset(
         *("n", "seed", "sampling_seed", "stream", "stream_options", "max_new_tokens"),
         *("max_completion_tokens", "logprobs", "top_logprobs", "return_logprob"),
         *("logprob_start_len", "return_token_ids", "response_format", "structured_outputs"),
-        # Another prompt than the recorded one.
+        # These change the prompt, which would differ from the recorded one.
         *("prompt_embeds", "input_embeds", "suffix", "functions", "function_call", "documents"),
         *("chat_template", "add_generation_prompt", "continue_final_message"),
         *("add_special_tokens", "truncate_prompt_tokens", "lora_path"),
-        # Another reply than the sampled one.
+        # These change the reply, which would differ from the sampled one.
         *("echo", "best_of", "use_beam_search", "prompt_logprobs", "return_tokens_as_token_ids"),
     )
 )
@@ -156,13 +156,13 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         return _object(self.chat_template_kwargs)
 
     def __post_init__(self) -> None:
-        # Each record that is read passes here: what is as it should be costs little.
+        # Every decoded record passes here, so valid values must cost little.
         self._check_numbers()
         if isinstance(self.json, str):
             _check_schema(self.json)
         elif not isinstance(self.json, bool):
             raise UsageError("json is True, False, or the text of a JSON schema (see schema_text)")
-        if isinstance(self.stop, list):  # It is hashed, and compared with what is recorded.
+        if isinstance(self.stop, list):  # A tuple can be hashed and compared with the record.
             structs.force_setattr(self, "stop", tuple(self.stop))
         if self.stop != ():
             _check_stop(self.stop)
@@ -259,13 +259,13 @@ _DEFAULT = Sampling()
 
 def changed_parameters(sampling: Sampling) -> dict[str, object]:
     """Returns the parameters that differ from their defaults, as JSON values."""
-    given = msgspec.to_builtins(sampling)
-    return {name: given[name] for name in sampling.changed(given)}
+    fields = msgspec.to_builtins(sampling)
+    return {name: fields[name] for name in sampling.changed(fields)}
 
 
-def as_kept(given: Mapping[str, object]) -> dict[str, object]:
+def as_kept(fields: Mapping[str, object]) -> dict[str, object]:
     """Converts parameters to the form that `Sampling` stores. Raises `UsageError`."""
-    kept = dict(given)
+    kept = dict(fields)
     if "logit_bias" in kept:
         kept["logit_bias"] = bias_of(kept["logit_bias"])
     for name in ("extra_body", "chat_template_kwargs"):
@@ -274,15 +274,15 @@ def as_kept(given: Mapping[str, object]) -> dict[str, object]:
     return kept
 
 
-def wrong_type(given: Mapping[str, object]) -> str:
+def wrong_type(fields: Mapping[str, object]) -> str:
     """Describes the first parameter with a wrong type; "" if all types are right."""
     for field in msgspec.structs.fields(Sampling):
-        if field.name not in given:
+        if field.name not in fields:
             continue
         try:
-            msgspec.convert(given[field.name], field.type)
+            msgspec.convert(fields[field.name], field.type)
         except msgspec.ValidationError:
-            return f"{field.name} is {_in_words(field.type)}, not {given[field.name]!r:.100}"
+            return f"{field.name} is {_in_words(field.type)}, not {fields[field.name]!r:.100}"
     return ""
 
 
@@ -418,7 +418,7 @@ def json_of(response_format: object) -> bool | str:
         raise UsageError("response_format is an object with a type")
     kind = response_format.get("type")
     if kind == "json_object" and isinstance(schema := response_format.get("schema"), Mapping):
-        return schema_text(schema)  # As Fireworks has it.
+        return schema_text(schema)  # Fireworks writes it this way.
     if kind in ("text", "json_object"):
         return bool(kind == "json_object")
     if kind != "json_schema":

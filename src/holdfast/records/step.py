@@ -351,7 +351,7 @@ class Entered(_Record, frozen=True, tag=18):
 
 class Called(_Record, frozen=True, tag=17):
     """One call of a black-box agent, with the generations that answered it and the form of the
-    answer. The record is written again, with `heard`, when the agent is known to have the
+    answer. The record is written again, with `received`, when the agent is known to have the
     answer."""
 
     path: str
@@ -380,7 +380,7 @@ class Called(_Record, frozen=True, tag=17):
     instructed: bool = False
     """Whether the first message is a response's `instructions`. A later call that continues this
     response does not inherit them."""
-    heard: int = 0
+    received: int = 0
     """The last attempt whose agent is known to have received the answer; 0 if unknown."""
 
 
@@ -396,7 +396,7 @@ class CallRefused(_Record, frozen=True, tag=20):
     has the same key."""
     attempt: int
     wire: str
-    said: bytes
+    conversation: bytes
     """The digest of the request's conversation, as far as the conversation could be read."""
     status: int
     code: str

@@ -48,13 +48,13 @@ class Task(Struct, frozen=True, omit_defaults=True):
     get such a prompt as a text."""
 
     def __post_init__(self) -> None:
-        given: object = self.messages
-        if type(given) is tuple and all(type(message) is Message for message in given):
+        original: object = self.messages
+        if type(original) is tuple and all(type(message) is Message for message in original):
             return
-        messages = as_messages(given, where=f"task {self.id!r}: messages")
+        messages = as_messages(original, where=f"task {self.id!r}: messages")
         msgspec.structs.force_setattr(self, "messages", messages)
 
-    if not TYPE_CHECKING:  # Who checks types knows what is not there.
+    if not TYPE_CHECKING:  # Type checkers know which attributes do not exist.
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(f"a task has no {name!r}; {_where_to_look(self, name)}")
@@ -63,7 +63,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
 def _where_to_look(task: Task, name: str) -> str:
     if name == "prompt":
         return "it is the first of task.messages"
-    held: object = task.metadata  # Whoever made the task may have given anything.
+    held: object = task.metadata  # A task made in Python may contain anything.
     if not isinstance(held, dict):
         return f"its metadata must be a dict, not {held!r:.100}"
     if name in held:
@@ -145,7 +145,9 @@ def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
     values = msgspec.structs.asdict(row) if isinstance(row, Task) else row
     try:
         if isinstance(row, Task):
-            own(row)  # Its types are the caller's word; a journal reads it back only if they hold.
+            # The caller declared the types, but only types that hold can be read back from a
+            # journal.
+            own(row)
             _check(row.id, row.tools, where=where)
             return row.id, row
         fields = _fields_of(row, where)
@@ -163,7 +165,7 @@ def _dumped(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if not callable(dump) or isinstance(value, type):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
-    # As `as_message` takes it: what a message leaves open is not written.
+    # As in `as_message`: absent fields of a message are not written.
     return dump(mode="json", exclude_none=hasattr(value, "role"))
 
 
@@ -212,11 +214,11 @@ def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:
     """Returns an id for each row. A given name (True) is the id. A derived name, and one that was
     given before, gets a number if another row has it: `row-3fa94c-2`."""
     listed = list(names)
-    taken = {name for name, is_given in listed if is_given}
+    taken = {name for name, is_explicit in listed if is_explicit}
     seen: Counter[str] = Counter()
     ids: dict[str, None] = {}
-    for name, is_given in listed:
-        if not is_given or name in ids:
+    for name, is_explicit in listed:
+        if not is_explicit or name in ids:
             name = next(each for each in _derived(name, seen) if each not in taken)
         taken.add(name)
         ids[name] = None
@@ -293,7 +295,7 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     name = _own_id(row, raw)
     _check(name, row.tools or (), where=where)
     _check_recordable(raw, where=where)
-    # Columns we do not know stay with the task: data sets have them, and scorers read them.
+    # Unknown columns stay in the task, because data sets have them and scorers read them.
     extra = with_ground_truth({k: value for k, value in raw.items() if k not in _OWN_FIELDS})
     return name, Task(
         id="",
@@ -374,7 +376,7 @@ def _check_recordable(raw: dict[str, object], *, where: str) -> None:
     try:
         msgspec.msgpack.encode(raw)
     except OverflowError as error:
-        # An id may be any integer: it becomes a text.
+        # An id may be any integer, because it becomes a text.
         reason = _unrecordable({key: value for key, value in raw.items() if key != "id"})
         if reason:
             raise UsageError(f"{where}: {reason}") from error

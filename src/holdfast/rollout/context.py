@@ -190,7 +190,7 @@ class Rollout:
             separate_reasoning=separate_reasoning,
         )
         speaker = speaker.at_sampling(requested)
-        # An untrained speaker costs the policy nothing.
+        # Turns of an untrained speaker do not count against the policy's limits.
         budget = self.budget if speaker.trained else Budget()
         sampling = budget.begin(requested)
         path = self._take_place()
@@ -288,7 +288,7 @@ class Rollout:
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.log.append(step)
         self._spend(0.0, path)
-        # Decoded in both cases, so that a live value and a replayed one are the same.
+        # Decoded in both cases, so that a live value equals a replayed one.
         decoded: Value = msgspec.msgpack.decode(step.value)
         return decoded
 
@@ -319,7 +319,7 @@ class Rollout:
         else:
             self._join([child.budget for child in children])
             return [task.result() for task in tasks]
-        # Outside the `except`: the error keeps its own cause, and does not get the group's.
+        # Outside of the `except`, so that the error keeps its own cause instead of the group.
         raise worst
 
     @must_be_awaited("t.sub")
@@ -331,7 +331,7 @@ class Rollout:
         try:
             return await rollout(child)
         finally:
-            # Also of one that raises: what was sampled is spent.
+            # Even if a branch raises, its sampled tokens are spent.
             self._join([child.budget])
 
     @breaks_on_misuse
@@ -421,7 +421,7 @@ class Rollout:
 
     def _observe(self, observation: Observation) -> None:
         message = user(observation.text)
-        # A reference stands as long as what it refers to: a fork there has to be one here, too.
+        # A reference must not outlive what it refers to: a fork there must also fork here.
         if observation.path and is_cut_by(f"{self._scope}{self._ordinal}", observation.path):
             self._remember(message, f"env:{observation.path}", at=len(self.messages))
         else:
@@ -448,7 +448,8 @@ class Rollout:
         known = self._stream.messages
         validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):
-            return ()  # It was written anew, and nobody generated from that.
+            # The conversation was rewritten, and nothing was generated from this version.
+            return ()
         added = tuple(map(self._reference, self.messages[len(known) :]))
         return added if any(isinstance(each, Message) for each in added) else ()
 
@@ -465,6 +466,6 @@ async def _run(
     try:
         return await contain(rollout(child))
     except Exception as error:
-        # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
+        # Other branches continue in the meantime. Only the failed branch knows its step.
         session.state.blame(error, child.step)
         raise

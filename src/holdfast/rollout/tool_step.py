@@ -113,7 +113,7 @@ async def _run_call(
     if intent is not None:
         session.state.check_running()
         if _may_not_repeat(session, intent, tool):
-            return await _tell_interrupted(session, intent)
+            return await _interrupted_result(session, intent)
         await session.go_live()
     key = _key(session, path, call) if intent is None else intent.idempotency_key
     return await _make_call(session, path, call, tool=tool, tools=tools, mark=mark, key=key)
@@ -124,7 +124,7 @@ def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> 
     return is_interrupted and (tool is None or intent.contract is not Contract.IDEMPOTENT)
 
 
-async def _tell_interrupted(session: Session, intent: ToolIntent) -> ToolResult:
+async def _interrupted_result(session: Session, intent: ToolIntent) -> ToolResult:
     """Returns the result that tells the model about the interruption. Fails the attempt if the
     group replaces such a trajectory anyway."""
     group = session.context.spec.group
@@ -156,7 +156,7 @@ async def _make_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=key,
-        # A rejected call reaches no environment.
+        # A rejected call does not reach the environment.
         environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
     if rejection is not None:
@@ -175,7 +175,7 @@ async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
         async with tool.episode.acting(intent.path):
             return await _run_once(session, intent, tool)
     except ToolSaysNo as no:
-        # It waited for its turn, and the call before it ended the episode.
+        # While this call waited for its turn, the previous one ended the episode.
         result = ToolResult(intent.path, str(no), error=type(no).__name__)
         await session.log.append(intent, result)
         return result
@@ -196,7 +196,7 @@ async def _run_in_slot(
     async with AsyncExitStack() as slot:
         with _fail_on_accident(session, intent, tool):
             begin = await slot.enter_async_context(tool.slot(arguments))
-        session.state.check_usable()  # It may have waited for long.
+        session.state.check_usable()  # The call may have waited for long.
         await session.log.append(intent)
         return await _call(session, intent, tool, begin)
 
@@ -230,12 +230,12 @@ def _fail_on_accident(
         yield
     except ToolSaysNo:
         raise
-    except ThreadsHang as hang:  # It was not called at all.
+    except ThreadsHang as hang:  # The tool was not called.
         raise session.state.fail(hang, intent.path) from None
     except Exception as raised:
         broken = as_exception(raised)
         if not is_accident(broken):
-            raise broken from None  # It says no, or met a limit of the policy's, in a group.
+            raise broken from None  # The group contains a ToolSaysNo or a reached limit.
         late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
         raise session.state.fail(_tool_error(tool, broken, late=late), intent.path) from raised
 
@@ -258,7 +258,7 @@ def _tool_error(tool: Tool, root: Exception, *, late: bool) -> HoldfastError:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     reason = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
     message = f"tool {tool.name} broke: {reason}"
-    # What acts in an environment is put back with it, and called again.
+    # A call in an environment is repeated after the environment is restored.
     if isinstance(tool, BoundTool) or not is_bug(root):
         return EnvironmentBroken(message)
     return ToolBug(message)

@@ -32,8 +32,8 @@ def message_of(value: object) -> Message:
 
 _PARTS = (
     *("text", "image_url", "input_audio", "audio_url", "video_url", "file", "refusal"),
-    *("image", "audio", "video"),  # As templates name them.
-    *("input_text", "output_text", "input_image"),  # As OpenAI's Responses do.
+    *("image", "audio", "video"),  # The names in chat templates.
+    *("input_text", "output_text", "input_image"),  # The names in OpenAI's Responses API.
 )
 
 
@@ -75,7 +75,8 @@ def conversation_of(
     """Returns a copy of the conversation for the model, because messages may be added meanwhile.
     Raises `UsageError` if the model cannot be asked at all."""
     adopt_messages(messages)
-    # Templates cannot begin with nothing; a renderer of one's own, as for a base model, may.
+    # Templates cannot begin with an empty conversation. A custom renderer, as for a base model,
+    # may.
     if not messages and not getattr(renderer, "begins_empty", False):
         raise UsageError(
             "the conversation is empty: add a message first, as in t.add(*t.task.messages)"
@@ -150,7 +151,7 @@ def as_recorded(value: Recordable) -> Recordable:
 
 
 def _check_size(size: int) -> None:
-    # What no journal takes would stop the run, and not only this trajectory.
+    # A record that is too large for the journal would stop the whole run.
     if size > MAX_RESULT:
         raise ValueError(f"{size:,} bytes are more than {MAX_RESULT:,}")
 

@@ -74,7 +74,8 @@ def reply_of(judged: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, list | tuple):  # Parts, of which some are not text.
+    # The content consists of parts, and some may not be text.
+    if isinstance(content, list | tuple):
         return "".join(str(getattr(part, "text", None) or "") for part in content)
     return content or ""
 

@@ -11,7 +11,8 @@ from holdfast.scorers.answers import ReadyScorer, answer_in, scored
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(
-    r"(?:(?<![\w.)])[-+])?(?<![A-Za-z_\d.])"  # No sign that subtracts; no part of a name.
+    # The sign is no minus between two numbers, and the number is no part of a name.
+    r"(?:(?<![\w.)])[-+])?(?<![A-Za-z_\d.])"
     rf"(?:{_DIGITS})(?:[eE][-+]?\d+)?(?:/(?:{_DIGITS}))?"
 )
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")

@@ -84,9 +84,9 @@ SLIME = ArgumentTable(
             unless=("megatron",),
         ),
     },
-    # Its optimizer, its engines and its logs, and other rollout functions. `apply_chat_template`:
-    # rollouts have messages, and always render them. `tool_key`, `metadata_key`: a rollout finds
-    # all columns in its task. `rollout_skip_special_tokens`: text is decoded from tokens here.
+    # slime's optimizer, engines, logs, and other rollout functions. `apply_chat_template`: rollouts
+    # have messages and always render them. `tool_key`, `metadata_key`: a rollout finds all columns
+    # in its task. `rollout_skip_special_tokens`: text is decoded from tokens here.
     irrelevant=names(
         """
         actor_num_nodes actor_num_gpus_per_node rollout_num_gpus rollout_num_gpus_per_engine
@@ -136,7 +136,7 @@ SLIME = ArgumentTable(
         padded_vocab_size
         """
     ),
-    spelled=_option,
+    as_written=_option,
 )
 
 EVALUATION = ArgumentTable(
@@ -164,7 +164,7 @@ EVALUATION = ArgumentTable(
         "metadata_overrides": Refused("a rollout has the columns of its row alone: leave it out"),
     },
     irrelevant=names("apply_chat_template tool_key metadata_key skip_special_tokens no_stop_trim"),
-    spelled=lambda name: f"{name} of an evaluation (--eval-config)",
+    as_written=lambda name: f"{name} of an evaluation (--eval-config)",
 )
 
 
@@ -177,7 +177,7 @@ def check_arguments(args: Any) -> None:
             meant = f"; is {near} meant?" if near else ""
             raise UsageError(f"{name} is not an argument of holdfast.slime{meant}")
     defaults = _defaults()
-    # slime fills it in where it is not given.
+    # If the user does not set it, slime fills it in.
     defaults["over_sampling_batch_size"] = values.get("rollout_batch_size")
     SLIME.check({name: values[name] for name in defaults if name in values}, defaults)
     for dataset in evaluations_of(args):
@@ -190,7 +190,7 @@ def _defaults() -> dict[str, object]:
     from slime.utils.arguments import get_slime_extra_args_provider
 
     parser = get_slime_extra_args_provider()(ArgumentParser(add_help=False, allow_abbrev=False))
-    # argparse has no other list of them.
+    # argparse has no other list of its arguments.
     return {action.dest: action.default for action in parser._actions}  # noqa: SLF001
 
 

@@ -65,7 +65,7 @@ def config_of(args: Any) -> SlimeConfig:
     check_whole("--rollout-batch-size", args.rollout_batch_size, least=1)
     check_whole("--n-samples-per-prompt", args.n_samples_per_prompt, least=1)
     post_process = getattr(args, "custom_reward_post_process_path", None)
-    # A conversion of the user's own calls no function for rewards.
+    # If the user converts samples, slime does not call a function for rewards.
     converts = getattr(args, "custom_convert_samples_to_train_data_path", None)
     return SlimeConfig(
         journal=_journal(args),

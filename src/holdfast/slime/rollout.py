@@ -171,16 +171,16 @@ class DataSource:
             async with opened_journal(self._config.journal) as journal:
                 run = await journal.find_run(self._config.run)
                 if run is None:
-                    return  # Opening the stream says what that means.
+                    return  # Opening the stream explains what this means.
                 ledger = await journal.ledger(run, CONSUMER)
         groups = self._config.groups
-        given = {entry.task: entry.step for entry in ledger if 0 < (entry.step or 0) <= done}
+        delivered = {entry.task: entry.step for entry in ledger if 0 < (entry.step or 0) <= done}
         gone = {entry.task for entry in ledger if entry.end is GroupEnd.DISMISSED}
         known = done * groups <= len(ledger)
         drawn = self._stream_of_tasks.draw(0, done * groups) if known else []
         expected = {task.id: n // groups + 1 for n, task in enumerate(drawn) if task.id not in gone}
-        given = {task: step for task, step in given.items() if task not in gone}
-        if not known or given != expected:
+        delivered = {task: step for task, step in delivered.items() if task not in gone}
+        if not known or delivered != expected:
             raise UsageError(
                 f"load({done - 1}): the rollouts up to there, with --rollout-batch-size {groups}, "
                 f"are not those that run {self._config.run!r} has given: resume with the batch "

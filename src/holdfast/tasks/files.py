@@ -158,7 +158,7 @@ def _plain_row(row: Mapping[str, object], where: str) -> PlainRow:
 
 def _as_text(value: Any) -> str:
     if callable(as_iso := getattr(value, "isoformat", None)):
-        return str(as_iso())  # A time of pandas.
+        return str(as_iso())  # A pandas timestamp.
     raise TypeError(f"a {type(value).__name__} is not JSON")
 
 

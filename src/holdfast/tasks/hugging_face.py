@@ -79,7 +79,7 @@ def _load(source: str, named: HubName) -> Any:
         import datasets
     try:
         return datasets.load_dataset(named.path, named.config, split=named.split)
-    except Exception as error:  # It raises what its many parts raise.
+    except Exception as error:  # The library raises errors of many kinds.
         raise UsageError(redact(f"{source} cannot be loaded: {_reason(error)}")) from error
 
 

@@ -95,9 +95,9 @@ async def _rows_of(source: object, limit: int | None) -> list[object]:
 
 async def _referenced(source: object, limit: int | None) -> list[object]:
     rows: Rows = await open_source(source, what="task file", hint=_hint(source))
-    if isinstance(rows, AsyncIterable):  # A function of the user's, which may be endless.
+    if isinstance(rows, AsyncIterable):  # A function of the user, which may yield without end.
         return await take(rows, limit)
-    # Read in a thread, so that the loop goes on.
+    # Read in a thread, so that the loop is not blocked.
     most = limit if is_hub_name(source) else None
     return await asyncio.to_thread(lambda: list(islice(rows, most)))
 

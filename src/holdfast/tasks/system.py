@@ -11,11 +11,11 @@ from holdfast.records.message import Role, system
 from holdfast.records.task import Task
 
 
-def system_text(given: str | None) -> str | None:
+def system_text(text: str | None) -> str | None:
     """Returns the text. For `@FILE`, returns the text of the file."""
-    if given is None or not given.startswith("@"):
-        return given
-    return read_text_file(Path(given[1:]), f"--system {given}").rstrip("\n")
+    if text is None or not text.startswith("@"):
+        return text
+    return read_text_file(Path(text[1:]), f"--system {text}").rstrip("\n")
 
 
 def with_system(tasks: Sequence[Task], text: str | None) -> list[Task]:

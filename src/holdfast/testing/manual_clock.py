@@ -35,7 +35,7 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         future = asyncio.get_running_loop().create_future()
-        # The count keeps the order of those that are due together.
+        # The count keeps the order of waits that end at the same time.
         self._count += 1
         heapq.heappush(self._sleepers, (self._elapsed + seconds, self._count, future))
         await future
@@ -54,6 +54,6 @@ class ManualClock:
 
 
 async def _settle() -> None:
-    # asyncio cannot say that nothing is left to run; a chain of tasks is rarely this long.
+    # asyncio does not tell when nothing is left to run. A chain of tasks is rarely this long.
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -107,8 +107,8 @@ async def load_group(
     """Loads a settled group for training: its valid members, with samples that passed
     `check_trainable`. For an evaluation (`trained=False`), that check is skipped."""
     task = members[0].key.task
-    # Of every member: a wrong status would leave one out. At once: one after the other, most of the
-    # time goes into changes between threads.
+    # Reads every member, because a wrong status would leave one out. All at once, because
+    # sequential reads would spend most time in switches between threads.
     histories = await asyncio.gather(*(history_of(journal, member) for member in members))
     trajectories = []
     for member, history in zip(members, histories, strict=True):

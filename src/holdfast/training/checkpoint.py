@@ -76,7 +76,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     _write(aside, checkpoint)
     crashpoint.reach("checkpoint.written")
     final = folder / name
-    if final.exists():  # Of a step that is trained again: the same, or damaged.
+    if final.exists():  # The step was trained again, so the existing folder is equal or damaged.
         os.rename(final, folder / f"{_ASIDE}old-{name}")
     os.rename(aside, final)
     sync_path(folder)
@@ -109,7 +109,7 @@ def newest_state(folder: Path) -> TrainerState | None:
         try:
             return msgspec.json.decode((path / STATE).read_bytes(), type=TrainerState)
         except (OSError, msgspec.MsgspecError):
-            continue  # `newest` says what is wrong with it.
+            continue  # `newest` reports what is wrong with it.
     return None
 
 

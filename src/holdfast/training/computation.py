@@ -189,24 +189,24 @@ class Computation:
             values = kl_estimate(recorded, reference, kl.estimate)
             for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
                 sums[sequence] += value
-        # A sequence lies whole in one row, so that the other ranks add 0 to its sum.
+        # A sequence lies in one row, so the other ranks add 0 to its sum.
         totals: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return totals
 
     def train(self, call: Train) -> StepNumbers:
         """Computes one optimizer step."""
         diagnostics, shares, waiting = Diagnostics(), [], []
-        # Before the first update, because all updates are compared with the same logprobs.
+        # Before the first update, because all updates use the same old logprobs.
         known = [self.known_logprobs(rows) for rows in call.updates]
         for number, (rows, logprobs) in enumerate(zip(call.updates, known, strict=True)):
-            # The weights are of the whole step, of which each update has its share.
+            # The weights refer to the whole step, and each update gets its share.
             shares.append(
                 self.backward(
                     rows, logprobs, diagnostics, scale=len(call.updates), has_moved=number > 0
                 )
             )
             waiting.append(self.optimizer.update(call.rate))
-        # A GPU has worked through everything without being asked; now its numbers are read.
+        # So far, the GPU worked without waiting. Its numbers are read only now.
         loss = sum(sum(float(part) for part in share) for share in shares)
         norms = [float(norm) for norm in waiting]
         loss, diagnostics = self._of_all_ranks(loss, diagnostics)
@@ -249,7 +249,8 @@ class Computation:
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
             if row is None:
-                # A filler does not count, but goes through all layers like other ranks' rows.
+                # A filler row does not count, but runs through all layers like the rows of other
+                # ranks.
                 (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
                 continue
             batch = self._batch(row, logprobs)

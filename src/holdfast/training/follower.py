@@ -27,7 +27,7 @@ def follow(group: JoinedRanks) -> int:
     try:
         _follow(group)
     except RankDied as error:
-        # Rank 0 names the one that died first.
+        # Rank 0 reports which rank died first.
         sys.stderr.write(f"rank {group.rank}: {error}\n")
         return FORCED_EXIT
     except HoldfastError as error:

@@ -123,7 +123,7 @@ class TrainerSettings(Struct, frozen=True):
     trajectory."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.objective, str):  # The name of a preset is as good as its value.
+        if isinstance(self.objective, str):  # The name of a preset stands for its value.
             structs.force_setattr(self, "objective", objective_named(self.objective))
         check_fields(self)
         check_whole("steps", self.steps, least=1)
@@ -257,7 +257,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         )
         values = {name: value for name, value in structs.asdict(self).items() if name not in free}
         values["reference"] = str(self.reference) if self.reference else ""
-        # As a checkpoint gives it back: a tuple is a list there.
+        # In the form that a checkpoint returns: tuples are lists there.
         return json.decode(json.encode(values), type=dict[str, object])
 
 

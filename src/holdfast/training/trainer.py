@@ -210,7 +210,8 @@ class Trainer:
         """Divides the sequences among the updates. A family stays together."""
         objective = self.settings.objective
         if not objective.kl.coefficient and not objective.entropy:
-            # Without an advantage there is no gradient; the weights of the others know of them.
+            # A sequence without an advantage has no gradient, and the weights of the others already
+            # account for it.
             sequences = [s for s in sequences if any(s.advantages)]
         families = sorted({s.tokens.family for s in sequences})
         count = min(self.settings.updates, len(families)) or 1

@@ -34,8 +34,8 @@ TRL = ArgumentTable(
             "a rollout that leaves its conversation is always a branch of its own: leave it out"
         ),
     },
-    # What TRL trains with, and how it serves a model that it does not sample from here. `use_vllm`
-    # switches its correction on, by the logprobs that rollouts return.
+    # Arguments of TRL's training, and of serving a model that does not sample here. `use_vllm`
+    # switches TRL's correction on, which uses the logprobs of rollouts.
     irrelevant=names(
         """
         learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout

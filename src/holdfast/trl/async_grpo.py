@@ -279,7 +279,7 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         )
         loader = rest["train_dataloader"].base_dataloader
         collate = loader.collate_fn
-        # TRL ends its last epoch by the number of groups in there, and resumes with none.
+        # TRL ends its last epoch by the size of this set, which is empty after a resume.
         collate.groups_trained.update(training.session.trained_groups())
         loader.collate_fn = partial(self._form, collate)
 

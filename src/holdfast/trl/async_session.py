@@ -62,7 +62,8 @@ class AsyncSession(TrlSession):
     ):
         """`step` is the step of the restored checkpoint. `trained` and `split` are its record of
         groups (`TakenRows`)."""
-        # Rows are sampled by weights that no later life has: a run belongs to one training.
+        # No later process has the weights that sampled these rows, so a run belongs to one
+        # training.
         super().__init__(
             options,
             args,

@@ -298,7 +298,7 @@ class _Session(TrlSession):
         if not await stream.is_recorded(tasks):
             await self._publish(await self._name(weights, self._trainer.state.global_step))
             crashpoint.reach("trl.published")
-            await self._stream.start()  # Its engine serves evaluations, too.
+            await self._stream.start()  # The stream's engine serves evaluations, too.
         return await stream.roll_out(step, tasks)
 
     async def _check_sampled(

@@ -135,7 +135,8 @@ class TrlSession:
             settings=options.settings,
         )
         plan.check_rewarded()
-        renderer_at(self._renderer, plan.spec.sampling)  # Raises where it cannot follow.
+        # Raises if it cannot render with these settings.
+        renderer_at(self._renderer, plan.spec.sampling)
         journal = partial(open_journal, options.journal)
         return RolloutStream(plan, self._connect, journal=journal, consumer="trainer")
 

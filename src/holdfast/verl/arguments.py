@@ -42,10 +42,10 @@ VERL = ArgumentTable(
         "reward.reward_model.enable": _SCORED,
         "reward.sandbox_fusion.url": _SCORED,
     },
-    # verl's data set, its engines and its trainer. verl numbers the samples of a prompt by itself
-    # (`n`), filters groups by itself, and its agent loops look at neither `do_sample` nor
-    # `repetition_penalty`. `seed`, `ignore_eos`: its servers have them. `calculate_log_probs`:
-    # rollouts always ask for logprobs.
+    # Arguments of verl's data set, engines and trainer. verl itself numbers the samples of a prompt
+    # (`n`) and filters groups, and its agent loops ignore `do_sample` and `repetition_penalty`.
+    # `seed`, `ignore_eos`: its servers have them. `calculate_log_probs`: rollouts always request
+    # logprobs.
     irrelevant=_rollout(
         """
         name mode nnodes n_gpus_per_node do_sample n repetition_penalty seed over_sample_rate

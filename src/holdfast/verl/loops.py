@@ -90,7 +90,7 @@ def agent_loop(
             return await rollouts.run(self, sampling_params, kwargs)
 
     HoldfastAgentLoop.__qualname__ = HoldfastAgentLoop.__name__ = _class_name(name)
-    globals()[HoldfastAgentLoop.__name__] = HoldfastAgentLoop  # verl finds it by its name.
+    globals()[HoldfastAgentLoop.__name__] = HoldfastAgentLoop  # verl finds the class by its name.
     registered: type[AgentLoopBase] = register(name)(HoldfastAgentLoop)
     return registered
 
@@ -160,7 +160,7 @@ class _Rollouts:
     async def _opened(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
         check_arguments(loop.config, name=self._loop_name, has_scorer=self._scorer is not None)
         renderer = renderer_for(_folder(loop.tokenizer, loop.config))
-        renderer_at(renderer, sampling)  # Raises where it cannot follow.
+        renderer_at(renderer, sampling)  # Raises if it cannot render with these settings.
         plan = plan_stream(
             name,
             self._rollout,

@@ -37,7 +37,7 @@ def command_of(
     command = [vllm.python, start.__file__, "--model", str(model), "--served-model-name", name]
     command += ["--host", settings.host, "--port", str(port)]
     command += ["--logprobs-mode", "processed_logprobs", "--middleware", MIDDLEWARE]
-    if vllm.knows("--enable-scale-out"):  # Older ones have the route without a switch.
+    if vllm.knows("--enable-scale-out"):  # Older versions have the route without a switch.
         command.append("--enable-scale-out")
     command += ["--worker-extension-cls", _WORKER]
     if not OLDEST <= vllm.number < TRANSFER_SINCE:
@@ -92,7 +92,7 @@ def environment_of(
     return {
         **defaults,
         **environment,
-        "VLLM_SERVER_DEV_MODE": "1",  # It has the routes by which weights are changed.
+        "VLLM_SERVER_DEV_MODE": "1",  # This enables the routes that change weights.
         "VLLM_RPC_BASE_PATH": str(place),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "PYTHONSAFEPATH": "1",

@@ -73,7 +73,7 @@ def find_vllm(python: str) -> Installation:
     if shutil.which(path) is None:
         raise UsageError(f"--engine-python {path}: there is no such program")
     command = [path, "-c", _LOOK]
-    # A folder called vllm in the working folder would be taken for the package.
+    # Otherwise a folder called vllm in the working folder would be imported as the package.
     environment = os.environ | {"PYTHONSAFEPATH": "1"}
     try:
         process = subprocess.run(  # noqa: S603  # the user's own Python, our own code

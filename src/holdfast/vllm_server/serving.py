@@ -91,13 +91,13 @@ def serve(settings: ServeSettings) -> int:
 def _serve(server: "VllmProcess", settings: ServeSettings, *, name: str, port: int) -> int:
     vllm = server.vllm
     if vllm.caveat:
-        _tell(settings, vllm.caveat)
+        _print_note(settings, vllm.caveat)
     server.wait_until_ready(settings)
     if not server.name_version(settings.version):
-        _tell(settings, f"vllm {vllm.version} has no route for a version: it reports none")
+        _print_note(settings, f"vllm {vllm.version} has no route for a version: it reports none")
     share = _share(settings, vllm)
     how = f"logprobs of the sampled distribution{'' if vllm.is_cpu else share}"
-    _tell(settings, f"vllm {vllm.version}, started here (port {port}), {how}")
+    _print_note(settings, f"vllm {vllm.version}, started here (port {port}), {how}")
     print(f"serving {name} at http://{bracket(settings.host)}:{port}", flush=True)  # noqa: T201
     return server.wait_for_end()
 
@@ -107,7 +107,7 @@ def _share(settings: ServeSettings, vllm: Installation) -> str:
     return "" if memory is None or vllm.is_cpu else f", {100 * memory:.0f} % of the GPU's memory"
 
 
-def _tell(settings: ServeSettings, line: str) -> None:
+def _print_note(settings: ServeSettings, line: str) -> None:
     """Prints a note: as a line of progress for the parent process, or as a message for people."""
     if settings.progress:
         print(f"{NOTE}{line}", flush=True)  # noqa: T201
@@ -187,7 +187,8 @@ class VllmProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=self._environment,
-            cwd=self._place,  # A folder called vllm in the working folder would be the package.
+            # In the working folder, a folder called vllm would be imported as the package.
+            cwd=self._place,
             start_new_session=True,
         )
         copying = threading.Thread(target=self._copy_log, name="vllm's log", daemon=True)
@@ -234,7 +235,7 @@ class VllmProcess:
         lines = list(self._lines)
         for at, line in enumerate(lines):
             if _ERROR.match(line) and not any(text in line for text in _NO_CAUSE):
-                # pydantic's is in the line after it.
+                # pydantic's message is in the next line.
                 return " ".join(lines[at : at + 2]) if "validation error" in line else line
         return " ".join(lines[-3:]) or "it wrote nothing"
 
@@ -265,7 +266,7 @@ class VllmProcess:
         request = urllib.request.Request(  # noqa: S310  # our own address
             f"{self._url}{path}", data, headers, method=method
         )
-        # A proxy in the environment is not for an engine on this machine.
+        # A proxy from the environment must not be used for an engine on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=_REQUEST_SECONDS):
             return
@@ -293,7 +294,7 @@ class VllmProcess:
         self._process.wait()
         deadline = time.monotonic() + END_SECONDS
         while _group(self._process.pid) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 10)  # A worker that still dies holds the GPU's memory.
+            time.sleep(POLL_SECONDS / 10)  # A worker that is still ending holds the GPU's memory.
 
 
 def _group(group: int) -> list[int]:

@@ -86,7 +86,7 @@ def remove_leftovers(place: str) -> None:
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    # Its own folder is not a place to import from.
+    # Modules must not be imported from this file's folder.
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
     name_shared_memory(os.environ[PLACE])
     watch()

@@ -99,7 +99,7 @@ class TorchGroup(BroadcastGroup):
         self._store = _open_store(at, rank, timeout, listener)
         connect = _connect_gloo if carrier == Carrier.GLOO else _connect_nccl
         self._group = connect(self._store, at, rank, timeout)
-        # NCCL connects with the first message, so a message finds members that cannot be reached.
+        # NCCL connects at the first message, so a message detects unreachable members.
         self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), seconds=seconds)
         self._group._set_default_timeout(timedelta(seconds=SEND_SECONDS))  # noqa: SLF001
 
@@ -258,7 +258,7 @@ def split(buffer: Tensor, bucket: Sequence[TensorMeta]) -> Iterator[tuple[str, T
         piece = buffer[start : start + meta.size]
         dtype = getattr(torch, meta.dtype)
         if start % dtype.itemsize:
-            piece = piece.clone()  # A view has to begin at a multiple of its type's size.
+            piece = piece.clone()  # A view must begin at a multiple of its type's size.
         yield meta.name, piece.view(dtype).reshape(meta.shape)
         start += meta.size
 

@@ -21,7 +21,7 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def _line(name: str, tensor: Tensor) -> str:
     data = tensor.detach().flatten().contiguous().view(torch.uint8)
     words = data[: len(data) // 2 * 2].view(torch.int16)
-    # A sum alone would not see values that change places.
+    # A plain sum would not notice values that change places.
     rows = words[: len(words) // 64 * 64].view(-1, 64).sum(0, dtype=torch.int64).tolist()
     rest = int(words[len(words) // 64 * 64 :].sum(dtype=torch.int64))
     return f"{name} {tensor.dtype} {list(tensor.shape)} {rows} {rest}"

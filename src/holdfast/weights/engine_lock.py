@@ -49,7 +49,7 @@ def _held(place: str, run: str) -> Iterator[None]:
     try:
         handle = open_private(_file(place))
     except OSError:
-        yield  # Nowhere to note it: a full or read-only temporary folder.
+        yield  # The lock cannot be written: the temporary folder is full or read-only.
         return
     try:
         _lock(handle, place)

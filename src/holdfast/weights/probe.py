@@ -64,7 +64,7 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def _loud(self) -> float:
-        # A single float32 outlier is bounded by the tolerance alone.
+        # A single float32 outlier is bounded only by the tolerance.
         return max(LOUD * NOISE[self.dtype], self.tolerance / 4)
 
     @property

@@ -121,7 +121,7 @@ class Replica:
                 if "Invalid init_info" in str(error)
                 else TransferBackend.NO_ROUTE,
             )
-        return TransferBackend.OTHER  # vLLM's own ipc needs no values.
+        return TransferBackend.OTHER  # vLLM's own ipc backend needs no values.
 
     async def _find_workers(self) -> "tuple[Device, ...]":
         try:
@@ -162,9 +162,10 @@ class Replica:
         except UNREACHABLE as error:
             raise WeightsNotTaken(f"{self.name}{path}: {describe_error(error)}") from error
         found = _decode(raw)
-        if found.get("success", True) is not True:  # SGLang answers 200 to some that failed.
-            said = found.get("message") or found.get("error") or raw.decode("utf-8", "replace")
-            raise WeightsNotTaken(f"{self.name}{path}: {said!s:.300}")
+        # SGLang answers 200 to some requests that failed.
+        if found.get("success", True) is not True:
+            message = found.get("message") or found.get("error") or raw.decode("utf-8", "replace")
+            raise WeightsNotTaken(f"{self.name}{path}: {message!s:.300}")
         return found
 
     async def post_if_known(self, path: str, body: object) -> bool:
@@ -193,8 +194,8 @@ class Replica:
         if self.kind is EngineKind.VLLM:
             await self.post("/pause?mode=keep")
         elif self.kind is EngineKind.SGLANG:
-            # Retracted, they are computed again with the new weights; in place, the old cache stays
-            # under them, and the rest of it could not be cleared.
+            # Retracted requests are computed again with the new weights. With `in_place`, their old
+            # cache would stay, and the rest of the cache could not be cleared.
             await self.post("/pause_generation", {"mode": "retract"})
 
     async def resume(self) -> None:
@@ -207,7 +208,8 @@ class Replica:
     async def set_aside(self, version: str = UNFINISHED) -> None:
         """Renames the engine's weights, if the engine knows names, so that half-loaded weights are
         not taken for the weights from before."""
-        if self.kind is not EngineKind.EMBEDDED:  # Its updates are all or nothing.
+        # The embedded engine updates completely or not at all.
+        if self.kind is not EngineKind.EMBEDDED:
             await self.post_if_known("/update_weight_version", self._named(version))
 
     async def reset_cache(self) -> None:
@@ -239,7 +241,7 @@ async def resume_paused(
             if await endpoint.is_paused():
                 await endpoint.send("POST", "/resume")
                 report(f"weights: {endpoint.name} was left paused, and is resumed")
-            elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not tell.
+            elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not report this.
                 with suppress(*UNREACHABLE):
                     await endpoint.send("POST", "/continue_generation", {})
     finally:

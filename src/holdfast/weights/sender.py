@@ -144,7 +144,7 @@ class Sender:
         began = time.monotonic()
         for bucket in cut(tensors.metas, Framing(framing)):
             buffer = tensors.read(bucket).to(self._group.device)
-            if framing == Framing.TENSORS:  # Its receivers expect elements, not bytes.
+            if framing == Framing.TENSORS:  # These receivers expect elements instead of bytes.
                 buffer = buffer.view(getattr(torch, bucket[0].dtype))
             self._group.broadcast(buffer, seconds=seconds)
         send_answer({"sent": True, "seconds": time.monotonic() - began})

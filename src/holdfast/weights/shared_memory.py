@@ -64,8 +64,9 @@ def check_shared(handle: dict[str, Any], device: torch.device) -> None:
 def _export_cuda(tensor: Tensor) -> dict[str, object]:
     torch.cuda.current_stream(tensor.device).synchronize()
     _, arguments = reductions.reduce_tensor(tensor)
-    # tensor class, size, stride, offset, storage class, dtype, device, handle, storage size and
-    # offset, requires_grad, reference counter and its offset, event, whether to wait for it
+    # The arguments: tensor class, size, stride, offset, storage class, dtype, device, handle,
+    # storage size and offset, requires_grad, reference counter and its offset, event, whether to
+    # wait for it
     handle: list[Any] = list(arguments)
     values = dict(zip(_REST, (handle[8], handle[9], handle[12], handle[14]), strict=True))
     raw = dict(zip(_RAW, (handle[7], handle[11], handle[13]), strict=True))

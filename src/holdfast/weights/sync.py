@@ -270,7 +270,7 @@ class WeightSync:
         try:
             await endpoint.ask_incarnation()
             if not strategy.stands_still:
-                return True  # No request has the new name before it is recorded.
+                return True  # No request uses the new name before it is recorded.
             await self._note(replica, WeightState.SENDING, version)
             crashpoint.reach("weights.noted")
             await replica.pause()
@@ -447,7 +447,7 @@ class WeightSync:
         """Brings a replica up to date, called by the probe of a replica that answers. Returns why
         the replica cannot be used, or None."""
         if self._version is None:
-            return None  # It is about to be given the first one.
+            return None  # It will get the first version soon.
         version = self._version
         why = await self._bring_up_to_date(version, replica)
         if why is None and self._version is not version:
@@ -494,11 +494,13 @@ class WeightSync:
             return None
         version = await replica.endpoint.version()
         if version is not None and version not in (*self._sent, UNFINISHED):
-            return None  # Weights that it was not sent: those that it was started with.
+            # The replica has the weights that it was started with, not ones that it was sent.
+            return None
         why = f"{self._suspects[replica]}; it has to be started anew"
         if self._restart is not None:
             await self._restart(replica.endpoint)
-        elif self._is_first:  # Later, it is waited for until somebody does.
+        elif self._is_first:
+            # Only in the first update. Later, calls wait until the replica has its weights.
             await self._give_up(replica, why)
         return why
 
@@ -537,6 +539,6 @@ async def _check_up(replica: Replica, error: UsageError) -> None:
 
 
 def _fingerprint_of(version: WeightFolder) -> str:
-    from holdfast.weights.content import fingerprint_of  # Imports torch.
+    from holdfast.weights.content import fingerprint_of  # The module imports torch.
 
     return fingerprint_of(version.path)

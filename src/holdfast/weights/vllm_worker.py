@@ -103,7 +103,7 @@ class HoldfastWeightTransferEngine(
         self._received = {}
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        # Not the base class's: it synchronizes an accelerator, and a CPU has none.
+        # Not the base class's method, which synchronizes an accelerator that a CPU does not have.
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: HoldfastUpdateInfo) -> None:
@@ -187,7 +187,7 @@ class WeightWorker:
             tensors |= load_file(file)
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
             load(self.model_runner.model, self.vllm_config.model_config, tensors.items())
-        if hasattr(self.model_runner, "reset_lora_state"):  # vLLM 0.26 has none.
+        if hasattr(self.model_runner, "reset_lora_state"):  # vLLM 0.26 has no such method.
             self.model_runner.reset_lora_state()
         return len(tensors)
 

@@ -98,8 +98,8 @@ def test_a_training_that_has_ended_needs_no_parts(tmp_path):
     where = str(tmp_path / "holdfast.db")
 
     def over(**changes):
-        given = {"journal": where, "run": "run", "steps": 2, "epochs": None} | changes
-        return asyncio.run(is_over(Namespace(**given)))
+        arguments = {"journal": where, "run": "run", "steps": 2, "epochs": None} | changes
+        return asyncio.run(is_over(Namespace(**arguments)))
 
     async def begin():
         async with opened_journal(where) as journal:

@@ -83,7 +83,7 @@ def test_a_system_message_is_part_of_the_tasks(shell: CommandLine) -> None:
     assert shell.run("--system", "Be rude.").code == Exit.CHANGED
 
 
-ASKED = """
+QUESTIONS = """
 import pathlib
 import holdfast
 
@@ -108,12 +108,12 @@ async def ask(trajectory):
 def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(shell: CommandLine) -> None:
     shell.write("rubric.txt", "Is it kind?")
     with FakeEngine(replies=['{"score": 9}']) as engine:
-        shell.write("asked.py", ASKED.format(url=engine.url))
+        shell.write("asked.py", QUESTIONS.format(url=engine.url))
         done = shell.run(rollout="asked.py:solve")
         assert done.code == 0, done.err
         sampled = shell.engine.stats().tokens
     with FakeEngine(replies=['{"score": 2}']) as engine:
-        shell.write("asked.py", ASKED.format(url=engine.url))
+        shell.write("asked.py", QUESTIONS.format(url=engine.url))
         shell.write("rubric.txt", "Is it brief?")
         refused = shell.run(rollout="asked.py:solve")
         assert refused.code == Exit.CHANGED, refused.err
@@ -129,7 +129,7 @@ def test_a_judge_that_a_function_asks_is_checked_before_anything_is_sampled(
 ) -> None:
     shell.write("rubric.txt", "Is it kind?")
     with FakeEngine() as gone:
-        shell.write("asked.py", ASKED.format(url=gone.url))
+        shell.write("asked.py", QUESTIONS.format(url=gone.url))
     refused = shell.run(rollout="asked.py:solve")
     assert refused.code == Exit.STOPPED, refused.err
     assert f"the judge: the policy at {gone.url} does not answer" in refused.err

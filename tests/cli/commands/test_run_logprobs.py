@@ -71,14 +71,16 @@ def test_rows_and_trajectories_are_exported_and_marked(raw):
 
 
 def test_from_python_it_is_the_same(raw):
-    async def given(**more):
+    async def samples_of(**more):
         return [item async for item in holdfast.samples(raw.journal, "r", **more)]
 
     with pytest.raises(NotTrainable, match=FLAG):
-        asyncio.run(given())
-    assert {argument.logprobs_mode for argument in asyncio.run(given(logprobs="raw"))} == {"raw"}
+        asyncio.run(samples_of())
+    assert {argument.logprobs_mode for argument in asyncio.run(samples_of(logprobs="raw"))} == {
+        "raw"
+    }
     with pytest.raises(UsageError, match="'cooked'"):
-        asyncio.run(given(logprobs="cooked"))
+        asyncio.run(samples_of(logprobs="cooked"))
 
 
 @pytest.mark.parametrize("mode", ["raw", "processed"])

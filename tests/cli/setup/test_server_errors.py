@@ -51,9 +51,9 @@ def lossy(shell):
 
 
 def tried(shell: CommandLine, arguments: tuple[str, ...], url: str) -> Done:
-    given = {"URL": url, "ENGINE": shell.engine.url}
+    environment = {"URL": url, "ENGINE": shell.engine.url}
     on_journal = ("--journal", url) if "URL" not in arguments else ()
-    return shell.holdfast(*(given.get(word, word) for word in arguments), *on_journal)
+    return shell.holdfast(*(environment.get(word, word) for word in arguments), *on_journal)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

@@ -184,8 +184,8 @@ def test_with_a_key_everything_but_health_needs_it(engine: DecodeEngine) -> None
             assert (await client.get("/health"))[0] == 200
             for path in ("/v1/models", "/metrics", "/weight_version", "/nowhere"):
                 assert (await client.get(path))[0] == 401
-            for given in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "s3cret"}):
-                status, answer = await client.post(PATH, completion(), **given)
+            for headers in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "s3cret"}):
+                status, answer = await client.post(PATH, completion(), **headers)
                 assert (status, answer["error"]["code"]) == (401, 401)
             await client.ok(PATH, completion(), Authorization="Bearer s3cret")
 

@@ -115,8 +115,8 @@ def test_prompts_are_ids_or_text_one_or_many(engine: DecodeEngine) -> None:
         prompts = ["The sum", ids, ["The sum", "of twelve"], [ids, [5, 6, 7]]]
         return [await client.complete(prompt=prompt, n=2) for prompt in prompts]
 
-    text, given, texts, lists = through(engine, ask)
-    assert text["choices"] == given["choices"] == texts["choices"][:2] == lists["choices"][:2]
+    text, from_ids, texts, lists = through(engine, ask)
+    assert text["choices"] == from_ids["choices"] == texts["choices"][:2] == lists["choices"][:2]
     assert [choice["index"] for choice in texts["choices"]] == [0, 1, 2, 3]
     assert [choice["prompt_token_ids"] for choice in lists["choices"]] == [ids] * 2 + [
         [5, 6, 7]
@@ -204,9 +204,9 @@ def test_logprobs_are_as_many_as_asked_for(engine: DecodeEngine) -> None:
 
 def test_a_request_keeps_the_id_that_it_was_given(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> list[str]:
-        given = {"X-Request-Id": "abc-1"}
-        first = await client.ok(PATHS[0], body_for(PATHS[0]), **given)
-        second = await client.ok(PATHS[1], body_for(PATHS[1]), **given)
+        headers = {"X-Request-Id": "abc-1"}
+        first = await client.ok(PATHS[0], body_for(PATHS[0]), **headers)
+        second = await client.ok(PATHS[1], body_for(PATHS[1]), **headers)
         return [first["id"], second["request_id"], (await client.complete())["id"]]
 
     ids = through(engine, ask)

@@ -15,7 +15,9 @@ CHOICES, TOKENS = 16, 1000
 """Far more than sockets hold: some 40 MB of events."""
 
 
-async def _asked_and_not_read(client: Client, engine: DecodeEngine) -> tuple[socket.socket, int]:
+async def _request_without_reading(
+    client: Client, engine: DecodeEngine
+) -> tuple[socket.socket, int]:
     """The socket, and how many tokens were sampled when the engine had let go of it."""
     base = client.session._base_url
     assert base is not None
@@ -36,7 +38,7 @@ async def _asked_and_not_read(client: Client, engine: DecodeEngine) -> tuple[soc
 def let_go_of(engine: DecodeEngine) -> tuple[int, Any]:
     async def main() -> tuple[int, Any]:
         async with serving(engine) as client:
-            held, sampled = await _asked_and_not_read(client, engine)
+            held, sampled = await _request_without_reading(client, engine)
             with held:
                 return sampled, await client.complete()
 

@@ -12,15 +12,15 @@ from holdfast.embedded.model.load import LoadedModel, load
 from holdfast.embedded.scheduler import slots
 from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
 from holdfast.embedded.scheduler.generation import TokenSampling
-from support.embedded.client import Asked, ask, sampling
+from support.embedded.client import AwaitedGeneration, ask, sampling
 from support.embedded.prompts import prompt
 
 
-def crowd(count: int, *, seed: int) -> list[Asked]:
+def crowd(count: int, *, seed: int) -> list[AwaitedGeneration]:
     """Others: of all lengths and samplings."""
     chance = random.Random(seed)
     return [
-        Asked(
+        AwaitedGeneration(
             prompt(chance.choice([1, 3, 40, 63, 64, 65, 130]), seed=seed + i),
             sampling(
                 seed=i,
@@ -62,7 +62,7 @@ def test_alone_and_in_a_batch_of_32(
 ) -> None:
     alone = ask(tried, prompt(length), **changes).result
     others = crowd(31, seed=length)
-    mine = Asked(prompt(length), sampling(**changes))
+    mine = AwaitedGeneration(prompt(length), sampling(**changes))
     tried.submit(*others[:15], mine, *others[15:])
     assert mine.result == alone
     for other in others:
@@ -73,7 +73,7 @@ def test_alone_and_in_a_batch_of_32(
 def test_joining_late_and_being_joined(tried: DecodeEngine) -> None:
     alone = ask(tried, prompt(50)).result
     first = crowd(20, seed=1)
-    long = Asked(prompt(9), sampling(max_tokens=60), stream=True)
+    long = AwaitedGeneration(prompt(9), sampling(max_tokens=60), stream=True)
     tried.submit(*first, long)
     for _ in range(5):
         long.next()
@@ -98,7 +98,7 @@ def test_sent_again_from_any_point(tried: DecodeEngine) -> None:
 @pytest.mark.usefixtures("cold")
 def test_in_every_slot(tried: DecodeEngine) -> None:
     alone = ask(tried, prompt(70)).result
-    same = [Asked(prompt(70), sampling()) for _ in range(32)]
+    same = [AwaitedGeneration(prompt(70), sampling()) for _ in range(32)]
     tried.submit(*same)
     assert [item.result for item in same] == [alone] * 32
     assert len({item.slot for item in same}) == 32
@@ -136,7 +136,7 @@ def test_what_a_slot_still_holds_is_used_and_changes_nothing(model: LoadedModel)
 def test_what_a_free_slot_holds_survives_the_work_of_others(model: LoadedModel) -> None:
     with DecodeEngine(model, max_batch=4) as engine:
         expected = ask(engine, prompt(150, seed=3)).result
-        others = [Asked(prompt(150, seed=i), sampling()) for i in (4, 5, 6)]
+        others = [AwaitedGeneration(prompt(150, seed=i), sampling()) for i in (4, 5, 6)]
         engine.submit(*others)
         for other in others:
             other.wait()
@@ -148,7 +148,7 @@ def test_a_prompt_is_read_once_for_all_who_ask_it_together(model: LoadedModel) -
         expected = [ask(engine, prompt(200), seed=seed).result for seed in range(8)]
         ask(engine, prompt(150, seed=1), max_tokens=1).wait()
     with DecodeEngine(model, max_batch=8) as engine:
-        group = [Asked(prompt(200), sampling(seed=seed)) for seed in range(8)]
+        group = [AwaitedGeneration(prompt(200), sampling(seed=seed)) for seed in range(8)]
         engine.submit(*group)
         assert [item.result for item in group] == expected
         assert engine.statistics.row_sum == 200 + 7 + 8 * 23, "the last token is each one's own"
@@ -175,21 +175,21 @@ def test_random_interleavings(engine: DecodeEngine) -> None:
     kinds = crowd(12, seed=seed)
     expected = []
     for kind in kinds:
-        alone = Asked(kind.ids, kind.sampling)
+        alone = AwaitedGeneration(kind.ids, kind.sampling)
         engine.submit(alone)
         expected.append(alone.result)
-    requests: list[tuple[int, Asked]] = []
+    requests: list[tuple[int, AwaitedGeneration]] = []
     while len(requests) < 50:
         for which in chance.choices(range(len(kinds)), k=chance.randrange(1, 12)):
             kept = chance.randrange(kinds[which].sampling.max_tokens)
             ids = kinds[which].ids[:] + [token for token, _ in expected[which][:kept]]
             limits = sampling_with(kinds[which].sampling, kinds[which].sampling.max_tokens - kept)
-            item = Asked(ids, limits, stream=True)
+            item = AwaitedGeneration(ids, limits, stream=True)
             engine.submit(item)
             requests.append((kept, item))
             item.which = which  # type: ignore[attr-defined]
         chance.choice(requests)[1].wait()
-        gone = Asked(prompt(70, seed=len(requests)), sampling(max_tokens=100))
+        gone = AwaitedGeneration(prompt(70, seed=len(requests)), sampling(max_tokens=100))
         engine.submit(gone)
         engine.cancel(gone)
     for kept, item in requests:

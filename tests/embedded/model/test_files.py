@@ -108,8 +108,8 @@ def test_a_training_says_how_to_get_a_model_that_the_hub_does_not_give(tmp_path:
         "async def rollout(t):\n    t.add('q')\n    await t.generate()\n    return 1.0\n"
     )
     (tmp_path / "tasks.jsonl").write_text('{"prompt": "q"}\n')
-    given = ("solve.py", "--tasks", "tasks.jsonl", "--model", "org/name")
-    arguments = ("train", *given, "--run", "r", "--out", "o")
+    common = ("solve.py", "--tasks", "tasks.jsonl", "--model", "org/name")
+    arguments = ("train", *common, "--run", "r", "--out", "o")
     done = run(tmp_path, "-m", "holdfast", *arguments, HF_HUB_OFFLINE="1")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -102,7 +102,7 @@ def test_a_sliding_window_is_kept(tmp_path: Path) -> None:
             other.wait()
 
 
-def neighbours_show(module: Any, given: Any, result: torch.Tensor) -> torch.Tensor:
+def neighbours_show(module: Any, inputs: Any, result: torch.Tensor) -> torch.Tensor:
     """What a careless kernel does: a row's last bits depend on the rows beside it."""
     return result * (1 + 1e-6 * torch.tanh(result.mean()))
 
@@ -122,7 +122,7 @@ def test_a_model_whose_results_depend_on_the_batch_is_run_alone(folder: Path) ->
 def test_a_width_whose_bits_differ_is_not_used(folder: Path) -> None:
     model = load(folder)
 
-    def wide_differs(module: Any, given: Any, result: torch.Tensor) -> torch.Tensor:
+    def wide_differs(module: Any, inputs: Any, result: torch.Tensor) -> torch.Tensor:
         return result * (1 + 1e-6) if result.shape[1] > 100 else result
 
     model.network.model.layers[1].mlp.register_forward_hook(wide_differs)

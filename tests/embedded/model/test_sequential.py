@@ -18,7 +18,7 @@ from holdfast.embedded.scheduler import slots
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
 from support.embedded import odd_models, tiny_models
-from support.embedded.client import Asked, ask, sampling, serving
+from support.embedded.client import AwaitedGeneration, ask, sampling, serving
 from support.embedded.prompts import prompt
 
 SHORT = {"max_tokens": 8}
@@ -48,8 +48,8 @@ def passes(engine: DecodeEngine) -> SoloPasses:
 
 def test_the_same_alone_and_in_company(odd: DecodeEngine) -> None:
     alone = ask(odd, prompt(36), **SHORT).result
-    others = [Asked(prompt(n, seed=n), sampling(max_tokens=n)) for n in (1, 9, 20)]
-    same = [Asked(prompt(36), sampling(**SHORT)) for _ in range(4)]
+    others = [AwaitedGeneration(prompt(n, seed=n), sampling(max_tokens=n)) for n in (1, 9, 20)]
+    same = [AwaitedGeneration(prompt(36), sampling(**SHORT)) for _ in range(4)]
     odd.submit(*others[:2], *same, *others[2:])
     assert [item.result for item in same] == [alone] * 4
     for other in others:
@@ -93,7 +93,7 @@ def counted(engine: DecodeEngine, work: Callable[[], object]) -> int:
     """How many tokens the network has computed meanwhile."""
     seen: list[int] = []
 
-    def count(module: Any, given: Any, options: dict[str, Any]) -> None:
+    def count(module: Any, inputs: Any, options: dict[str, Any]) -> None:
         seen.append(options["input_ids"].numel())
 
     handle = engine.model.network.register_forward_pre_hook(count, with_kwargs=True)
@@ -104,7 +104,7 @@ def counted(engine: DecodeEngine, work: Callable[[], object]) -> int:
 
 def test_a_group_reads_its_prompt_once_and_a_next_turn_only_what_is_new(odd: DecodeEngine) -> None:
     mine = prompt(60, seed=99)
-    group = [Asked(mine, sampling(max_tokens=5, seed=i)) for i in range(4)]
+    group = [AwaitedGeneration(mine, sampling(max_tokens=5, seed=i)) for i in range(4)]
 
     def first() -> None:
         odd.submit(*group)
@@ -129,7 +129,7 @@ def test_random_interleavings(mixtral: DecodeEngine) -> None:
     chance = random.Random(seed)
     kinds = [prompt(60)[: 7 * n] + prompt(4 * n, seed=n) for n in range(1, 7)]
     expected = [ask(mixtral, ids, max_tokens=20).result for ids in kinds]
-    requests: list[tuple[int, int, Asked]] = []
+    requests: list[tuple[int, int, AwaitedGeneration]] = []
     for _ in range(30):
         which, kept = chance.randrange(len(kinds)), chance.randrange(20)
         ids = kinds[which] + [token for token, _ in expected[which][:kept]]
@@ -187,7 +187,7 @@ def test_a_mixture_that_does_not_fit_changes_nothing(
 @pytest.mark.parametrize("reset", [False, True])
 def test_weights_are_switched_in_flight(mixtral: DecodeEngine, tmp_path: Path, reset: bool) -> None:
     other = load(odd_models.saved(odd_models.mixtral, tmp_path / "other", seed=1))
-    request = Asked(prompt(30), sampling(max_tokens=40), stream=True)
+    request = AwaitedGeneration(prompt(30), sampling(max_tokens=40), stream=True)
     mixtral.submit(request)
     for _ in range(5):
         request.next()

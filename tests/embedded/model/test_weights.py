@@ -15,7 +15,7 @@ from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
 from holdfast.embedded.scheduler.generation import WeightSpan
 from holdfast.records.errors import UsageError
-from support.embedded.client import Asked, ask, completion, sampling, serving, until
+from support.embedded.client import AwaitedGeneration, ask, completion, sampling, serving, until
 
 PROMPT = list(range(10, 90))
 
@@ -28,9 +28,9 @@ def others(other_weights: Path) -> DecodeEngine:
     return engine
 
 
-def switched(engine: DecodeEngine, folder: Path, **options: Any) -> Asked:
+def switched(engine: DecodeEngine, folder: Path, **options: Any) -> AwaitedGeneration:
     """A generation of 60 tokens, in the middle of which the weights are replaced."""
-    request = Asked(PROMPT, sampling(max_tokens=60), stream=True)
+    request = AwaitedGeneration(PROMPT, sampling(max_tokens=60), stream=True)
     engine.submit(request)
     for _ in range(10):
         request.next()

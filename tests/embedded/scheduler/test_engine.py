@@ -11,7 +11,15 @@ from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode, QueueFull
 from holdfast.embedded.scheduler.generation import Finish, Generation, TokenDelta
 from holdfast.records.errors import UsageError
-from support.embedded.client import Asked, Client, ask, completion, sampling, serving, until
+from support.embedded.client import (
+    AwaitedGeneration,
+    Client,
+    ask,
+    completion,
+    sampling,
+    serving,
+    until,
+)
 
 PROMPT = [5, 6, 7]
 LONG = {"max_tokens": 300, "ignore_eos": True}
@@ -34,7 +42,7 @@ async def begun(engine: DecodeEngine, client: Client, path: str, body: Any) -> "
 
 def test_keep_stands_still_and_goes_on_to_the_same_end(own_engine: DecodeEngine) -> None:
     expected = ask(own_engine, PROMPT, max_tokens=200).result
-    request = Asked(PROMPT, sampling(max_tokens=200), stream=True)
+    request = AwaitedGeneration(PROMPT, sampling(max_tokens=200), stream=True)
     own_engine.submit(request)
     request.next()
     own_engine.pause(PauseMode.KEEP).result(60)
@@ -136,11 +144,11 @@ def test_a_client_that_leaves_frees_its_places(own_engine: DecodeEngine, stream:
 
 def test_the_sink_of_what_is_cancelled_is_not_called_again(own_engine: DecodeEngine) -> None:
     """Not even with what the same step has sampled: its event loop may be closed by now."""
-    other = Generation(PROMPT, sampling(), stream=True, sink=lambda *_: heard.append("other"))
-    heard: list[str] = []
+    other = Generation(PROMPT, sampling(), stream=True, sink=lambda *_: texts.append("other"))
+    texts: list[str] = []
 
     def cancel_other(_: Generation, delta: TokenDelta) -> None:
-        heard.append("first")
+        texts.append("first")
         own_engine.cancel(other)
         if delta.finish_reason is not None:
             ended.set()
@@ -149,7 +157,7 @@ def test_the_sink_of_what_is_cancelled_is_not_called_again(own_engine: DecodeEng
     first = Generation(PROMPT, sampling(), stream=True, sink=cancel_other)
     own_engine.submit(first, other)
     assert ended.wait(60)
-    assert set(heard) == {"first"}
+    assert set(texts) == {"first"}
     assert own_engine.failure is None
 
 

@@ -65,8 +65,8 @@ def test_n_samples_are_n_calls_from_one_prompt_each_with_its_own_seed():
     assert len({request.seed for request in requests}) == 4
 
 
-@pytest.mark.parametrize(("given", "drawn"), [(None, 3), (2, 2)])
-def test_a_run_from_python_draws_the_processors_n_unless_told_otherwise(given, drawn):
+@pytest.mark.parametrize(("samples", "drawn"), [(None, 3), (2, 2)])
+def test_a_run_from_python_draws_the_processors_n_unless_told_otherwise(samples, drawn):
     policy = Oracle()
     asyncio.run(
         run(
@@ -76,7 +76,7 @@ def test_a_run_from_python_draws_the_processors_n_unless_told_otherwise(given, d
             renderer=ByteRenderer(),
             journal=MemoryJournal(),
             name="run",
-            samples=given,
+            samples=samples,
         )
     )
     assert len(policy.requests) == drawn
@@ -203,10 +203,14 @@ def test_a_task_that_was_a_row_keeps_what_it_brought_along():
     local.run(TrainingRolloutProcessor())
     (row,) = rows(local)
     assert [message["content"] for message in row["messages"]] == ["q", "re run"]
-    given = row["input_metadata"]
-    assert (given["row_id"], given["mine"], given["dataset_info"]) == ("a", 1, {"split": "test"})
-    assert given["session_data"] == {"mode": "pointwise"}
-    assert given["completion_params"]["max_tokens"] == 6
+    metadata = row["input_metadata"]
+    assert (metadata["row_id"], metadata["mine"], metadata["dataset_info"]) == (
+        "a",
+        1,
+        {"split": "test"},
+    )
+    assert metadata["session_data"] == {"mode": "pointwise"}
+    assert metadata["completion_params"]["max_tokens"] == 6
     assert row["ground_truth"] == {"answer": 5}
     fields = extra(row)
     assert (fields["level"], fields["note"]) == (4, "kept")

@@ -13,9 +13,9 @@ rewards = st.lists(
 
 
 @given(rewards)
-def test_it_is_what_the_statistics_say(given_rewards) -> None:
+def test_it_is_what_the_statistics_say(listed_rewards) -> None:
     mean, clusters = RewardMean(), {}
-    for task, reward in given_rewards:
+    for task, reward in listed_rewards:
         mean.add(task, reward)
         clusters.setdefault(task, []).append(reward)
     estimate = clustered_mean(clusters)

@@ -70,7 +70,7 @@ def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("returned", "message"),
     [
         (lambda coroutine: None, "returned NoneType for 1 row"),
         (lambda coroutine: coroutine, "returned coroutine for 1 row"),
@@ -79,11 +79,11 @@ def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
     ],
     ids=["nothing", "a coroutine", "coroutines", "none"],
 )
-def test_a_processor_that_gives_no_tasks_is_told_what_it_gave(given, message):
+def test_a_processor_that_gives_no_tasks_is_told_what_it_gave(returned, message):
     class Odd(Lifetime):
         def __call__(self, tasks, config):
             coroutine = self.rollout(config.open(tasks[0]))
-            arguments = given(coroutine)
+            arguments = returned(coroutine)
             if arguments is None or arguments == []:
                 coroutine.close()
             return arguments

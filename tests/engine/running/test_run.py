@@ -37,11 +37,11 @@ async def solve(t: holdfast.Rollout) -> None: ...
 def refused(**changes: object) -> str:
     journal = MemoryJournal()
     usual = {"tasks": TASKS, "policy": Unasked(), "journal": journal, "name": "r"}
-    given = {**usual, "renderer": ByteRenderer(), **changes}
+    arguments = {**usual, "renderer": ByteRenderer(), **changes}
 
     async def begin() -> None:
         try:
-            await holdfast.run(solve, **given)  # type: ignore[arg-type]
+            await holdfast.run(solve, **arguments)  # type: ignore[arg-type]
         finally:
             assert await journal.runs() == []
 

@@ -20,7 +20,7 @@ async def ask(t, episode, name, /, **arguments) -> str:
     return (await t.tool(tool.call(**arguments), *episode.tools)).content
 
 
-def banking(server: McpServer, flag: Path, heard: list[list[str]]):
+def banking(server: McpServer, flag: Path, results: list[list[str]]):
     """Deposits, has the server killed the first time, and looks at what is left."""
 
     async def rollout(t) -> None:
@@ -32,7 +32,7 @@ def banking(server: McpServer, flag: Path, heard: list[list[str]]):
         answers.append(await ask(t, episode, "withdraw", name="ann", amount=9))
         answers.append(await ask(t, episode, "rob", flag=str(flag)))
         answers.append(await ask(t, episode, "deposit", name="ann", amount=1))
-        heard.append(answers)
+        results.append(answers)
 
     return rollout
 
@@ -60,48 +60,48 @@ EXPECTED = [
 
 
 def test_a_server_with_state_that_dies_in_a_call_is_brought_back_by_replay(flag):
-    heard: list[list[str]] = []
+    results: list[list[str]] = []
     local = LocalRun()
-    local.run(banking(BANK, flag, heard))
+    local.run(banking(BANK, flag, results))
     assert local.statuses() == {"a/0": ("COMPLETED", True)}
-    assert heard == [EXPECTED]
+    assert results == [EXPECTED]
     assert len(local.history().attempts) == 2
     assert flag.exists()
 
 
 def test_a_server_with_state_that_cannot_come_back_starts_the_trajectory_anew(flag):
-    server, heard = stdio("bare", recovery="restart"), []
+    server, results = stdio("bare", recovery="restart"), []
 
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
         answers = [await ask(t, episode, "add_one") for _ in range(2)]
         answers.append(await ask(t, episode, "kill_once", flag=str(flag)))
-        heard.append([*answers, await ask(t, episode, "add_one")])
+        results.append([*answers, await ask(t, episode, "add_one")])
 
     local = LocalRun()
     local.run(rollout)
     assert local.statuses() == {"a/0": ("COMPLETED", True)}
-    assert heard == [["1", "2", "survived", "3"]]
+    assert results == [["1", "2", "survived", "3"]]
 
 
 def test_over_http_a_server_that_was_killed_and_started_again_is_brought_back_by_replay(bank, flag):
-    server, heard = McpServer.http(bank.url, recovery="replay", timeout=60), []
+    server, results = McpServer.http(bank.url, recovery="replay", timeout=60), []
 
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
-        heard.append(await ask(t, episode, "deposit", name="ann", amount=7))
+        results.append(await ask(t, episode, "deposit", name="ann", amount=7))
         if not flag.exists():
             flag.touch()
             bank.kill()
             bank.start()
-        heard.append(await ask(t, episode, "deposit", name="ann", amount=1))
+        results.append(await ask(t, episode, "deposit", name="ann", amount=1))
 
     local = LocalRun()
     local.run(rollout)
     assert local.statuses() == {"a/0": ("COMPLETED", True)}
-    assert heard == ["ann has 7", "ann has 7", "ann has 8"]
+    assert results == ["ann has 7", "ann has 7", "ann has 8"]
 
 
 def test_trajectories_with_sessions_of_their_own_do_not_see_each_other_over_http(bank):
@@ -146,7 +146,7 @@ def test_a_shared_server_that_dies_and_is_unreachable_for_a_while_is_found_again
 
 
 def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(monkeypatch):
-    subject, server, heard = TrajectoryUnderTest(), stdio("bare", recovery="replay"), []
+    subject, server, results = TrajectoryUnderTest(), stdio("bare", recovery="replay"), []
 
     async def refuse(seed: int | None = None) -> None:
         raise AssertionError("what is recorded is not asked for again")
@@ -155,7 +155,7 @@ def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(mon
         async def rollout(t) -> None:
             await server.tools()
             episode = await t.env(server.environment())
-            heard.append([await ask(t, episode, "add_one") for _ in range(turns)])
+            results.append([await ask(t, episode, "add_one") for _ in range(turns)])
             await episode.close()
 
         return rollout
@@ -169,22 +169,22 @@ def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(mon
         assert not others()
 
     asyncio.run(again_and_again())
-    assert heard == [["1"], ["1"], ["1", "2", "3"]]
+    assert results == [["1"], ["1"], ["1", "2", "3"]]
 
 
 @pytest.mark.parametrize("contract", [None, {"kill_once": "idempotent"}])
 def test_a_call_in_which_the_server_died_is_made_again_under_any_contract(contract, flag):
-    server, heard = stdio("bare", contract=contract), []
+    server, results = stdio("bare", contract=contract), []
 
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
-        heard.append(await ask(t, episode, "kill_once", flag=str(flag)))
+        results.append(await ask(t, episode, "kill_once", flag=str(flag)))
 
     local = LocalRun()
     local.run(rollout)
     assert local.statuses() == {"a/0": ("COMPLETED", True)}
-    assert heard == ["survived"]
+    assert results == ["survived"]
 
 
 def test_an_agent_has_the_tools_of_its_servers():
@@ -199,13 +199,13 @@ def test_an_agent_has_the_tools_of_its_servers():
             await asyncio.gather(count.aclose(), rune.aclose())
 
     def answer(request: Request) -> str:
-        turn = len(heard)
-        heard.append(request)
+        turn = len(requests)
+        requests.append(request)
         if turn >= len(calls):
             return "done"
         return f'<tool_call>{{"name": "{calls[turn]}", "arguments": {{}}}}</tool_call>'
 
-    heard: list[Request] = []
+    requests: list[Request] = []
     local = LocalRun(policy=Oracle(answer))
     local.run(
         Agent(environments=[lambda task: count.environment(), lambda task: rune.environment()])
@@ -220,7 +220,7 @@ def test_trajectories_that_share_a_server_all_end_well_though_one_of_them_kills_
     server = stdio("bare", shared=True, contract="idempotent")
     names = [f"task{index}" for index in range(20)]
 
-    heard: dict[str, list[str]] = {}
+    answers_by_task: dict[str, list[str]] = {}
 
     async def rollout(t) -> None:
         await server.tools()
@@ -228,10 +228,10 @@ def test_trajectories_that_share_a_server_all_end_well_though_one_of_them_kills_
         answers = [await ask(t, episode, "rune") for _ in range(3)]
         if t.task.id == "task5":
             answers.append(await ask(t, episode, "kill_once", flag=str(flag)))
-        heard[t.task.id] = answers
+        answers_by_task[t.task.id] = answers
 
     local = LocalRun(*names)
     local.run(rollout)
     assert local.statuses() == {f"{name}/0": ("COMPLETED", True) for name in names}
-    assert heard.pop("task5") == ["? \ufffd ?"] * 3 + ["survived"]
-    assert list(heard.values()) == [["? \ufffd ?"] * 3] * 19
+    assert answers_by_task.pop("task5") == ["? \ufffd ?"] * 3 + ["survived"]
+    assert list(answers_by_task.values()) == [["? \ufffd ?"] * 3] * 19

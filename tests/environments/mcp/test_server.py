@@ -92,10 +92,10 @@ def test_the_user_s_contract_wins_over_the_server_s_hints():
     hinted = Tool(name="a", input_schema={}, annotations=ToolAnnotations(read_only_hint=True))
     plain = Tool(name="b", input_schema={})
 
-    def contracts(given: object) -> list[Contract]:
+    def contracts(setting: object) -> list[Contract]:
         return [
             item.contract
-            for item in ToolChoice(contract=parse_contracts(given)).of([hinted, plain])
+            for item in ToolChoice(contract=parse_contracts(setting)).of([hinted, plain])
         ]
 
     once, again, anew = Contract.AT_MOST_ONCE, Contract.IDEMPOTENT, Contract.RESTART

@@ -69,14 +69,14 @@ def stopped_after(steps: int):
 
 @pytest.mark.parametrize("steps", range(1, 11))
 def test_a_rollout_that_stops_anywhere_ends_as_one_that_did_not(steps):
-    subject, heard = TrajectoryUnderTest(), []
+    subject, results = TrajectoryUnderTest(), []
     with pytest.raises(RunStopped):
         asyncio.run(
-            subject.perform(lambda t: writing(t, heard.append), stopping=stopped_after(steps))
+            subject.perform(lambda t: writing(t, results.append), stopping=stopped_after(steps))
         )
-    heard.clear()
-    asyncio.run(subject.perform(lambda t: writing(t, heard.append)))
-    assert [item.removesuffix("\n[exit code 0]") for item in heard] == [
+    results.clear()
+    asyncio.run(subject.perform(lambda t: writing(t, results.append)))
+    assert [item.removesuffix("\n[exit code 0]") for item in results] == [
         *("0", "[exit code 0]", "1", "[exit code 0]", "2", "[exit code 0]", "0\n1\n2")
     ]
 

@@ -23,8 +23,8 @@ from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import FIXTURES
 
 
-def rows_of(**given: object) -> list[EvaluationRow]:
-    (dataset,) = datasets_of(**given)
+def rows_of(**arguments: object) -> list[EvaluationRow]:
+    (dataset,) = datasets_of(**arguments)
     return asyncio.run(dataset.rows())
 
 
@@ -216,7 +216,7 @@ def test_what_is_no_data_set_is_told():
         datasets_of()
     with pytest.raises(UsageError, match="input_dataset and input_rows were given"):
         datasets_of(input_dataset="a", input_rows=[])
-    with pytest.raises(UsageError, match="is no data set"):
+    with pytest.raises(UsageError, match="is not a data set"):
         rows_of(input_dataset=7)
     with pytest.raises(UsageError, match=r"row 1: \[7\] is not a row"):
         rows_of(input_dataset=[[7]])
@@ -255,10 +255,10 @@ def test_an_adapter_says_what_columns_mean(tmp_path):
     async def slowly(raw: list[dict]) -> list[dict]:
         return [ask(item["question"]) for item in raw]
 
-    given = {"input_dataset": [str(path)], "max_dataset_rows": 2}
-    assert questions(rows_of(**given, dataset_adapter=adapter)) == ["q1", "q2"]
+    arguments = {"input_dataset": [str(path)], "max_dataset_rows": 2}
+    assert questions(rows_of(**arguments, dataset_adapter=adapter)) == ["q1", "q2"]
     assert seen == [2], "no more is adapted than is wanted"
-    assert questions(rows_of(**given, dataset_adapter=slowly)) == ["q1", "q2"]
+    assert questions(rows_of(**arguments, dataset_adapter=slowly)) == ["q1", "q2"]
     assert questions(default_dataset_adapter([ask("a")])) == ["a"]
 
 
@@ -501,7 +501,7 @@ def test_a_row_without_an_id_has_the_same_id_in_a_run_and_in_an_evaluation(
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     tasks = read_tasks(file if as_file else rows)
-    given = rows_of(input_dataset=str(file)) if as_file else rows_of(input_rows=rows)
-    assert ids(given) == [task.id for task in tasks]
-    assert [row.ground_truth for row in given] == [task.ground_truth for task in tasks]
-    assert ids(given)[1] == f"{ids(given)[0]}-2"
+    listed = rows_of(input_dataset=str(file)) if as_file else rows_of(input_rows=rows)
+    assert ids(listed) == [task.id for task in tasks]
+    assert [row.ground_truth for row in listed] == [task.ground_truth for task in tasks]
+    assert ids(listed)[1] == f"{ids(listed)[0]}-2"

@@ -87,11 +87,11 @@ def test_a_mistake_is_told_with_the_arguments_name(arguments: dict[str, Any], me
 
 
 def test_thresholds_come_in_eval_protocols_shapes() -> None:
-    for given in (
+    for arguments in (
         {"success": 0.5, "standard_error": 0.1},
         EvaluationThreshold(success=0.5, standard_error=0.1),
     ):
-        assert defined(passed_threshold=given).threshold == Threshold(0.5, 0.1)
+        assert defined(passed_threshold=arguments).threshold == Threshold(0.5, 0.1)
     assert defined(passed_threshold=1).threshold == Threshold(1.0)
     assert defined().threshold is None
 

@@ -85,9 +85,9 @@ def test_what_the_decorator_says_configures_a_new_one(adder, tmp_path):
     assert (made.system_prompt, made.limits.tokens) == ("Be brief.", 100)
     assert fingerprint_of(made) != fingerprint_of(plain)
     assert fingerprint_of(made) != fingerprint_of(made.configured(steps=3))
-    for given in ({"server_script_path": "x.py"}, {"rollout_processor_kwargs": {"port": 1}}):
+    for arguments in ({"server_script_path": "x.py"}, {"rollout_processor_kwargs": {"port": 1}}):
         with pytest.raises(UsageError, match="mcp_config_path"):
-            plain.configured(**given)
+            plain.configured(**arguments)
 
 
 # --- the file

@@ -52,9 +52,9 @@ def test_a_row_is_judged_as_it_was_recorded(project: EvaluationProject) -> None:
     project.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
     seen = json.loads((project.folder / "seen.json").read_text())
     assert seen["input_metadata"].pop("session_data") == {"mode": "pointwise"}
-    given, result = as_given(seen), RECORDED["evaluation_result"]
-    given["evaluation_result"] = {name: given["evaluation_result"][name] for name in result}
-    assert given == RECORDED
+    row, result = as_given(seen), RECORDED["evaluation_result"]
+    row["evaluation_result"] = {name: row["evaluation_result"][name] for name in result}
+    assert row == RECORDED
     (line,) = (project.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
     written = json.loads(line)
     assert written["evaluation_result"]["score"] == 1.0, "the new one"

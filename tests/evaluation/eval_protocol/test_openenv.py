@@ -20,10 +20,10 @@ def server() -> Iterator[Server]:
     host.close()
 
 
-def processor(**given: object):
+def processor(**arguments: object):
     from holdfast.evaluation.eval_protocol.openenv import OpenEnvRolloutProcessor
 
-    return OpenEnvRolloutProcessor(**{"action_parser": json.loads, **given})
+    return OpenEnvRolloutProcessor(**{"action_parser": json.loads, **arguments})
 
 
 def shown(observation: dict, step: int, history: list[str]) -> str:

@@ -21,7 +21,7 @@ from holdfast.records.step import AttemptFailed, Finished, Refilled
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from support.evaluation.graded_runs import (
-    Told,
+    RecordedTrajectory,
     failed,
     journal_at,
     read,
@@ -257,7 +257,7 @@ def evil_run():
     tasks = {
         EVIL: [
             talk,
-            Told(
+            RecordedTrajectory(
                 [started(), AttemptFailed(broken, 1.0), Finished(Status.FAILED, EVIL, None, 2.0)],
                 Status.FAILED,
             ),
@@ -405,7 +405,7 @@ def test_a_refilled_row_shows_its_last_life_and_all_its_failures(tmp_path):
 
 
 def test_an_empty_row_shows_its_task(tmp_path):
-    _, text = report(tmp_path, {"a": [Told([], Status.PENDING, settled=False)]})
+    _, text = report(tmp_path, {"a": [RecordedTrajectory([], Status.PENDING, settled=False)]})
     page = Blocks(text)
     assert kinds(page.data("c0")) == "m"
     assert page.data("index")["summary"]["agg_score"] is None

@@ -263,14 +263,14 @@ class Countdown(Environment):
         return Observation(f"{self.left} left", reward=0.5 * (self.left == 0), done=not self.left)
 
 
-async def told_as_it_is(t):
+async def observation_as_it_is(t):
     episode = await t.env(Countdown())
     t.add(*t.task.messages, episode.observation)
     while not episode.over:
         t.add(await episode.step((await t.generate()).text))
 
 
-async def told_in_its_own_words(t):
+async def observation_in_own_words(t):
     episode = await t.env(Countdown())
     t.add(*t.task.messages, user(f"Begin: {episode.observation.text}"))
     while not episode.over:
@@ -278,7 +278,7 @@ async def told_in_its_own_words(t):
         t.add(user(f"You see {seen.text}."))
 
 
-async def told_nothing_at_the_end(t):
+async def nothing_at_the_end(t):
     episode = await t.env(Countdown())
     t.add(*t.task.messages, episode.observation)
     while True:
@@ -288,14 +288,16 @@ async def told_nothing_at_the_end(t):
         t.add(seen)
 
 
-@pytest.mark.parametrize("rollout", [told_as_it_is, told_in_its_own_words, told_nothing_at_the_end])
+@pytest.mark.parametrize(
+    "rollout", [observation_as_it_is, observation_in_own_words, nothing_at_the_end]
+)
 def test_what_the_last_step_earned_is_in_the_row_however_the_model_was_told(rollout):
     local = LocalRun(policy=Oracle(lambda request: "down"))
     local.run(rollout)
     (row,) = rows_of(local)
     assert (row.get_steps(), row.get_total_reward(), row.get_terminated()) == (3, 0.5, True)
     assert row.get_termination_reason() == "control_plane_signal"
-    arguments = "You see 0 left." if rollout is told_in_its_own_words else "0 left"
+    arguments = "You see 0 left." if rollout is observation_in_own_words else "0 left"
     assert [message.content for message in row.messages].count(arguments) == 1
     assert row.messages[-1].content == arguments
     assert row.execution_metadata.extra["step_rewards"] == [0.0, 0.0, 0.5]

@@ -239,7 +239,7 @@ def test_one_that_stays_down_blames_no_row_and_the_same_command_only_judges(
 # --- a judge that changed
 
 
-ASKED = """
+QUESTIONS = """
 import os, pathlib
 import holdfast
 
@@ -259,11 +259,11 @@ judge = make()
 async def test_it(row):
     return await judge(row)
 """
-OF_A_FUNCTION = ASKED.replace("await judge(row)", "await ask()(row)")
-A_FIXTURE = ASKED.replace("judge = make()", "@pytest.fixture\ndef judge():\n    return make()")
+OF_A_FUNCTION = QUESTIONS.replace("await judge(row)", "await ask()(row)")
+A_FIXTURE = QUESTIONS.replace("judge = make()", "@pytest.fixture\ndef judge():\n    return make()")
 A_FIXTURE = A_FIXTURE.replace("test_it(row)", "test_it(row, judge)")
 OF_THE_CLASS = (
-    ASKED.partition("judge = make()")[0]
+    QUESTIONS.partition("judge = make()")[0]
     + """
 class TestIt:
     def setup_method(self):
@@ -288,7 +288,7 @@ class TestAChangedJudge:
 
     @pytest.mark.parametrize(
         "source",
-        [ASKED, OF_A_FUNCTION, A_FIXTURE, OF_THE_CLASS],
+        [QUESTIONS, OF_A_FUNCTION, A_FIXTURE, OF_THE_CLASS],
         ids=["of the module", "of a function", "a fixture", "of the class"],
     )
     def test_another_rubric_from_the_same_file_scores_all_rows_anew(
@@ -311,7 +311,7 @@ class TestAChangedJudge:
     def test_rows_that_are_appended_are_in_no_mean_with_verdicts_of_another_judge(
         self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project.write(ASKED)
+        project.write(QUESTIONS)
         monkeypatch.setenv("NUMBER", "2")
         project.run().assert_outcomes(passed=1)
         assert project.only()["agg_score"] == pytest.approx(0.8)
@@ -327,7 +327,7 @@ class TestAChangedJudge:
     def test_another_model_from_a_variable_scores_all_rows_anew(
         self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project.write(ASKED)
+        project.write(QUESTIONS)
         monkeypatch.setenv("JUDGE_MODEL", "fake")
         project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD], model="other") as other:
@@ -339,7 +339,7 @@ class TestAChangedJudge:
     def test_another_model_that_only_the_engine_names_scores_all_rows_anew_with_the_next(
         self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project.write(ASKED)
+        project.write(QUESTIONS)
         monkeypatch.setenv("NUMBER", "2")
         project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD], model="other") as other:
@@ -351,7 +351,7 @@ class TestAChangedJudge:
     def test_the_same_judge_at_another_address_judges_nothing_again(
         self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project.write(ASKED)
+        project.write(QUESTIONS)
         project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD]) as moved:
             monkeypatch.setenv("JUDGE_AT", moved.url)

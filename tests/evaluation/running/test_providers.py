@@ -22,13 +22,13 @@ from support.policy.canned_server import Answer, Canned
 def address_for(
     model: str | None = None,
     *,
-    given: tuple[str, ...] = (),
+    urls: tuple[str, ...] = (),
     base_url: str | None = None,
     api_key: str | None = None,
     **environment: str,
 ) -> EngineAddress | None:
     setting = Setting(model=model, base_url=base_url, api_key=api_key)
-    return find_address(setting, given, environment)
+    return find_address(setting, urls, environment)
 
 
 def where(address: EngineAddress | None) -> tuple[tuple[str, ...], str | None]:
@@ -181,9 +181,9 @@ def collected(folder: Path, *arguments: str) -> str:
 
 
 def test_a_password_in_an_address_is_shown_nowhere() -> None:
-    given = "http://user:hunter2hunter2@127.0.0.1:8000"
-    settings = [setting_of({"base_url": given}), setting_of({"base_url": "http://127.0.0.1:9"})]
-    assert settings[0].base_url == given
+    address = "http://user:hunter2hunter2@127.0.0.1:8000"
+    settings = [setting_of({"base_url": address}), setting_of({"base_url": "http://127.0.0.1:9"})]
+    assert settings[0].base_url == address
     assert "hunter2" not in f"{settings!r} {ids_of(settings)} {settings[0].params}"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engine.scoring.scorer import NotAScore
 from holdfast.evaluation import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata
-from holdfast.evaluation.running.scorer import GivenRows
+from holdfast.evaluation.running.scorer import JudgedRows
 from support.evaluation.evaluation_project import EvaluationProject
 
 
@@ -165,22 +165,22 @@ def test_a_pointwise_function_may_not_return_the_row_of_another_rollout(
 
 @pytest.mark.parametrize("results", [[0.1, 0.2], [{"score": 0.1}, None]])
 def test_results_that_are_no_rows_go_by_position(results: list[Any]) -> None:
-    assert GivenRows([row("a"), row("b")]).in_order(results, "test_it") == results
+    assert JudgedRows([row("a"), row("b")]).in_order(results, "test_it") == results
 
 
 def test_a_row_that_the_function_made_is_matched_by_its_row_id() -> None:
     first, second = made_by_the_function("a"), made_by_the_function("b")
-    assert GivenRows([row("a"), row("b")]).in_order([second, first], "test_it") == [first, second]
+    assert JudgedRows([row("a"), row("b")]).in_order([second, first], "test_it") == [first, second]
 
 
 def test_a_row_that_the_function_made_is_refused_where_several_have_its_row_id() -> None:
-    given = GivenRows([row("a", 0), row("a", 1)])
+    judged = JudgedRows([row("a", 0), row("a", 1)])
     with pytest.raises(NotAScore, match="2 rows have its row_id 'a'"):
-        given.in_order([made_by_the_function("a"), row("a", 1)], "test_it")
+        judged.in_order([made_by_the_function("a"), row("a", 1)], "test_it")
 
 
 def test_a_row_of_an_earlier_rollout_does_not_pass_for_one_with_its_row_id() -> None:
     stale = row("a")
     stale.execution_metadata.rollout_id = "earlier/a/0"
     with pytest.raises(NotAScore, match="returned the row earlier/a/0, which it was not given"):
-        GivenRows([row("a"), row("b")]).in_order([stale, row("b")], "test_it")
+        JudgedRows([row("a"), row("b")]).in_order([stale, row("b")], "test_it")

@@ -14,7 +14,7 @@ from holdfast.records.trajectory import Status
 from support.evaluation.graded_runs import (
     BROKEN,
     BUG,
-    Told,
+    RecordedTrajectory,
     failed,
     failed_to_score,
     journal_at,
@@ -163,5 +163,7 @@ def test_a_bad_record_is_told_with_its_trajectory(tmp_path):
 
 
 def test_results_survive_json():
-    report = results({"ünï/<b>": [with_tools(), Told([], Status.PENDING, settled=False)]})
+    report = results(
+        {"ünï/<b>": [with_tools(), RecordedTrajectory([], Status.PENDING, settled=False)]}
+    )
     assert msgspec.json.decode(msgspec.json.encode(report), type=Results) == report

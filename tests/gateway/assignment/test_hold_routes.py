@@ -80,17 +80,17 @@ def test_calls_wait_from_hold_to_release_and_streams_are_kept_alive():
         status, reply = await post(http, f"{url}/hold", {"seconds": 60})
         assert (status, reply) == (200, {"held": True, "seconds": 60.0, "workers": 1})
         body = {"model": "m", "messages": taken["task"]["messages"], "stream": True}
-        heard = b""
+        stream = b""
         async with http.post(f"{taken['bound_url']}/v1/chat/completions", json=body) as answer:
-            while b": keep-alive" not in heard:
-                heard += await answer.content.readany()
+            while b": keep-alive" not in stream:
+                stream += await answer.content.readany()
             numbers = await gauges(http, url)
             assert (numbers["held"], numbers["holding"]) == (1, 1)
             assert numbers["hold_seconds_total"] > 0
             assert not local.policy.requests
             assert await post(http, f"{url}/release") == (200, OPEN)
-            heard += await answer.content.read()
-        assert heard.endswith(b"data: [DONE]\n\n")
+            stream += await answer.content.read()
+        assert stream.endswith(b"data: [DONE]\n\n")
         numbers = await gauges(http, url)
         assert (numbers["held"], numbers["holding"]) == (0, 0)
         await complete(http, taken)

@@ -258,7 +258,7 @@ def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
         load_or_create_secret(path)
     path.chmod(0o600)
     path.write_bytes(b"short")
-    with pytest.raises(UsageError, match="no secret of a gateway"):
+    with pytest.raises(UsageError, match="not a secret of a gateway"):
         load_or_create_secret(path)
     with pytest.raises(UsageError, match="No such file"):
         load_or_create_secret(tmp_path / "nowhere" / "secret")

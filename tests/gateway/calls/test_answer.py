@@ -7,7 +7,7 @@ from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle
 
 REPLY = "Thought: look\nObservation:"
-TOLD = "Thought: look\n"
+STREAMED = "Thought: look\n"
 
 
 def played(agent, answer=lambda request: REPLY) -> LocalRun:
@@ -43,7 +43,7 @@ def test_a_chat_is_told_the_text_before_it_and_goes_on_with_the_exact_tokens(str
                     reason = chunks[-1].finish_reason
                 else:
                     text, reason = made.choices[0].message.content, made.choices[0].finish_reason
-                assert (text, reason) == (TOLD, "stop")
+                assert (text, reason) == (STREAMED, "stop")
                 messages.append({"role": "assistant", "content": text})
                 messages.append({"role": "user", "content": "Observation: nothing"})
 
@@ -69,7 +69,7 @@ def test_an_anthropic_client_is_told_which_one_it_was(stream):
                         made = await events.get_final_message()
                 else:
                     made = await client.messages.create(**request)
-                assert made.content[0].text == TOLD
+                assert made.content[0].text == STREAMED
                 assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "Observation:")
                 messages.append({"role": "assistant", "content": made.content})
                 messages.append({"role": "user", "content": "Observation: nothing"})

@@ -14,14 +14,14 @@ from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import Message, user
 
 WIRE = OpenAIChat()
-Said = list[dict[str, object]]
+Messages = list[dict[str, object]]
 
 
-def user_messages(count: int, start: str = "message") -> Said:
+def user_messages(count: int, start: str = "message") -> Messages:
     return [{"role": "user", "content": f"{start} {number}"} for number in range(count)]
 
 
-def sent(message: Said, **layout: object) -> bytes:
+def sent(message: Messages, **layout: object) -> bytes:
     return json.dumps({"model": "m", "messages": message, "max_tokens": 5}, **layout).encode()
 
 

@@ -25,7 +25,7 @@ from support.gateway.streams import (
 )
 
 MESSAGES = [{"role": "user", "content": "hello"}]
-ASKED = {"model": "m", "messages": MESSAGES}
+REQUEST = {"model": "m", "messages": MESSAGES}
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}
 
@@ -219,18 +219,18 @@ def test_a_bare_completion_is_told_while_it_is_sampled(engine):
 def test_two_choices_are_told_side_by_side(engine):
     async def body():
         async with streaming(engine, held(50)) as (counter, _, binding):
-            request = {**ASKED, "n": 2}
+            request = {**REQUEST, "n": 2}
             texts, before_release, finished = ["", ""], set(), []
             async with openai_client(binding) as client:
                 async for chunk in await client.chat.completions.create(**request, stream=True):
                     for choice in chunk.choices:
                         texts[choice.index] += choice.delta.content or ""
                         finished += [choice.finish_reason] if choice.finish_reason else []
-                    heard = {index for index, text in enumerate(texts) if text}
-                    if heard != before_release and len(heard) == 2:
+                    streamed = {index for index, text in enumerate(texts) if text}
+                    if streamed != before_release and len(streamed) == 2:
                         assert await completions(engine) == 0
                         await release(engine, 2)
-                    before_release = heard
+                    before_release = streamed
             reply = await whole(counter, binding, "/v1/chat/completions", request)
             assert texts == [choice["message"]["content"] for choice in reply["choices"]]
             assert finished == ["stop", "stop"]
@@ -242,7 +242,7 @@ def test_two_choices_are_told_side_by_side(engine):
 def test_logprobs_and_usage_of_a_live_stream_come_whole(engine):
     async def body():
         async with streaming(engine, held(50)) as (counter, _, binding):
-            request = {**ASKED, "logprobs": True}
+            request = {**REQUEST, "logprobs": True}
             more = {"stream": True, "stream_options": {"include_usage": True}}
             reading, logprobs, usage = Reading(engine), [], None
             async with openai_client(binding) as client:
@@ -265,7 +265,7 @@ def test_logprobs_and_usage_of_a_live_stream_come_whole(engine):
 def test_a_stream_that_is_told_again_has_the_same_bytes_each_time(engine):
     async def body():
         async with streaming(engine) as (counter, _, binding):
-            raw = {**ASKED, "stream": True}
+            raw = {**REQUEST, "stream": True}
             live = await exchange(counter.port, post("/v1/chat/completions", raw, binding))
             counter.gateway.release(binding)
             messages = []
@@ -284,7 +284,7 @@ def test_a_stream_that_is_told_again_has_the_same_bytes_each_time(engine):
 def test_streams_can_be_told_whole(engine):
     async def body():
         async with streaming(engine, held(50), stream_tokens=0) as (counter, _, binding):
-            raw = post("/v1/chat/completions", {**ASKED, "stream": True}, binding)
+            raw = post("/v1/chat/completions", {**REQUEST, "stream": True}, binding)
             waiting = asyncio.create_task(exchange(counter.port, raw))
             await until_held(engine)
             assert not (await counter.subject.history()).drafts

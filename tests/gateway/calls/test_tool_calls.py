@@ -359,11 +359,11 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
         async with again(counter, shop) as (before, binding):
             await call(counter, binding, "pay", {"amount": 1})
             await call(counter, binding, "pay", {"amount": 1}, **named)
-            standing = frozenset(before.session.history.steps)
+            steps_before = frozenset(before.session.history.steps)
             await call(counter, binding, "pay", {"amount": 1})
         async with counter.attempt() as (later, binding):
-            later.set_tools(_checked(shop), made_before=standing)
-            for path in standing:
+            later.set_tools(_checked(shop), made_before=steps_before)
+            for path in steps_before:
                 later.session.log.keep(path)
             contents = [
                 (await call(counter, binding, "pay", {"amount": 1}, **headers)).json["content"]

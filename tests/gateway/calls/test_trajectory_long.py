@@ -43,7 +43,7 @@ class Agent:
     def __init__(self, trajectory: AgentTrajectory):
         self.trajectory = trajectory
         self.messages: list[dict[str, str]] = []
-        self.heard: list[bytes] = []
+        self.answers: list[bytes] = []
 
     async def call(self, number: int) -> None:
         self.messages.append({"role": "user", "content": f"and what of number {number:05}?"})
@@ -52,13 +52,13 @@ class Agent:
         subscription = await self.trajectory.subscribe(request, wire="/v1/chat/completions")
         answer = await subscription.answer()
         subscription.leave(delivered=True)
-        self.heard.append(WIRE.format_answer(request, answer))
-        reply = json.loads(self.heard[-1])["choices"][0]["message"]["content"]
+        self.answers.append(WIRE.format_answer(request, answer))
+        reply = json.loads(self.answers[-1])["choices"][0]["message"]["content"]
         self.messages.append({"role": "assistant", "content": reply})
 
 
 async def conversed(subject: TrajectoryUnderTest, calls: int) -> tuple[list[bytes], list[int]]:
-    """An attempt that asks so many times: what it heard, and what each call took."""
+    """An attempt that asks so many times: the answers that it got, and what each call took."""
     trajectory = AgentTrajectory(await subject.session())
     agent, work = Agent(trajectory), []
     try:
@@ -68,7 +68,7 @@ async def conversed(subject: TrajectoryUnderTest, calls: int) -> tuple[list[byte
             work.append(done.calls)
     finally:
         await trajectory.aclose()
-    return agent.heard, work
+    return agent.answers, work
 
 
 def check_flat(values: list[int]) -> None:
@@ -81,12 +81,12 @@ def check_flat(values: list[int]) -> None:
 def check_long_trajectory(calls: int) -> None:
     async def body() -> None:
         subject = TrajectoryUnderTest(journal=MemoryJournal())
-        heard, live = await conversed(subject, calls)
+        received, live = await conversed(subject, calls)
         check_flat(live)
         lease = await subject.lease()
         records = await subject.journal.history(lease.id)
         kept = [record for record in records if isinstance(record, Generated | Called)]
-        sizes = [len(codec.encode(item)) for item in kept if not getattr(item, "heard", 0)]
+        sizes = [len(codec.encode(item)) for item in kept if not getattr(item, "received", 0)]
         assert len(sizes) == 2 * calls
         check_flat([size + other for size, other in zip(sizes[::2], sizes[1::2], strict=True)])
 
@@ -101,7 +101,7 @@ def check_long_trajectory(calls: int) -> None:
         assert not history.prefix_breaks
 
         again, replayed = await conversed(subject, calls)
-        assert again == heard
+        assert again == received
         assert len(subject.oracle.requests) == calls, "nothing is sampled a second time"
         check_flat(replayed)
 

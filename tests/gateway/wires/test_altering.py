@@ -9,7 +9,7 @@ from holdfast.gateway.protocol.messages import AlteringParameters, GenerationReq
 from holdfast.records.sampling import Sampling
 from support.gateway.libraries import HI, anthropic_client, engine_behind, openai_client, perform
 
-ASKED = {
+REQUEST = {
     "top_k": 5,
     "min_p": 0.25,
     "presence_penalty": 0.5,
@@ -62,12 +62,12 @@ def test_all_of_it_reaches_the_engine_and_is_recorded(ask, dialect):
     async def body():
         async with engine_behind(dialect) as (engine, counter, binding):
             engine.reset()
-            await ask(binding, **ASKED)
+            await ask(binding, **REQUEST)
             (call,) = engine.calls()
             sent = {**call.parameters, **call.parameters.get("sampling_params", {})}
             stops = sent.pop("stop_token_ids")
-            assert {name: sent[name] for name in ASKED if name in sent} == {
-                name: value for name, value in ASKED.items() if name != "stop_token_ids"
+            assert {name: sent[name] for name in REQUEST if name in sent} == {
+                name: value for name, value in REQUEST.items() if name != "stop_token_ids"
             }
             assert stops[-1] == 3, "beside the ends that the model has"
         (step,) = (await counter.subject.history()).generations

@@ -105,7 +105,7 @@ def cut(text: str, chance: random.Random) -> list[str]:
     return texts
 
 
-def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[bytes]:
+def stream_answer(stream: EventStream, answer: Answer, chance: random.Random) -> list[bytes]:
     """Some of it live, in the order in which a reply is sampled, and the rest at the end."""
     message, events = answer.choices[0].message, []
     thoughts = cut(message.reasoning or "", chance)
@@ -128,7 +128,7 @@ def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
     message = answer.choices[0].message
     assert whole[:2] == (message.reasoning or "", message.text)
     for _ in range(40):
-        assert SUMS[path](tell(WIRES[path].stream(ASK), answer, chance)) == whole
+        assert SUMS[path](stream_answer(WIRES[path].stream(ASK), answer, chance)) == whole
 
 
 @pytest.mark.parametrize("path", SUMS)

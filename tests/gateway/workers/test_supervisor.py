@@ -185,7 +185,7 @@ def test_sigterm_lets_all_workers_finish_and_the_same_command_goes_on(tmp_path, 
     agents = [Agent(gateway), Agent(gateway, stream=True)]
     for agent in agents:
         agent.start()
-    until(lambda: len(agents[0].heard) > 1)
+    until(lambda: len(agents[0].replies) > 1)
     workers = gateway.workers
     gateway.signal(signal.SIGTERM)
     assert gateway.ended() == 143, gateway.output

@@ -258,17 +258,17 @@ def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token(
     """Also after the end: who goes on must find the end again, and not sample beyond it."""
 
     async def main() -> Kept:
-        kept, said_all = Kept(), asyncio.Event()
+        kept, has_sent_all = Kept(), asyncio.Event()
 
         async def hang() -> None:
-            said_all.set()
+            has_sent_all.set()
             await forever()
 
         async with Canned() as server, policy_at(server) as policy:
             chunks: list[bytes | Pause] = [*sse(*events(VLLM, [40, 41, 42], finish=finish)), hang]
             server.says(PATHS[VLLM], Answer(chunks=chunks))
             call = asyncio.create_task(policy.sample(kept.request(every=1)))
-            await said_all.wait()
+            await has_sent_all.wait()
             await asyncio.sleep(0.05)  # It arrives.
             call.cancel()
             await asyncio.wait({call})

@@ -31,7 +31,7 @@ def statuses(policy: str, *, tasks: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "canonical"),
+    ("url", "canonical"),
     [
         ("http://h:1", "http://h:1"),
         ("http://h:1/", "http://h:1"),
@@ -42,8 +42,8 @@ def statuses(policy: str, *, tasks: int = 1) -> list[str]:
         ("https://h/openai", "https://h/openai"),
     ],
 )
-def test_one_api_has_one_address(given: str, canonical: str) -> None:
-    assert base_url(given) == canonical == base_url(canonical)
+def test_one_api_has_one_address(url: str, canonical: str) -> None:
+    assert base_url(url) == canonical == base_url(canonical)
 
 
 @pytest.mark.parametrize("base", ["/v1", "/v1beta/openai", "/openai/v1"])

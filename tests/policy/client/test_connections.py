@@ -1,6 +1,10 @@
 """All requests go out at once, and the wait for a connection counts against no limit."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
@@ -8,6 +12,7 @@ from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.policy.fake_engines import request, until
 
 AT_ONCE = 1_500
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def test_all_requests_are_under_way_at_once(engine: FakeEngine) -> None:
@@ -44,3 +49,32 @@ def test_the_wait_for_a_connection_counts_against_no_time_limit(engine: FakeEngi
         await second.aclose()
 
     asyncio.run(main())
+
+
+FEW_FILES = """
+import asyncio, resource, sys
+from holdfast.policy.client.replicas import EnginePolicy
+from support.policy.fake_engines import request
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+
+async def main():
+    lines = []
+    policy = EnginePolicy(sys.argv[1:], "fake", notify=lines.append)
+    calls = [policy.sample(request()) for _ in range(400)]
+    assert {completion.tries for completion in await asyncio.gather(*calls)} == {1}
+    await policy.aclose()
+    print(*lines, sep="\\n")
+
+asyncio.run(main())
+"""
+
+
+def test_at_the_limit_of_open_files_calls_wait_and_a_line_says_so() -> None:
+    with FakeEngine(delay=0.05) as first, FakeEngine(delay=0.05) as second:
+        command = [sys.executable, "-c", FEW_FILES, first.url, second.url]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+        assert first.stats().requests + second.stats().requests == 400
+    lines = set(done.stdout.splitlines())
+    assert len(lines) == 1
+    assert "the limit of 120 open files (ulimit -Hn) allows no more" in lines.pop()

@@ -18,7 +18,7 @@ from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from holdfast.testing.fake_engine.options import LogprobsMode as Mode
 from support.policy.answers import PATHS, models, plain
-from support.policy.canned_server import Answer, Asked, Canned
+from support.policy.canned_server import Answer, Canned, ReceivedRequest
 from support.policy.clients import policy_at
 from support.policy.drafts import Kept
 from support.policy.fake_engines import QUICK, request, until
@@ -79,7 +79,7 @@ def test_an_engine_that_says_it_is_not_asked_for_tokens() -> None:
 def measured(greedy: list[float], tempered: list[float], cut: list[float]) -> LogprobsMode:
     """Of an engine that gives these logprobs, greedily, at a low temperature, at a low top_p."""
 
-    def answer(query: Asked) -> Answer:
+    def answer(query: ReceivedRequest) -> Answer:
         body = query.body
         logprobs = cut if body["top_p"] < 1 else tempered if body["temperature"] else greedy
         return plain(Kind.VLLM, range(40, 40 + len(logprobs)), logprobs=logprobs)

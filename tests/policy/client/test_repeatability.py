@@ -13,7 +13,7 @@ from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine
 
-ASKED = Request(array("i", [5, 6, 7, 8]), Sampling(8), 7, "check")
+REQUEST = Request(array("i", [5, 6, 7, 8]), Sampling(8), 7, "check")
 
 
 class Batching:
@@ -35,7 +35,7 @@ class Batching:
         size = len(self._batch)
         await asyncio.sleep(0)
         self._batch.clear()
-        is_first = request.seed == ASKED.seed
+        is_first = request.seed == REQUEST.seed
         if is_first:
             self._times += 1
             self.sizes.append(size)
@@ -47,7 +47,7 @@ class Batching:
 
 
 def measured(policy, *, seeds_by_position: bool = False) -> str:
-    return asyncio.run(repeatability(policy, ASKED, seeds_by_position=seeds_by_position))
+    return asyncio.run(repeatability(policy, REQUEST, seeds_by_position=seeds_by_position))
 
 
 def test_batches_of_several_sizes_are_tried_before_exactness_is_claimed():
@@ -83,7 +83,7 @@ def test_the_fake_engine_repeats_exactly():
         policy = EnginePolicy(url, "fake")
         try:
             await policy.check()
-            return await repeatability(policy, structs.replace(ASKED), seeds_by_position=True)
+            return await repeatability(policy, structs.replace(REQUEST), seeds_by_position=True)
         finally:
             await policy.aclose()
 

@@ -24,7 +24,7 @@ from holdfast.records.samples.replica_weights import WeightState
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.testing import FakeEngine
 from support.policy.answers import PATHS, models, plain, request
-from support.policy.canned_server import Answer, Asked, Canned
+from support.policy.canned_server import Answer, Canned, ReceivedRequest
 from support.policy.clients import QUICK, ids, policy_at, run, until
 from support.policy.recorded import newest_record, record_weights
 
@@ -265,7 +265,7 @@ def test_a_call_that_brings_its_engine_down_each_time_fails_at_last() -> None:
     """An outage is the endpoint's failure: this one comes with each of the call's tries."""
     tries = 2
 
-    def answer(body: Asked) -> Answer:
+    def answer(body: ReceivedRequest) -> Answer:
         is_probe = body.body["max_tokens"] == 1
         return plain(Kind.VLLM, [5]) if is_probe else Answer(status=503)
 

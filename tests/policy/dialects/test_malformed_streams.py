@@ -33,8 +33,8 @@ from support.policy.drafts import Kept
 DIED = {"error": {"message": "EngineCore encountered an issue", "type": "x", "code": 500}}
 
 
-def read(*said_: object, kind: Kind = Kind.VLLM, every: int = 1) -> Completion:
-    reply = Answer(chunks=sse(*said_, DONE))
+def read(*sent: object, kind: Kind = Kind.VLLM, every: int = 1) -> Completion:
+    reply = Answer(chunks=sse(*sent, DONE))
     return sample(reply, body=Kept().request(every=every), kind=kind, retry=ONCE)[0]
 
 
@@ -143,15 +143,15 @@ def test_an_event_without_text_still_has_its_tokens() -> None:
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_an_event_whose_ids_are_missing_is_a_hole_in_the_middle(kind: Kind) -> None:
-    said_ = events(kind, [5, 6, 7])
-    holder = said_[1] if kind is Kind.SGLANG else said_[1]["choices"][0]
+    sent = events(kind, [5, 6, 7])
+    holder = sent[1] if kind is Kind.SGLANG else sent[1]["choices"][0]
     holder["output_ids" if kind is Kind.SGLANG else "token_ids"] = None
     for item in (holder.get("logprobs") or {}).get("content", ()) if kind is Kind.FIREWORKS else ():
         del item["token_id"]
     if kind is Kind.VLLM:
         holder["text"] = ""  # Nothing but the logprob tells that there was a token.
     with pytest.raises(BadAnswer, match=r"no (tokens|output_ids)"):
-        read(*said_, kind=kind)
+        read(*sent, kind=kind)
 
 
 def test_an_event_with_the_end_and_no_tokens_is_the_end() -> None:
@@ -204,9 +204,9 @@ def test_what_is_durable_before_a_lie_is_taken_back() -> None:
 
 @pytest.mark.parametrize("at", range(4))
 def test_the_evidence_is_the_event_that_is_to_blame_whatever_comes_with_it(at: int) -> None:
-    said_ = events(Kind.VLLM, [50, 51, 52, 53])
-    said_[at]["choices"][0]["logprobs"]["token_logprobs"] = [0.75]
-    whole = Answer(chunks=[b"".join(sse(*said_))])
+    sent = events(Kind.VLLM, [50, 51, 52, 53])
+    sent[at]["choices"][0]["logprobs"]["token_logprobs"] = [0.75]
+    whole = Answer(chunks=[b"".join(sse(*sent))])
     with pytest.raises(BadAnswer, match=r"positive \(0\.75\)") as caught:
         sample(whole, body=Kept().request(), retry=ONCE)
     assert f'"text": "{chr(50 + at)}"' in str(caught.value)
@@ -221,18 +221,18 @@ async def pause() -> None:
 
 @pytest.mark.parametrize("repeat", [False, True], ids=["incremental", "cumulative"])
 def test_both_kinds_of_sglang_streams_are_read_alike(repeat: bool) -> None:
-    said_ = events(Kind.SGLANG, [5, 5, 6, 7], repeat=repeat)
-    completion = read(*said_, kind=Kind.SGLANG)
+    sent = events(Kind.SGLANG, [5, 5, 6, 7], repeat=repeat)
+    completion = read(*sent, kind=Kind.SGLANG)
     assert ids(completion) == [5, 5, 6, 7]
     assert logprobs(completion) == logprobs_of([5, 5, 6, 7])
 
 
 @pytest.mark.parametrize("repeat", [False, True], ids=["incremental", "cumulative"])
 def test_the_weights_that_each_event_of_sglang_names_sampled_its_tokens(repeat: bool) -> None:
-    said_ = events(Kind.SGLANG, [5, 6, 7, 8], repeat=repeat)
-    for event, version in zip(said_, ["a", "a", "b", "b"], strict=True):
+    sent = events(Kind.SGLANG, [5, 6, 7, 8], repeat=repeat)
+    for event, version in zip(sent, ["a", "a", "b", "b"], strict=True):
         event["meta_info"]["weight_version"] = version
-    completion = read(*said_, kind=Kind.SGLANG)
+    completion = read(*sent, kind=Kind.SGLANG)
     assert completion.versions == (VersionSpan("a", 0, 2), VersionSpan("b", 2, 4))
 
 

@@ -19,7 +19,7 @@ from support.policy.clients import ids, logprobs, sample
 from support.policy.recordings import recorded
 
 PROMPT = [998, 369, 264, 300, 10, 366, 14, 1427, 347]
-TOLD = {
+RECORDED = {
     "completions_stream": (
         [493, 1869, 425, 1463],
         [-7.677435398101807, -7.360464572906494, -7.340453147888184, -7.987926483154297],
@@ -59,7 +59,7 @@ def split(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[start:end] for start, end in pairwise(cuts)]
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
+@pytest.mark.parametrize("name", sorted(RECORDED))
 @given(
     places=st.lists(st.integers(0, 1 << 16), max_size=12),
     line=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -70,21 +70,21 @@ def test_a_recorded_stream_is_read_alike_wherever_it_is_cut(
     raw = bytes_of(name).replace(b"\n", line.encode())
     # The last line end may be half of another: a stream of bare CRs ends with one byte more.
     chunks = [*split(raw, places), b"\n" if line == "\r" else b""]
-    assert read(chunks) == (*TOLD[name], "length")
+    assert read(chunks) == (*RECORDED[name], "length")
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
+@pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_recorded_stream_is_read_alike_byte_by_byte(name: str) -> None:
     raw = bytes_of(name)
-    assert read([raw[at : at + 1] for at in range(len(raw))]) == (*TOLD[name], "length")
+    assert read([raw[at : at + 1] for at in range(len(raw))]) == (*RECORDED[name], "length")
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
+@pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_recorded_stream_over_a_socket_is_one_completion(name: str) -> None:
     raw = bytes_of(name)
     body = request(prompt=PROMPT, partial=Partial(drop, 1))
     completion, bodies = sample(Answer(chunks=split(raw, [100, 777])), body=body, model="tiny")
-    assert (ids(completion), logprobs(completion)) == TOLD[name]
+    assert (ids(completion), logprobs(completion)) == RECORDED[name]
     assert (completion.finish_reason, completion.seams) == ("length", ())
     assert bodies[0]["stream"] is True
 

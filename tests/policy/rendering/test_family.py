@@ -14,9 +14,9 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 from support.policy.chat_models import FAMILIES, TOOL, call, result, write_model
 
-ASKED = [system("Be brief."), user("Look, naïvely: 雪.")]
+CONVERSATION = [system("Be brief."), user("Look, naïvely: 雪.")]
 CALL = call("x", "functions.look:0")
-SAID = {
+REPLIES = {
     "a call": Message(Role.ASSISTANT, "", tool_calls=(CALL,)),
     "text and a call": Message(Role.ASSISTANT, "Sure.", tool_calls=(CALL,)),
     "reasoning and a call": Message(Role.ASSISTANT, "", tool_calls=(CALL,), reasoning="Hm, so."),
@@ -50,8 +50,8 @@ def renderers(tokenizer: Tokenizer) -> dict[str, FamilyRenderer]:
 
 def written(renderer: FamilyRenderer, message: Message, new: Sequence[Message]) -> list[list[int]]:
     """Prompt, completion and the rest as one rendering writes them; empty if it rewrites."""
-    prompt = renderer.render(ASKED, [TOOL])
-    whole = renderer.render([*ASKED, message, *new], [TOOL])
+    prompt = renderer.render(CONVERSATION, [TOOL])
+    whole = renderer.render([*CONVERSATION, message, *new], [TOOL])
     if whole[: len(prompt)] != prompt:
         return []
     end = next(at for at in range(len(prompt), len(whole)) if whole[at] in renderer.stop_token_ids)
@@ -64,7 +64,7 @@ def test_a_bridge_continues_a_completion_as_a_whole_rendering_does(
 ) -> None:
     renderer = renderers[family]
     proven = 0
-    for kind, message in SAID.items():
+    for kind, message in REPLIES.items():
         parts = written(renderer, message, [RESULT])
         if not parts or (family, kind) in APART:
             continue
@@ -80,7 +80,7 @@ def test_what_a_family_writes_is_parsed_back(
     renderers: dict[str, FamilyRenderer], family: str
 ) -> None:
     renderer = renderers[family]
-    for kind, message in SAID.items():
+    for kind, message in REPLIES.items():
         parts = written(renderer, message, [RESULT])
         if not parts or (family, kind) in APART:
             continue
@@ -97,7 +97,7 @@ def completions(renderer: FamilyRenderer) -> st.SearchStrategy[list[int]]:
     pieces = [encode(text) for text in ("<think>", "Hm.\n", "</think>", "Sure.", "<tool_call>")]
     pieces += [encode('{"name": "look", "arguments": {}}'), encode("</tool_call>")]
     pieces += [[token] for token in renderer.stop_token_ids]
-    for message in SAID.values():
+    for message in REPLIES.values():
         parts = written(renderer, message, [RESULT])
         pieces += [parts[1], parts[1][:-1]] if parts else []
     some = st.lists(st.integers(0, len(renderer.tokenizer) - 1), max_size=4)
@@ -112,12 +112,12 @@ def test_a_tail_of_the_prompt_gives_the_bridge_and_the_message_of_the_whole_prom
 ) -> None:
     renderer = renderers[family]
     package = renderer._package
-    first = renderer.render(ASKED, [TOOL])
-    reasoning_and_a_call = SAID["reasoning and a call"]
+    first = renderer.render(CONVERSATION, [TOOL])
+    reasoning_and_a_call = REPLIES["reasoning and a call"]
     longer = renderer.render(
-        [*ASKED, reasoning_and_a_call, RESULT, assistant("Oh."), *ASKED[1:]], [TOOL]
+        [*CONVERSATION, reasoning_and_a_call, RESULT, assistant("Oh."), *CONVERSATION[1:]], [TOOL]
     )
-    middle = renderer.render([*ASKED, reasoning_and_a_call, RESULT], [TOOL])
+    middle = renderer.render([*CONVERSATION, reasoning_and_a_call, RESULT], [TOOL])
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from([first, middle, longer]), completions(renderer), st.sampled_from([*NEW]))
@@ -147,7 +147,7 @@ def test_a_bridge_reads_and_encodes_as_much_in_turn_200_as_in_turn_2(
     renderers: dict[str, FamilyRenderer], family: str
 ) -> None:
     renderer = renderers[family]
-    prompt = renderer.render(ASKED, [TOOL])
+    prompt = renderer.render(CONVERSATION, [TOOL])
     completion = [*renderer.tokenizer.encode("Hm.</think>Sure."), renderer.stop_token_ids[0]]
     costs = []
     for _ in range(200):
@@ -166,7 +166,7 @@ def test_a_stream_is_not_cut_where_the_model_spoke_on_after_its_end(
     renderer = renderers["qwen3"]
     messages = renderer.tokenizer.encode("Sure.")
     after = [*messages, renderer.stop_token_ids[0], *messages]
-    assert renderer.bridge(renderer.render(ASKED, []), after, [RESULT], []) is None
+    assert renderer.bridge(renderer.render(CONVERSATION, []), after, [RESULT], []) is None
 
 
 def test_a_user_breaks_the_stream_where_the_family_drops_reasoning_unless_it_is_kept(
@@ -174,7 +174,7 @@ def test_a_user_breaks_the_stream_where_the_family_drops_reasoning_unless_it_is_
 ) -> None:
     dropping = renderers["qwen3"]
     keeping = FamilyRenderer(tokenizer, "qwen3", keep_reasoning=True)
-    prompt = dropping.render(ASKED, [])
+    prompt = dropping.render(CONVERSATION, [])
     completion = [*tokenizer.encode("<think>\nHm\n</think>\n\nYes."), dropping.stop_token_ids[0]]
     assert dropping.bridge(prompt, completion, [user("Why?")], []) is None
     bridge = keeping.bridge(prompt, completion, [user("Why?")], [])
@@ -195,7 +195,7 @@ def test_special_tokens_that_outsiders_spell_out_stay_letters(
         results_found = Message(
             Role.TOOL, f"c.{what}", tool_call_id="functions.look:0", name="look" + what
         )
-        return [*ASKED[:1], user(f"a.{what} b"), message, results_found]
+        return [*CONVERSATION[:1], user(f"a.{what} b"), message, results_found]
 
     innocent, guilty = conversation(""), conversation(markup)
     tokenizer = renderer.tokenizer
@@ -271,7 +271,7 @@ def test_arguments_that_are_no_object_do_not_stop_a_rendering(
 ) -> None:
     odd = ToolCall("functions.look:0", FunctionCall("look", arguments))
     message = Message(Role.ASSISTANT, "", tool_calls=(odd,))
-    assert renderers[family].render([*ASKED, message, RESULT], [TOOL])
+    assert renderers[family].render([*CONVERSATION, message, RESULT], [TOOL])
 
 
 def test_the_name_tells_family_version_tokenizer_and_options(
@@ -286,4 +286,4 @@ def test_the_name_tells_family_version_tokenizer_and_options(
     quiet = FamilyRenderer(tokenizer, "qwen3", options={"enable_thinking": False})
     names = {renderer.name, FamilyRenderer(load_tokenizer(other), "qwen3").name, quiet.name}
     assert len(names) == 3
-    assert quiet.decode(quiet.render(ASKED, [])).endswith("<think>\n\n</think>\n\n")
+    assert quiet.decode(quiet.render(CONVERSATION, [])).endswith("<think>\n\n</think>\n\n")

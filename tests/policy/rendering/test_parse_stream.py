@@ -62,7 +62,7 @@ MARKS = (
     "<tool_call>look\n<arg_key>at</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
     '{"name": "look", "parameters": {"at": "x"}}',
 )
-ASKED = [user("Look.")]
+CONVERSATION = [user("Look.")]
 REPLIES = 30
 """Of each renderer, in each run of the suite."""
 
@@ -89,7 +89,7 @@ def encoded(renderer, pieces: list[str]) -> list[int]:
     return [token for piece in pieces for token in renderer.tokenizer.encode(piece)]
 
 
-def told_in(renderer, ids: list[int], cuts: list[int], prompt, stop=()) -> dict[Channel, str]:
+def streamed_in(renderer, ids: list[int], cuts: list[int], prompt, stop=()) -> dict[Channel, str]:
     live = LiveMessage(renderer, prompt=prompt, tools=[TOOL], stop=stop)
     message = dict.fromkeys(Channel, "")
     for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
@@ -99,9 +99,9 @@ def told_in(renderer, ids: list[int], cuts: list[int], prompt, stop=()) -> dict[
 
 
 def check(renderer, ids: list[int], cuts: list[int]) -> dict[Channel, str]:
-    prompt = renderer.render(ASKED, [TOOL])
+    prompt = renderer.render(CONVERSATION, [TOOL])
     message = renderer.parse(ids, prompt=prompt, tools=[TOOL])
-    channels = told_in(renderer, ids, cuts, prompt)
+    channels = streamed_in(renderer, ids, cuts, prompt)
     assert message.text.startswith(channels[Channel.CONTENT]), (message, channels)
     assert (message.reasoning or "").startswith(channels[Channel.REASONING]), (message, channels)
     return channels
@@ -121,8 +121,8 @@ def random_reply(renderer, chance: random.Random) -> list[int]:
         reasoning=f"Hm{thought}",
         tool_calls=(call("x", "functions.look:0"),) * chance.randrange(2),
     )
-    prompt = renderer.render(ASKED, [TOOL])
-    return list(renderer.render([*ASKED, message, user("And?")], [TOOL])[len(prompt) :])
+    prompt = renderer.render(CONVERSATION, [TOOL])
+    return list(renderer.render([*CONVERSATION, message, user("And?")], [TOOL])[len(prompt) :])
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -146,7 +146,7 @@ def test_reasoning_that_ends_twice_loses_no_text(renderers):
     renderer = renderers["opened template, deepseek-v3"]
     ids = encoded(renderer, ["Hm", "</", "think>", "<thin", " a < b", "</think>", "\n\nSure"])
     check(renderer, ids, list(range(len(ids))))
-    message = renderer.parse(ids, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
+    message = renderer.parse(ids, prompt=renderer.render(CONVERSATION, [TOOL]), tools=[TOOL])
     assert (message.reasoning, message.text) == ("Hm", "<thin a < b</think>\n\nSure")
 
 
@@ -156,9 +156,9 @@ LIVE = "The answer is 42 é, and that is that"
 def test_every_family_tells_text_while_it_comes(renderers):
     silent = set()
     for name, renderer in renderers.items():
-        prompt = renderer.render(ASKED, [TOOL])
+        prompt = renderer.render(CONVERSATION, [TOOL])
         ids = encoded(renderer, ["<|content_text|>" if name == "inkling" else "", LIVE])
-        channels = told_in(renderer, ids, list(range(len(ids))), prompt)
+        channels = streamed_in(renderer, ids, list(range(len(ids))), prompt)
         if "".join(channels.values()) != LIVE:
             silent.add(name)
     assert not silent
@@ -168,7 +168,7 @@ def test_reasoning_is_told_before_the_text_that_follows_it(renderers):
     """Of those that write `<think>`: each in its own channel."""
     for name in ("qwen3", "qwen3.5", "deepseek-v3", "kimi-k2", "minimax-m2", "qwen3 template"):
         renderer = renderers[name]
-        prompt = renderer.render(ASKED, [TOOL])
+        prompt = renderer.render(CONVERSATION, [TOOL])
         opened = prompt_opens(renderer, prompt)
         pieces = ["" if opened else "<think>\n", "Let me see.", "\n</think>\n\n", LIVE, "\n", "<"]
         ids = encoded(renderer, pieces)
@@ -186,7 +186,7 @@ def prompt_opens(renderer, prompt) -> bool:
 
 def test_text_before_a_call_is_told_and_nothing_of_the_call(renderers):
     for renderer in (renderers["qwen3"], renderers["bytes"], renderers["plain template"]):
-        live = LiveMessage(renderer, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
+        live = LiveMessage(renderer, prompt=renderer.render(CONVERSATION, [TOOL]), tools=[TOOL])
         ids = encoded(renderer, ["Let me look. ", MARKS[-4], " And more"])
         message = "".join(text for token in ids for _, text in live.take([token]))
         assert message == "Let me look."
@@ -195,9 +195,9 @@ def test_text_before_a_call_is_told_and_nothing_of_the_call(renderers):
 
 def test_what_may_be_the_beginning_of_a_stop_string_waits():
     renderer = ByteRenderer()
-    channels = told_in(renderer, list(b"one, two STO"), [4, 9, 11], [], stop=("STOP",))
+    channels = streamed_in(renderer, list(b"one, two STO"), [4, 9, 11], [], stop=("STOP",))
     assert channels[Channel.CONTENT] == "one, two"
-    message = told_in(renderer, list(b"one, two STOmach"), [4, 9, 11], [], stop=("STOP",))
+    message = streamed_in(renderer, list(b"one, two STOmach"), [4, 9, 11], [], stop=("STOP",))
     assert message[Channel.CONTENT] == "one, two STOmach"
 
 
@@ -254,7 +254,9 @@ def test_a_reply_that_is_only_cut_reasoning_is_told_as_reasoning(renderers):
     ids = encoded(renderer, ["<think>", "\n", "Okay, so"])
     outcome = check(renderer, ids, list(range(len(ids))))
     assert outcome[Channel.REASONING] == "Okay, so"
-    assert renderer.parse(ids, prompt=renderer.render([assistant("x"), *ASKED], [])).reasoning
+    assert renderer.parse(
+        ids, prompt=renderer.render([assistant("x"), *CONVERSATION], [])
+    ).reasoning
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +265,7 @@ def bare_renderers(tmp_path_factory):
     return [ByteRenderer(), *(FamilyRenderer(tokenizer, family) for family in FAMILIES)]
 
 
-def told_bare(renderer, ids: list[int], chance: random.Random, stop=()) -> list:
+def streamed_bare(renderer, ids: list[int], chance: random.Random, stop=()) -> list:
     live, message, at = LiveMessage(renderer, prompt=(), stop=stop, bare=True), [], 0
     while at < len(ids):
         size = chance.choice((1, 2, 5, 30))
@@ -278,7 +280,7 @@ def test_what_is_told_of_a_bare_completion_is_a_beginning_of_its_text(bare_rende
     for renderer in bare_renderers:
         for _ in range(20):
             ids = random_reply(renderer, chance)
-            items = told_bare(renderer, ids, chance)
+            items = streamed_bare(renderer, ids, chance)
             assert {channel for channel, _ in items} <= {Channel.CONTENT}
             text = renderer.decode(ids, special=False)
             assert text.startswith("".join(part for _, part in items))
@@ -286,6 +288,6 @@ def test_what_is_told_of_a_bare_completion_is_a_beginning_of_its_text(bare_rende
 
 def test_text_after_a_token_that_is_none_is_told_and_a_stop_string_around_it_is_found():
     ids = [*b"<think>one", ByteRenderer.OPEN, *b" two ST", ByteRenderer.OPEN, *b"OP three"]
-    items = told_bare(ByteRenderer(), ids, random.Random(1), stop=("STOP",))
+    items = streamed_bare(ByteRenderer(), ids, random.Random(1), stop=("STOP",))
     assert "".join(part for _, part in items) == "<think>one two"
     assert {channel for channel, _ in items} == {Channel.CONTENT}

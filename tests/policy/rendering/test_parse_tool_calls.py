@@ -12,17 +12,17 @@ from support.gateway.streams import ThinkingBytes
 from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-SAID = f"So: {CALL}"
+REPLIES = f"So: {CALL}"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
 FLAT = [{"type": "function", "name": "add", "parameters": SCHEMA}]
 ANTHROPIC = [{"name": "add", "input_schema": SCHEMA}]
-ASKED = {"model": "m", "input": "hello"}
+CONVERSATION = {"model": "m", "input": "hello"}
 UNSHOWN = [
     (CHAT, HELLO),
     (CHAT, {**HELLO, "tools": TOOLS, "tool_choice": "none"}),
-    (RESPONSES, ASKED),
-    (RESPONSES, {**ASKED, "tools": FLAT, "tool_choice": "none"}),
+    (RESPONSES, CONVERSATION),
+    (RESPONSES, {**CONVERSATION, "tools": FLAT, "tool_choice": "none"}),
     (MESSAGES, {**HELLO, "max_tokens": 500}),
     (MESSAGES, {**HELLO, "max_tokens": 500, "tools": ANTHROPIC, "tool_choice": {"type": "none"}}),
 ]
@@ -48,16 +48,16 @@ KINDS = {
 @pytest.mark.parametrize(("path", "query"), UNSHOWN)
 def test_an_agent_that_shows_no_tools_is_told_text(path, query):
     async def body():
-        async with opened(lambda request: SAID) as (counter, _, binding):
+        async with opened(lambda request: REPLIES) as (counter, _, binding):
             reply = await exchange(counter.port, post(path, query, binding))
-            assert KINDS[path](reply.json) == ["stop", SAID, []]
+            assert KINDS[path](reply.json) == ["stop", REPLIES, []]
 
     asyncio.run(body())
 
 
 def test_one_that_shows_them_is_told_the_call():
     async def body():
-        async with opened(lambda request: SAID) as (counter, _, binding):
+        async with opened(lambda request: REPLIES) as (counter, _, binding):
             reply = await exchange(counter.port, post(CHAT, {**HELLO, "tools": TOOLS}, binding))
             reason, text, (call,) = KINDS[CHAT](reply.json)
             assert (reason, text, call["function"]["name"]) == ("tool_calls", "So:", "add")
@@ -68,9 +68,12 @@ def test_one_that_shows_them_is_told_the_call():
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_asked_next_goes_on_from_the_sampled_tokens(stream):
     async def body():
-        async with opened(lambda request: SAID) as (counter, _, binding):
+        async with opened(lambda request: REPLIES) as (counter, _, binding):
             await exchange(counter.port, post(CHAT, {**HELLO, "stream": stream}, binding))
-            messages = [{"role": "assistant", "content": SAID}, {"role": "user", "content": "and?"}]
+            messages = [
+                {"role": "assistant", "content": REPLIES},
+                {"role": "user", "content": "and?"},
+            ]
             more = {**HELLO, "messages": [*HELLO["messages"], *messages]}
             assert (await exchange(counter.port, post(CHAT, more, binding))).status == 200
         first, second = (await counter.subject.history()).generations
@@ -86,17 +89,17 @@ def test_a_rollout_that_shows_no_tools_is_given_text_and_goes_on_from_its_tokens
         t.add(user("and?"))
         return [*replies, await t.generate()]
 
-    subject = TrajectoryUnderTest(Oracle(lambda request: SAID))
+    subject = TrajectoryUnderTest(Oracle(lambda request: REPLIES))
     for reply in asyncio.run(subject.perform(rollout)):
-        assert (reply.text, reply.tool_calls) == (SAID, ())
+        assert (reply.text, reply.tool_calls) == (REPLIES, ())
     first, second = asyncio.run(subject.history()).generations
     assert (second.base, second.prefix_break) == (first.path, "")
 
 
 def test_reasoning_stays_apart_from_a_text_that_looks_like_a_call():
     message = Message(Role.ASSISTANT, "So:", tool_calls=parse_hermes(CALL)[1], reasoning="Hm.")
-    for text in (f"<think>\nHm.\n</think>\n\n{SAID}", f"Hm.\n</think>\n\n{SAID}"):
-        assert without_calls(message, text) == Message(Role.ASSISTANT, SAID, reasoning="Hm.")
+    for text in (f"<think>\nHm.\n</think>\n\n{REPLIES}", f"Hm.\n</think>\n\n{REPLIES}"):
+        assert without_calls(message, text) == Message(Role.ASSISTANT, REPLIES, reasoning="Hm.")
 
 
 def test_what_is_told_of_it_while_it_is_sampled_is_its_beginning():

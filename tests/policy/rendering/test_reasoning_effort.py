@@ -32,7 +32,7 @@ SWITCHED = TEMPLATES["plain"] + (
 """As Qwen's: it opens the reasoning, and closes it at once where there is to be none."""
 LOCAL = "{%- set reasoning_effort = 'always' %}{{ reasoning_effort }}" + TEMPLATES["plain"]
 MENTIONING = "{# reasoning_effort #}{{ 'reasoning_effort' }}" + TEMPLATES["plain"]
-ASKED = [user("Well?")]
+CONVERSATION = [user("Well?")]
 
 
 def renderer_of(folder: Path, template: str) -> TemplateRenderer:
@@ -42,16 +42,19 @@ def renderer_of(folder: Path, template: str) -> TemplateRenderer:
 
 def test_a_template_that_reads_it_writes_it(tmp_path: Path) -> None:
     renderer = renderer_of(tmp_path, READING)
-    plain, low = renderer.render(ASKED, []), at_effort(renderer, "low").render(ASKED, [])
+    plain, low = (
+        renderer.render(CONVERSATION, []),
+        at_effort(renderer, "low").render(CONVERSATION, []),
+    )
     assert "Reasoning: low" in renderer.decode(low)
     assert "Reasoning" not in renderer.decode(plain)
-    assert renderer.render(ASKED, []) == plain
+    assert renderer.render(CONVERSATION, []) == plain
     assert at_effort(renderer, None) is renderer
 
 
 def test_a_turn_at_an_effort_is_bridged_as_any_other(tmp_path: Path) -> None:
     renderer = at_effort(renderer_of(tmp_path, READING), "high")
-    prompt = renderer.render(ASKED, [])
+    prompt = renderer.render(CONVERSATION, [])
     message = [*renderer.tokenizer.encode("So."), renderer.stop_token_ids[0]]  # type: ignore[attr-defined]
     bridge = renderer.bridge(prompt, message, [user("And?")], [])
     assert bridge is not None
@@ -69,7 +72,7 @@ def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None
     for number in range(3 * MAX_LEVELS):
         level = f"level-{number}"
         assert f"Reasoning: {level}" in renderer.decode(
-            at_effort(renderer, level).render(ASKED, [])
+            at_effort(renderer, level).render(CONVERSATION, [])
         )
     assert len(renderer._variants) == MAX_LEVELS
 
@@ -77,8 +80,8 @@ def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None
 def test_none_turns_thinking_off_where_the_template_knows_how(tmp_path: Path) -> None:
     renderer = renderer_of(tmp_path, SWITCHED)
     assert renderer.reasons
-    assert renderer.decode(renderer.render(ASKED, [])).endswith("<think>\n")
-    quiet = at_effort(renderer, "none").render(ASKED, [])
+    assert renderer.decode(renderer.render(CONVERSATION, [])).endswith("<think>\n")
+    quiet = at_effort(renderer, "none").render(CONVERSATION, [])
     assert renderer.decode(quiet).endswith("<think>\n\n</think>\n\n")
     with pytest.raises(Unsupported, match="never reads reasoning_effort"):
         at_effort(renderer, "low")
@@ -123,7 +126,7 @@ def test_a_family_that_knows_efforts_writes_each_its_own_way(
     folder: Path, family: str, effort: str, other: str
 ) -> None:
     renderer = FamilyRenderer(load_tokenizer(folder), family)
-    request = [system("Be kind."), *ASKED]
+    request = [system("Be kind."), *CONVERSATION]
     plain, first, two = (
         at_effort(renderer, level).render(request, []) for level in (None, effort, other)
     )
@@ -149,8 +152,8 @@ def test_arguments_of_a_template_are_written_and_leave_other_renderers_alone(
 ) -> None:
     renderer = renderer_of(tmp_path, SWITCHED)
     quiet = renderer_at(renderer, Sampling(chat_template_kwargs=OFF))
-    assert renderer.decode(quiet.render(ASKED, [])).endswith("<think>\n\n</think>\n\n")
-    assert renderer.decode(renderer.render(ASKED, [])).endswith("<think>\n")
+    assert renderer.decode(quiet.render(CONVERSATION, [])).endswith("<think>\n\n</think>\n\n")
+    assert renderer.decode(renderer.render(CONVERSATION, [])).endswith("<think>\n")
     assert renderer_at(renderer, Sampling(chat_template_kwargs=OFF)) is quiet
     assert renderer_at(renderer, Sampling()) is renderer
     assert quiet.name == renderer.name, "they are the sampling's"
@@ -161,10 +164,10 @@ def test_arguments_and_an_effort_are_written_together(tmp_path: Path) -> None:
     renderer = renderer_of(tmp_path, both)
     at_effort(renderer, "low")  # What is kept at hand is not taken for another.
     result = renderer_at(renderer, Sampling(chat_template_kwargs=OFF, reasoning_effort="low"))
-    text = renderer.decode(result.render(ASKED, []))
+    text = renderer.decode(result.render(CONVERSATION, []))
     assert "Reasoning: low" in text
     assert text.endswith("</think>\n\n")
-    open_ended = renderer_at(renderer, Sampling(reasoning_effort="low")).render(ASKED, [])
+    open_ended = renderer_at(renderer, Sampling(reasoning_effort="low")).render(CONVERSATION, [])
     assert renderer.decode(open_ended).endswith("<think>\n")
 
 
@@ -183,15 +186,15 @@ def test_an_argument_that_no_template_reads_is_refused_by_its_name(tmp_path: Pat
 def test_other_arguments_than_before_break_the_prefix_and_are_named(tmp_path: Path) -> None:
     renderer = renderer_of(tmp_path, SWITCHED)
     stream = Stream()
-    first = stream.next_prompt(ASKED, (), renderer=renderer, sampling=Sampling())
+    first = stream.next_prompt(CONVERSATION, (), renderer=renderer, sampling=Sampling())
     packed = pack_ids([*renderer.tokenizer.encode("So.</think>Yes"), renderer.stop_token_ids[0]])
     reply = renderer.parse(unpack_ids(packed))
     step = Generated(
         "0", first.fingerprint, "", 0, first.delta.tobytes(), packed, b"", "stop", (), reply,
-        tuple(ASKED), "m", Sampling(),
+        tuple(CONVERSATION), "m", Sampling(),
     )  # fmt: skip
-    stream.advance(step, ASKED, ())
-    messages = [*ASKED, reply, user("And?")]
+    stream.advance(step, CONVERSATION, ())
+    messages = [*CONVERSATION, reply, user("And?")]
     other = Sampling(chat_template_kwargs=OFF)
     prompt = stream.next_prompt(messages, (), renderer=renderer_at(renderer, other), sampling=other)
     assert prompt.prefix_break == "the arguments of the chat template were changed"

@@ -14,7 +14,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
 from support.policy.chat_models import APPENDING, TEMPLATES, TOOL, call, result, write_model
 
-ASKED = [user("Look, naïvely: 雪.")]
+CONVERSATION = [user("Look, naïvely: 雪.")]
 CALLED = Message(Role.ASSISTANT, "Sure.", tool_calls=(call("x", "call_0"), call("é", "call_1")))
 RESULTS = [result("Nothing.", "call_0"), result("", "call_1")]
 THOUGHT = Message(Role.ASSISTANT, "Yes.", reasoning="Hm, so.")
@@ -50,7 +50,8 @@ def written(
 
 @pytest.mark.parametrize("name", APPENDING)
 @pytest.mark.parametrize(
-    "before", [ASKED, [system("Be brief."), *ASKED], [*ASKED, CALLED, *RESULTS]]
+    "before",
+    [CONVERSATION, [system("Be brief."), *CONVERSATION], [*CONVERSATION, CALLED, *RESULTS]],
 )
 @pytest.mark.parametrize("new", [RESULTS, [user("")], [user("Again <|im_end|>!")]])
 def test_a_bridge_continues_a_completion_as_a_whole_rendering_does(
@@ -74,7 +75,10 @@ def test_every_template_of_the_tests_is_known_to_append_or_not(
     names = set()
     for name, renderer in renderers.items():
         completion = [*renderer.tokenizer.encode("Yes."), renderer.stop_token_ids[0]]
-        if renderer.bridge(renderer.render(ASKED, []), completion, [user("Why?")], []) is not None:
+        if (
+            renderer.bridge(renderer.render(CONVERSATION, []), completion, [user("Why?")], [])
+            is not None
+        ):
             names.add(name)
     assert names == {*APPENDING, "forgetful", "qwen3", "strict", "spaced"}
 
@@ -85,7 +89,7 @@ class TestReasoning:
     ) -> None:
         for name, bridged in (("forgetful", False), ("remembering", True), ("toggled", True)):
             renderer = renderers[name]
-            prompt = renderer.render(ASKED, [])
+            prompt = renderer.render(CONVERSATION, [])
             completion = renderer.tokenizer.encode("<think>\nHm, so.\n</think>\n\nYes.<|im_end|>")
             assert renderer.parse(completion, prompt=prompt) == THOUGHT
             assert (renderer.bridge(prompt, completion, [user("Why?")], []) is not None) == bridged
@@ -97,15 +101,15 @@ class TestReasoning:
     ) -> None:
         for name in ("toggled", "remembering"):
             renderer = renderers[name]
-            prompt, completion, rest = written(renderer, ASKED, THOUGHT, [user("Why?")])
+            prompt, completion, rest = written(renderer, CONVERSATION, THOUGHT, [user("Why?")])
             assert renderer.parse(completion, prompt=prompt) == THOUGHT
             assert renderer.bridge(prompt, completion, [user("Why?")], [TOOL]) == rest
 
     def test_in_an_earlier_turn_is_seen_too(self, renderers: dict[str, TemplateRenderer]) -> None:
         renderer = renderers["forgetful"]
         called = Message(Role.ASSISTANT, "", tool_calls=(call("x", "call_0"),), reasoning="Hm.")
-        with_it = renderer.render([*ASKED, called, RESULTS[0]], [])
-        without = renderer.render([*ASKED, CALLED, RESULTS[0]], [])
+        with_it = renderer.render([*CONVERSATION, called, RESULTS[0]], [])
+        without = renderer.render([*CONVERSATION, CALLED, RESULTS[0]], [])
         completion = renderer.tokenizer.encode("Yes.<|im_end|>")
         assert renderer.bridge(array("i", with_it), completion, [user("Why?")], []) is None
         assert renderer.bridge(array("i", without), completion, [user("Why?")], []) is not None
@@ -115,7 +119,7 @@ class TestReasoning:
     ) -> None:
         for name, opening in (("remembering", "<think>\n"), ("opened", "")):
             renderer = renderers[name]
-            prompt = renderer.render(ASKED, [])
+            prompt = renderer.render(CONVERSATION, [])
             cut = renderer.tokenizer.encode(opening + "Hm, so")
             assert renderer.parse(cut, prompt=prompt) == Message(
                 Role.ASSISTANT, "", reasoning="Hm, so"
@@ -130,13 +134,13 @@ class TestReasoning:
     ) -> None:
         renderer = renderers["opened"]
         completion = renderer.tokenizer.encode("Hm, so.\n</think>\n\nYes.<|im_end|>")
-        prompt = renderer.render(ASKED, [])
+        prompt = renderer.render(CONVERSATION, [])
         assert renderer.parse(completion, prompt=array("i", prompt)) == THOUGHT
         assert renderer.parse(completion).text == "Hm, so.\n</think>\n\nYes."
         # The template writes reasoning where the prompt opened it: they meet.
         bridge = renderer.bridge(prompt, completion, [user("Why?")], [])
         assert bridge is not None
-        whole = renderer.render([*ASKED, THOUGHT, user("Why?")], [])
+        whole = renderer.render([*CONVERSATION, THOUGHT, user("Why?")], [])
         assert prompt + completion + bridge == whole
 
     def test_stays_text_where_the_template_knows_none(self, plain: TemplateRenderer) -> None:
@@ -152,7 +156,7 @@ def test_whatever_was_sampled_the_same_follows_it(
     renderers: dict[str, TemplateRenderer], name: str
 ) -> None:
     renderer = renderers[name]
-    prompt = array("i", renderer.render(ASKED, [TOOL]))
+    prompt = array("i", renderer.render(CONVERSATION, [TOOL]))
     end = renderer.stop_token_ids[0]
     top = len(renderer.tokenizer)
     usual = renderer.bridge(prompt, [*renderer.tokenizer.encode("Yes."), end], [user("Why?")], [])
@@ -182,13 +186,13 @@ def test_a_conversation_of_128_turns_costs_each_turn_the_same_and_meets_the_whol
 ) -> None:
     for name in ("plain", "merging", "remembering", "default system"):
         renderer = renderers[name]
-        messages: list[Message] = list(ASKED)
+        messages: list[Message] = list(CONVERSATION)
         stream = array("i", renderer.render(messages, [TOOL]))
         costs = set()
         for turn in range(128):
             message = Message(Role.ASSISTANT, "So.", tool_calls=(call("é", "call_0"),))
             new = [result(f"{turn % 10}: 雪", "call_0")]
-            _, completion, _ = written(renderer, ASKED, message, new)
+            _, completion, _ = written(renderer, CONVERSATION, message, new)
             before = renderer.tokenizer.encoded_characters
             bridge = renderer.bridge(stream, array("i", completion), new, [TOOL])
             assert bridge is not None
@@ -201,7 +205,7 @@ def test_a_conversation_of_128_turns_costs_each_turn_the_same_and_meets_the_whol
 
 class TestCalls:
     def test_are_parsed_in_order_and_keep_what_was_said(self, plain: TemplateRenderer) -> None:
-        _, completion, _ = written(plain, ASKED, CALLED, RESULTS)
+        _, completion, _ = written(plain, CONVERSATION, CALLED, RESULTS)
         parsed = plain.parse(completion)
         assert parsed.text == "Sure."
         assert [tool_call.arguments for tool_call in parsed.tool_calls] == [
@@ -258,11 +262,11 @@ def test_the_bridge_of_a_template_is_that_of_the_family_that_it_belongs_to(
     renderer = renderers["qwen3"]
     family = FamilyRenderer(renderer.tokenizer, "qwen3")
     completion = renderer.tokenizer.encode(message + ("" if cut else "<|im_end|>"))
-    for messages in (ASKED, [*ASKED, CALLED, *RESULTS]):
+    for messages in (CONVERSATION, [*CONVERSATION, CALLED, *RESULTS]):
         prompt = renderer.render(messages, [TOOL])
         assert prompt == family.render(messages, [TOOL])
-        given = (prompt, completion, RESULTS, [TOOL])
-        assert renderer.bridge(*given) == family.bridge(*given)
+        arguments = (prompt, completion, RESULTS, [TOOL])
+        assert renderer.bridge(*arguments) == family.bridge(*arguments)
         ours = renderer.parse(completion, prompt=prompt)
         theirs = family.parse(completion, prompt=prompt)
         # The package keeps the line break at the beginning of reasoning that never ended.
@@ -272,7 +276,7 @@ def test_the_bridge_of_a_template_is_that_of_the_family_that_it_belongs_to(
 
 def test_an_assistant_in_the_new_messages_is_never_bridged(plain: TemplateRenderer) -> None:
     completion = [*plain.tokenizer.encode("Yes."), plain.stop_token_ids[0]]
-    prompt = plain.render(ASKED, [])
+    prompt = plain.render(CONVERSATION, [])
     assert plain.bridge(prompt, completion, [assistant("No."), user("?")], []) is None
 
 
@@ -281,12 +285,16 @@ def test_what_a_template_refuses_is_a_usage_error_that_says_why(
 ) -> None:
     strict = renderers["strict"]
     with pytest.raises(UsageError, match="only two may speak"):
-        strict.render([system("?"), *ASKED], [])
+        strict.render([system("?"), *CONVERSATION], [])
     completion = [*strict.tokenizer.encode("Yes."), strict.stop_token_ids[0]]
-    assert strict.bridge(strict.render(ASKED, []), completion, RESULTS, []) is None
+    assert strict.bridge(strict.render(CONVERSATION, []), completion, RESULTS, []) is None
 
 
 def test_another_template_or_date_is_another_name(renderers: dict[str, TemplateRenderer]) -> None:
     names: Sequence[str] = [renderer.name for renderer in renderers.values()]
     assert len(set(names)) == len(names)
-    assert renderers["dated"].decode(renderers["dated"].render(ASKED, [])).startswith("2026-02-03")
+    assert (
+        renderers["dated"]
+        .decode(renderers["dated"].render(CONVERSATION, []))
+        .startswith("2026-02-03")
+    )

@@ -15,7 +15,7 @@ from holdfast.records.message import Message, Role, assistant, system, user
 from support.policy.chat_models import TOOL, call, result
 
 TINY = Path(str(files("holdfast.embedded"))) / "tiny"
-ASKED = [user("What is 12 + 30?")]
+CONVERSATION = [user("What is 12 + 30?")]
 CALLED = Message(Role.ASSISTANT, "", tool_calls=(call("12 + 30", "call_0"),))
 THOUGHT = Message(Role.ASSISTANT, "So.", tool_calls=(call("é", "call_0"),), reasoning="Hm.")
 
@@ -29,7 +29,9 @@ def renderer() -> TemplateRenderer:
 
 @pytest.mark.parametrize("message", [CALLED, THOUGHT, assistant("42")])
 @pytest.mark.parametrize("new", [[result("42")], [result("1"), result("2")], [user("And?")]])
-@pytest.mark.parametrize("before", [ASKED, [system("Be brief."), *ASKED, THOUGHT, result("7")]])
+@pytest.mark.parametrize(
+    "before", [CONVERSATION, [system("Be brief."), *CONVERSATION, THOUGHT, result("7")]]
+)
 def test_the_bridge_continues_a_completion_as_a_whole_rendering_does(
     renderer: TemplateRenderer, message: Message, new: list[Message], before: list[Message]
 ) -> None:
@@ -52,7 +54,14 @@ def test_the_template_renders_as_in_transformers() -> None:
 
     theirs, ours = PreTrainedTokenizerFast.from_pretrained(TINY), load_tokenizer(TINY)
     template = template_of(ours, {})
-    messages = [system("Be brief."), *ASKED, THOUGHT, result("<7> é"), assistant("7"), user("雪")]
+    messages = [
+        system("Be brief."),
+        *CONVERSATION,
+        THOUGHT,
+        result("<7> é"),
+        assistant("7"),
+        user("雪"),
+    ]
     dicts = as_dicts(messages, quoted=str, arguments=decode_arguments, developer=True)
     for tools in ([], [TOOL]):
         text = template.render(dicts, tools, opening=True)

@@ -59,7 +59,7 @@ class TestLoading:
 
     def test_a_template_that_is_no_jinja_is_a_usage_error(self, tmp_path: Path) -> None:
         broken = load_tokenizer(write_model(tmp_path, "{% if %}"))
-        with pytest.raises(UsageError, match="no Jinja"):
+        with pytest.raises(UsageError, match="not Jinja"):
             template_of(broken, {})
 
     def test_reads_templates_and_tokens_where_models_keep_them(self, tmp_path: Path) -> None:

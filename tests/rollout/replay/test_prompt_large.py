@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import GenerationRequest
-from holdfast.policy.off_loop import MIN_THREAD_SIZE
+from holdfast.off_loop import MIN_THREAD_SIZE
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, user
 from holdfast.records.task import Task

@@ -68,12 +68,12 @@ def test_the_schema_is_shown_as_it_is():
     ids=json.dumps,
 )
 def test_what_fits_is_passed_on_as_it_was_decoded(more):
-    given = {"query": "kelp", **more}
-    assert search.bind(json.dumps(given)) == given
+    arguments = {"query": "kelp", **more}
+    assert search.bind(json.dumps(arguments)) == arguments
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({}, "`$` lacks the required `query`"),
         ([], "`$` must be object, not array"),
@@ -104,9 +104,9 @@ def test_what_fits_is_passed_on_as_it_was_decoded(more):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_model_is_told_what_does_not_fit_and_where(given, message):
+def test_the_model_is_told_what_does_not_fit_and_where(arguments, message):
     with pytest.raises(InvalidArguments) as caught:
-        search.bind(json.dumps(given))
+        search.bind(json.dumps(arguments))
     assert str(caught.value).startswith(f"invalid arguments for search: {message}")
 
 

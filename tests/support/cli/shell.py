@@ -94,14 +94,14 @@ class CommandLine:
     def arguments(
         self, *extra: object, rollout: str = "agent.py", **options: object
     ) -> list[object]:
-        given = {
+        environment = {
             "tasks": "tasks.jsonl",
             "policy": self.engine.url,
             "model": self.engine.model,
             "run": "r",
             "seed": 7,
         } | options
-        pairs = [word for name, value in given.items() for word in (f"--{name}", value)]
+        pairs = [word for name, value in environment.items() for word in (f"--{name}", value)]
         return ["run", rollout, *pairs, *extra]
 
     def holdfast(self, *arguments: object, env: dict[str, str] | None = None) -> Done:

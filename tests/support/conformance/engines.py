@@ -295,19 +295,19 @@ def post(url: str, body: object = None) -> bytes:
     headers = {"Content-Type": "application/json"}
     if (token := known_token(url)) is not None:
         headers["Authorization"] = f"Bearer {token}"
-    return _asked(urllib.request.Request(url, data, headers))
+    return _response_of(urllib.request.Request(url, data, headers))
 
 
 def metrics(url: str, *names: str) -> int:
     """The sum of some of its metrics; each must be there."""
-    lines = _asked(urllib.request.Request(f"{url}/metrics")).decode().splitlines()
+    lines = _response_of(urllib.request.Request(f"{url}/metrics")).decode().splitlines()
     values = {
         line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"
     }
     return int(sum(values[name] for name in names))
 
 
-def _asked(request: urllib.request.Request) -> bytes:
+def _response_of(request: urllib.request.Request) -> bytes:
     # A proxy in the environment is not for an engine on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=60) as answer:

@@ -48,8 +48,8 @@ async def rollout(t: holdfast.Rollout):
         episode = await t.env(World())
         t.add(await episode.step("on"))
     else:
-        given = FunctionCall(t.task.id, f'{{"name": "{t.task.id}"}}')
-        await t.tool(ToolCall("c", given), build, move)
+        call = FunctionCall(t.task.id, f'{{"name": "{t.task.id}"}}')
+        await t.tool(ToolCall("c", call), build, move)
     t.add(user("and?"))
     await t.generate()
     return 1.0

@@ -19,7 +19,7 @@ NAME = "tiny"
 TOKEN = "the-token-of-the-server"
 
 
-class Asked(Generation):
+class AwaitedGeneration(Generation):
     """A generation that can be waited for; `deltas` are all that came."""
 
     def __init__(self, prompt: Sequence[int], sampling: TokenSampling, **options: Any):
@@ -31,7 +31,7 @@ class Asked(Generation):
         self.deltas.append(self._post.get(timeout=SECONDS))
         return self.deltas[-1]
 
-    def wait(self) -> "Asked":
+    def wait(self) -> "AwaitedGeneration":
         while not (self.deltas and self.deltas[-1].finish_reason):
             self.next()
         return self
@@ -48,8 +48,8 @@ def sampling(**changes: Any) -> TokenSampling:
     )
 
 
-def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> Asked:
-    request = Asked(prompt, sampling(**changes))
+def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> AwaitedGeneration:
+    request = AwaitedGeneration(prompt, sampling(**changes))
     engine.submit(request)
     return request
 

@@ -39,7 +39,7 @@ TRUTHS: list[Any] = [
     [{"role": "assistant", "content": "42"}],
 ]
 SCHEMA = {"name": "get_weather", "arguments": {"city": {"type": "string"}}}
-GIVEN: dict[str, dict[str, Any]] = {
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "json_schema_reward": {
         "expected_schema": {"type": "object", "properties": {"a": {"type": "number"}}}
     },
@@ -67,11 +67,13 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def score_of(function: Callable[..., Any], kind: Any, answer: dict[str, Any], truth: Any) -> object:
     talk = [{"role": "user", "content": "What is 6 times 7?"}, {"role": "assistant"} | answer]
-    given = dict(GIVEN.get(function.__name__, {}))
+    arguments = dict(ARGUMENTS.get(function.__name__, {}))
     if "ground_truth" in inspect.signature(function).parameters:
-        given["ground_truth"] = truth
+        arguments["ground_truth"] = truth
     try:
-        return function(messages=[kind.model_validate(item) for item in talk], **given).model_dump()
+        return function(
+            messages=[kind.model_validate(item) for item in talk], **arguments
+        ).model_dump()
     except Exception as error:  # It says no to both, or the two differ.
         return f"{type(error).__name__}: {error}"
 

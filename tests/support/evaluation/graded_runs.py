@@ -49,7 +49,7 @@ BUG = msgspec.structs.replace(
 )
 
 
-class Told(NamedTuple):
+class RecordedTrajectory(NamedTuple):
     """One trajectory: its records, and how it stands."""
 
     records: list[Record]
@@ -65,9 +65,9 @@ def scored(
     reason: str = "",
     metrics: dict[str, float] | None = None,
     reasons: dict[str, str] | None = None,
-) -> Told:
+) -> RecordedTrajectory:
     steps = middle or (generated("0", added=("task:0",)),)
-    return Told(
+    return RecordedTrajectory(
         [
             *before,
             started(),
@@ -79,49 +79,51 @@ def scored(
     )
 
 
-def unscored() -> Told:
-    return Told(
+def unscored() -> RecordedTrajectory:
+    return RecordedTrajectory(
         [started(), generated("0", added=("task:0",)), Finished(Status.COMPLETED, "", None, 5.0)]
     )
 
 
-def retried(score: float) -> Told:
+def retried(score: float) -> RecordedTrajectory:
     return scored(score, before=[started(), AttemptFailed(BROKEN, 2.0)])
 
 
-def refilled(score: float) -> Told:
+def refilled(score: float) -> RecordedTrajectory:
     before = [started(), AttemptFailed(BROKEN, 2.0), Refilled(1, "spent", 3.0)]
     return scored(score, before=before)
 
 
-def truncated(score: float, reason: str = "max_turns") -> Told:
+def truncated(score: float, reason: str = "max_turns") -> RecordedTrajectory:
     return scored(score, status=Status.TRUNCATED, reason=reason)
 
 
-def failed(failure: Failure = BROKEN) -> Told:
+def failed(failure: Failure = BROKEN) -> RecordedTrajectory:
     records: list[Record] = [
         started(),
         AttemptFailed(failure, 2.0),
         Finished(Status.FAILED, failure.root, None, 3.0),
     ]
-    return Told(records, Status.FAILED)
+    return RecordedTrajectory(records, Status.FAILED)
 
 
-def failed_to_score(failure: Failure = BUG) -> Told:
+def failed_to_score(failure: Failure = BUG) -> RecordedTrajectory:
     records: list[Record] = [
         started(),
         generated("0", added=("task:0",)),
         Finished(Status.COMPLETED, "", None, 5.0),
         ScoringFailed(failure, 6.0, True),
     ]
-    return Told(records, Status.FAILED)
+    return RecordedTrajectory(records, Status.FAILED)
 
 
-def running() -> Told:
-    return Told([started(), generated("0", added=("task:0",))], Status.RUNNING, settled=False)
+def running() -> RecordedTrajectory:
+    return RecordedTrajectory(
+        [started(), generated("0", added=("task:0",))], Status.RUNNING, settled=False
+    )
 
 
-def with_tools(score: float = 1.0) -> Told:
+def with_tools(score: float = 1.0) -> RecordedTrajectory:
     """Reasoning, a tool call, an environment's step, a value, and two turns."""
     call = ToolCall("c1", FunctionCall("look_up", '{"word": "kelp", "deep": true}'))
     asks = Message(Role.ASSISTANT, "Let me look.", tool_calls=(call,), reasoning="What is kelp?")
@@ -147,7 +149,7 @@ def with_tools(score: float = 1.0) -> Told:
     )
 
 
-async def write(journal: Journal, run: RunSpec, tasks: dict[str, list[Told]]) -> Run:
+async def write(journal: Journal, run: RunSpec, tasks: dict[str, list[RecordedTrajectory]]) -> Run:
     made = [Task(id=name, messages=(user(f"do {name}"),), ground_truth="42") for name in tasks]
     created = await journal.create_run(run, made)
     worker = await joined(journal, created)
@@ -162,7 +164,9 @@ async def write(journal: Journal, run: RunSpec, tasks: dict[str, list[Told]]) ->
     return created
 
 
-def results(tasks: dict[str, list[Told]], *, name: str = "run", num_runs: int = 1) -> Results:
+def results(
+    tasks: dict[str, list[RecordedTrajectory]], *, name: str = "run", num_runs: int = 1
+) -> Results:
     """The results of a run that is only in memory."""
 
     async def written_results() -> Results:
@@ -174,7 +178,7 @@ def results(tasks: dict[str, list[Told]], *, name: str = "run", num_runs: int = 
     return asyncio.run(written_results())
 
 
-def journal_at(path: Path, *runs: tuple[RunSpec, dict[str, list[Told]]]) -> Path:
+def journal_at(path: Path, *runs: tuple[RunSpec, dict[str, list[RecordedTrajectory]]]) -> Path:
     """A journal file with these runs."""
 
     async def write_all() -> None:

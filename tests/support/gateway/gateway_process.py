@@ -71,7 +71,7 @@ class GatewayProcess:
         self.options = options
         self.shows_progress = False
         self.process: subprocess.Popen[str] | None = None
-        self.output = self._heard = ""
+        self.output = self._read_so_far = ""
 
     def arguments(self, *more: object) -> list[str]:
         arguments = (
@@ -84,7 +84,7 @@ class GatewayProcess:
 
     def start(self, *more: object, crash: str = "", **env: str) -> None:
         env = {**os.environ, **env, **({"HOLDFAST_CRASH": crash} if crash else {})}
-        self._heard = ""
+        self._read_so_far = ""
         self.process = Popen(
             self.arguments(*more),
             stdout=subprocess.PIPE,
@@ -98,15 +98,15 @@ class GatewayProcess:
 
     def hear(self, text: str) -> None:
         """Waits until it has said so."""
-        while text not in self._heard:
+        while text not in self._read_so_far:
             read = os.read(self.process.stdout.fileno(), 65536)
-            assert read, f"it ended without these words: {self._heard}"
-            self._heard += read.decode()
+            assert read, f"it ended without these words: {self._read_so_far}"
+            self._read_so_far += read.decode()
 
     def ended(self, seconds: float = SECONDS) -> int:
         """Its exit code; what it said is in `said`."""
         rest, _ = self.process.communicate(timeout=seconds)
-        self.output = self._heard + rest
+        self.output = self._read_so_far + rest
         return self.process.returncode
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class Agent(threading.Thread):
         super().__init__(daemon=True)
         self._outpost, self._stream, self._one = gateway, stream, item
         self.taken: list[dict] = []
-        self.heard: list[tuple[str, str]] = []
+        self.replies: list[tuple[str, str]] = []
         """What it was answered, with the trajectory."""
         self.tries = 0
         self.completed: list[str] = []
@@ -235,7 +235,7 @@ class Agent(threading.Thread):
             body = {"model": "m", "messages": messages, "stream": self._stream}
             answer = self.insist(f"{taken['openai_base_url']}/chat/completions", body, taken["key"])
             message = answer["choices"][0]["message"]
-            self.heard.append((taken["trajectory"], message["content"]))
+            self.replies.append((taken["trajectory"], message["content"]))
             self.after_call(turn)
             messages += [
                 {"role": "assistant", "content": message["content"]},

@@ -75,9 +75,9 @@ def new_folder() -> Path:
 @cache
 def admin_url() -> str:
     """Of the server of this test run, for a user that may do everything."""
-    if given := os.environ.get("HOLDFAST_POSTGRES_URL"):
-        _prepare_once(given)
-        return given
+    if from_environment := os.environ.get("HOLDFAST_POSTGRES_URL"):
+        _prepare_once(from_environment)
+        return from_environment
     # Workers of xdist share the server of their run; its main process is their parent.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
     main = os.getppid() if run else os.getpid()

@@ -40,7 +40,7 @@ def answer_body(kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", 
     `prompt_tokens`.
     """
     more.setdefault("logprobs", logprobs_of(ids))
-    return _SAID[kind](list(ids), finish, more)
+    return _FORMATS[kind](list(ids), finish, more)
 
 
 def _completions(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
@@ -112,7 +112,7 @@ def _fireworks(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
     return {"id": "f", "model": more.get("model", MODEL), "choices": [choice]} | _usage(more)
 
 
-_SAID = {
+_FORMATS = {
     Kind.VLLM: _completions,
     Kind.VLLM_GENERATE: _generate,
     Kind.SGLANG: _sglang,

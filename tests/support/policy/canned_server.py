@@ -18,7 +18,7 @@ Pause = Callable[[], Awaitable[object]]
 """Something to wait for in the middle of an answer."""
 
 
-class Asked(Struct):
+class ReceivedRequest(Struct):
     """One request."""
 
     method: str
@@ -41,14 +41,14 @@ class Answer(Struct):
     """The connection breaks where the answer would end."""
 
 
-Reply = Answer | Callable[[Asked], Answer]
+Reply = Answer | Callable[[ReceivedRequest], Answer]
 
 
 class Canned:
     """An `async with` of it runs it. `stop` and `start` are an outage: the address stays."""
 
     def __init__(self) -> None:
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self._queues: dict[str, deque[Reply]] = {}
         self._always: dict[str, Reply] = {}
         self._runner: web.AppRunner | None = None
@@ -101,7 +101,7 @@ class Canned:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        body = Asked(
+        body = ReceivedRequest(
             request.method, request.path, json.loads(raw) if raw else None, dict(request.headers)
         )
         self.requests.append(body)

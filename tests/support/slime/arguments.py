@@ -22,7 +22,7 @@ def arguments(folder: Path, url: str, *, samples: int = 2, groups: int = 2, **mo
     if not data.exists():
         rows = [{"input": f"do task {number}", "label": "fine"} for number in range(8)]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = {
+    values = {
         "hf_checkpoint": str(TINY),
         "prompt_data": str(data),
         "input_key": "input",
@@ -47,7 +47,7 @@ def arguments(folder: Path, url: str, *, samples: int = 2, groups: int = 2, **mo
         "holdfast_policy": url,
         "holdfast_renderer": "bytes",
     }
-    return Namespace(**given | more)
+    return Namespace(**values | more)
 
 
 def evaluation(name: str, path: Path | str, **more) -> Namespace:

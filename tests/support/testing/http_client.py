@@ -50,17 +50,17 @@ class Answer(Struct):
         return [json.loads(item) for item in self.data if item != "[DONE]"]
 
 
-def body(engine: FakeEngine, wire: str, **given: Any) -> dict[str, Any]:
+def body(engine: FakeEngine, wire: str, **fields: Any) -> dict[str, Any]:
     """A request that asks for everything, the same one in each wire's words."""
-    prompt = given.pop("prompt", PROMPT)
-    seed, limit = given.pop("seed", 1), given.pop("max_tokens", 64)
-    stops = {key: given.pop(key) for key in ("stop", "stop_token_ids") if key in given}
-    usage = {"stream_options": {"include_usage": True}} if given.get("stream") else {}
+    prompt = fields.pop("prompt", PROMPT)
+    seed, limit = fields.pop("seed", 1), fields.pop("max_tokens", 64)
+    stops = {key: fields.pop(key) for key in ("stop", "stop_token_ids") if key in fields}
+    usage = {"stream_options": {"include_usage": True}} if fields.get("stream") else {}
     sampling: dict[str, Any] = {"temperature": 1.0, **stops}
     if wire == "sglang":
         sampling |= {"max_new_tokens": limit, "sampling_seed": seed}
         request = {"return_logprob": True, "return_prompt_token_ids": True}
-        return {"input_ids": prompt, "sampling_params": sampling, **request, **given}
+        return {"input_ids": prompt, "sampling_params": sampling, **request, **fields}
     model = {"model": engine.model}
     if wire == "generate":
         sampling |= {"max_tokens": limit, "seed": seed, "logprobs": 0}
@@ -71,14 +71,14 @@ def body(engine: FakeEngine, wire: str, **given: Any) -> dict[str, Any]:
             "sampling_params": sampling,
             **request,
             **usage,
-            **given,
+            **fields,
         }
     common = {**model, **sampling, "max_tokens": limit, "seed": seed, "return_token_ids": True}
     if wire == "chat":
-        return {**common, "messages": MESSAGES, "logprobs": True, **usage, **given}
+        return {**common, "messages": MESSAGES, "logprobs": True, **usage, **fields}
     if wire == "fireworks":
-        return {**common, "prompt": prompt, "logprobs": True, "raw_output": True, **given}
-    return {**common, "prompt": prompt, "logprobs": 0, **usage, **given}
+        return {**common, "prompt": prompt, "logprobs": True, "raw_output": True, **fields}
+    return {**common, "prompt": prompt, "logprobs": 0, **usage, **fields}
 
 
 async def send(
@@ -111,8 +111,8 @@ async def send(
     return answer
 
 
-def ask(engine: FakeEngine, wire: str, *, request_id: str = "r", **given: Any) -> Answer:
-    request = body(engine, wire, **given)
+def ask(engine: FakeEngine, wire: str, *, request_id: str = "r", **fields: Any) -> Answer:
+    request = body(engine, wire, **fields)
     return asyncio.run(send(engine, PATHS[wire], request, request_id=request_id))
 
 

@@ -212,7 +212,7 @@ def _fish(parser: Parser) -> str:
     ]
     lines += [_fish_line(word, first) for word in _words(parser) if word.names]
     for path, leaf in _leaves(parser):
-        # In a command of its own, until one of that command's commands is typed.
+        # Offered inside this command, until one of its subcommands is typed.
         seen = " ; and ".join(f"__fish_seen_subcommand_from {name}" for name in path)
         if leaf.commands:
             seen += f" ; and not __fish_seen_subcommand_from {' '.join(leaf.commands)}"

@@ -50,10 +50,10 @@ _OPTIONS = ("max_staleness", "straggler_wait", "too_old", "epochs", "restarts", 
 def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
     """Returns the settings of the pipeline, or None without --async. Raises `UsageError` for
     invalid combinations."""
-    given = [name for name in (*_OPTIONS, "only") if getattr(args, name) is not None]
+    used = [name for name in (*_OPTIONS, "only") if getattr(args, name) is not None]
     if not args.is_async:
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} belongs to --async: give that, too")
+        if used:
+            raise UsageError(f"--{used[0].replace('_', '-')} belongs to --async: give that, too")
         return None
     if args.only and not args.policy:
         raise UsageError(
@@ -285,7 +285,7 @@ def _forward(part: str, stream: str, text: str) -> None:
 
 def _exit_code(ending: "PipelineEnding", stop: Stop, signals: Signals, *, resume: str) -> int:
     if ending.cause:
-        if ending.code not in FINAL:  # Or the part's own line has said it all.
+        if ending.code not in FINAL:  # Otherwise the part's own message says it.
             notify(f"stopped: {ending.cause}")
             print(f"to go on: {resume}", file=sys.stderr)
         return ending.code if ending.code in _OWN_CODES else Exit.STOPPED

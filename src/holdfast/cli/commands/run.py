@@ -174,12 +174,12 @@ def series_of(args: argparse.Namespace) -> str:
 def sampling_of(args: argparse.Namespace) -> Sampling:
     """Returns the sampling that the options describe. Parameters without an option keep their
     defaults."""
-    given = {name: value for name, value in vars(args).items() if name in _SAMPLED}
-    for name in given.keys() & {"stop", "logit_bias", "stop_token_ids"}:
-        given[name] = tuple(given[name])
-    for name in given.keys() & {"extra_body", "chat_template_kwargs"}:
-        given[name] = object_text(name, given[name] or {})
-    return Sampling(**given)
+    values = {name: value for name, value in vars(args).items() if name in _SAMPLED}
+    for name in values.keys() & {"stop", "logit_bias", "stop_token_ids"}:
+        values[name] = tuple(values[name])
+    for name in values.keys() & {"extra_body", "chat_template_kwargs"}:
+        values[name] = object_text(name, values[name] or {})
+    return Sampling(**values)
 
 
 async def _run(args: argparse.Namespace, work: Work) -> int:
@@ -250,15 +250,15 @@ def _goes_on(args: argparse.Namespace) -> bool:
 
 
 def _is_dry(args: argparse.Namespace) -> bool:
-    return getattr(args, "dry_run", False)  # A gateway has no such option.
+    return getattr(args, "dry_run", False)  # `holdfast gateway` has no such option.
 
 
 async def _found(looking: Awaitable[Run | None]) -> Run | None:
     try:
         return await looking
     except (JournalUnreachable, JournalDamaged):
-        raise  # Before an engine is started for nothing.
-    except JournalError:  # Opening it to write says more.
+        raise  # Before an engine is started in vain.
+    except JournalError:  # Opening the journal to write raises a better error.
         return None
 
 
@@ -422,7 +422,7 @@ def early_code(ending: Ending, received: Exit | None) -> Exit | None:
         return received
     if ending.fatal is not None:
         code = ending.fatal.exit_code
-        # Once the run has begun, something was changed: the same command goes on.
+        # A run that has begun is not a usage error: the same command continues it.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:
         return Exit.SPENT if ending.spent else Exit.STOPPED

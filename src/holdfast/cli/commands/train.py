@@ -77,7 +77,7 @@ def train(args: argparse.Namespace) -> int:
         return pipeline.watch(args)
     _check_required(args)
     require("training", extra="train")
-    # Of transformers 5.23 about peft 0.21: nothing that a user could do.
+    # transformers 5.23 warns about peft 0.21, which a user cannot change.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     _follow_torchrun(args)
     if args.cluster is not None:
@@ -109,7 +109,7 @@ def train(args: argparse.Namespace) -> int:
         ended = _supervise(args, plan, settings, model=model, address=address)
         if ended is not None:
             return ended
-    # Of a training that is over, nothing is left for parts: it is reported, or refused.
+    # A finished training needs no parts: it is reported or refused.
     return run_in_own_loop(_train(args, plan, settings, held_out, paced if args.only else None))
 
 
@@ -210,7 +210,7 @@ def _overlong(args: argparse.Namespace) -> OverlongPenalty | None:
     length: int | None = args.overlong_length
     if length is None:
         return None
-    # As in DAPO, unless it is given: 4,096 of 20,480 tokens.
+    # The default is DAPO's share: 4,096 of 20,480 tokens.
     margin = args.overlong_margin or max(length // 5, 1)
     return OverlongPenalty(length, margin, args.overlong_penalty)
 
@@ -247,7 +247,7 @@ def _own_loss(args: argparse.Namespace) -> Any:
     found = getattr(load_module(path), name or "loss", None)
     if not callable(found):
         raise UsageError(f"{path} has no function {name or 'loss'!r} for --loss")
-    from holdfast.training.run.checks import check_loss  # It needs torch.
+    from holdfast.training.run.checks import check_loss  # The module needs torch.
 
     check_loss(found)
     return found

@@ -37,7 +37,8 @@ def check_dependent(args: argparse.Namespace, typed: Collection[str]) -> None:
 
 
 def _is_on(args: argparse.Namespace, name: str) -> bool:
-    is_dapo = name == "dynamic" and getattr(args, "loss", "") == "dapo"  # It samples dynamically.
+    # DAPO always samples dynamically.
+    is_dapo = name == "dynamic" and getattr(args, "loss", "") == "dapo"
     return is_dapo or not hasattr(args, name) or bool(getattr(args, name))
 
 

@@ -18,7 +18,7 @@ EXIT_CODES = "exit codes:\n" + "\n".join(
 _INVALID = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from ")
 """Argparse's message about a value that is not among the choices."""
 
-# argparse has no public names for them.
+# argparse has no public names for these classes.
 _Commands = argparse._SubParsersAction  # noqa: SLF001
 AppendAction = argparse._AppendAction  # noqa: SLF001
 ExtendAction = argparse._ExtendAction  # noqa: SLF001
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_argument_group(self, *titles: Any, **options: Any) -> Any:
-        is_ready = hasattr(self, "_optionals")  # argparse makes its own groups first.
+        is_ready = hasattr(self, "_optionals")  # argparse first adds its own groups.
         if is_ready and "--help-all" not in self._option_string_actions:
             self.add_argument("--help-all", action=ShowAll, nargs=0, help="show every option")
         return super().add_argument_group(*titles, **options)

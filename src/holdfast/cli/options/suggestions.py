@@ -67,11 +67,11 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
 
 def meant(word: str, known: Iterable[str]) -> str | None:
     """Returns the known word that the user probably meant, or None."""
-    listed, spelled = list(known), word.replace("_", "-")
+    listed, dashed = list(known), word.replace("_", "-")
     for ours, theirs in _ELSEWHERE.items():
-        if spelled in theirs:
+        if dashed in theirs:
             return next((name for name in ours if name in listed), None)
-    option = _NEAR_SHORT_OPTION if len(spelled) <= _SHORT else _NEAR_OPTION
-    cutoff = option if spelled.startswith("--") else _NEAR
+    option = _NEAR_SHORT_OPTION if len(dashed) <= _SHORT else _NEAR_OPTION
+    cutoff = option if dashed.startswith("--") else _NEAR
     harmless = [name for name in listed if name not in _DELETES]
-    return nearest(spelled, harmless, alike=cutoff) or nearest(spelled, listed, alike=cutoff)
+    return nearest(dashed, harmless, alike=cutoff) or nearest(dashed, listed, alike=cutoff)

@@ -70,7 +70,7 @@ async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
             )
     except (JournalUnreachable, JournalDamaged):
         raise
-    except JournalError:  # Opening it to write says more.
+    except JournalError:  # Opening the journal to write raises a better error.
         return spec.name
 
 

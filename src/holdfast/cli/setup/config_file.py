@@ -92,7 +92,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, object]:
-    import tomllib  # Most folders have no such file.
+    import tomllib  # Imported late, because most folders have no such file.
 
     try:
         return tomllib.loads(read_text_file(path))
@@ -108,7 +108,7 @@ def _tool_table(path: Path) -> dict[str, object] | None:
 
 def _config(path: Path, table: Table | None) -> Config:
     mapping = dict(table or {})
-    # `journal` and `policy` are options and commands: a table is the command.
+    # `journal` and `policy` are both options and commands. A table means the command.
     commands = {key: value for key, value in mapping.items() if _is_command(key, value)}
     everywhere = {key: value for key, value in mapping.items() if key not in commands}
     return Config(path, everywhere, commands)  # type: ignore[arg-type]

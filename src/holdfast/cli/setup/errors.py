@@ -11,7 +11,7 @@ from holdfast.records.errors import HoldfastError, JournalCorrupt
 from holdfast.records.exit_codes import Exit
 from holdfast.records.foreign import headline_of, text_of
 
-# How a stream fails that takes nothing: full, over a quota, or not open for writing.
+# Errors of a stream that accepts no data: full, over a quota, or not open for writing.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -90,5 +90,5 @@ def say(message: str, code: Exit) -> Exit:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # Nobody reads it any more.
+    with contextlib.suppress(OSError):  # The reader has closed the stream.
         print(visible(redact(text)), file=sys.stderr, end="", flush=True)

@@ -89,7 +89,7 @@ def rollout_in(
         imported = [name for name, value in candidates.items() if _is_imported(value)]
         raise UsageError(f"{path} has no rollout: {_missing(module, path, imported, scorer)}")
     if len(own) > 1:
-        # An object that is called may be anything: a client, a tool. A function is a rollout.
+        # A callable object may be anything, such as a client or a tool. A function is a rollout.
         own = {
             name: value
             for name, value in own.items()

@@ -20,7 +20,7 @@ def log_to(where: str | None, *, worker: int | None) -> None:
     if where is None:
         return
     try:
-        # The file is the one that the user names, so a link is followed.
+        # The user names this file, so links are followed.
         file = sys.stderr if where == "-" else open(where, "a", opener=_for_its_owner)  # noqa: SIM115
     except OSError as error:
         raise UsageError(f"--log {where}: {error.strerror}") from error

@@ -66,7 +66,7 @@ async def _live(progress: Progress) -> None:
         table.add_row(ProgressBar(total or None, done, width=width), progress.line())
         return table
 
-    # Nothing is drawn for a run that is refused.
+    # A refused run draws nothing.
     while not progress.is_known:  # noqa: ASYNC110 - progress is plain counters
         await asyncio.sleep(LIVE_SECONDS)
     with (
@@ -75,7 +75,7 @@ async def _live(progress: Progress) -> None:
             console=console,
             auto_refresh=False,
             transient=progress.is_transient,
-            # What user code prints goes above the line; but not if it is meant for a file.
+            # Output of user code appears above the line, unless it goes into a file.
             redirect_stdout=sys.stdout.isatty(),
         ) as live,
         _logs_above(),

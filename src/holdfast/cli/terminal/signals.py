@@ -29,14 +29,15 @@ class Signals:
         loop = asyncio.get_running_loop()
         for number in CODES:
             loop.add_signal_handler(number, self._stop_with_care, number)
-            # Python's handler, too: user code may have stopped the loop, for ever perhaps. It must
-            # interrupt system calls (no `siginterrupt(False)`), or one that blocks would hide it.
+            # Also as Python's own handler, because user code may block the loop, even for ever. The
+            # signal must interrupt system calls (no `siginterrupt(False)`), or a blocked call would
+            # hide it.
             signal.signal(number, self._counted)
 
     def _counted(self, number: int, _: object) -> None:
         self._count += 1
         if self._count > 1:
-            # Every record that was acknowledged is durable: there is nothing to save.
+            # Every acknowledged record is durable, so there is nothing to save.
             if not self._quiet:
                 last_word(f"holdfast: stopped at once\nto go on: {self._resume}")
             os._exit(CODES[signal.Signals(number)])

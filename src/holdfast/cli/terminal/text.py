@@ -105,7 +105,7 @@ def forget_reader() -> None:
     """Drops buffered output, because its reader is gone and the flush at exit would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
-    if _is_deserted(sys.stderr.fileno()):  # As after `2>&1 | head`.
+    if _is_deserted(sys.stderr.fileno()):  # The reader is gone, as after `2>&1 | head`.
         os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
 

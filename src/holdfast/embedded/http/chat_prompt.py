@@ -36,7 +36,7 @@ def parse_chat(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
     if tools:
-        # The marks of a tool call may be special tokens, which the text would lack.
+        # Markers of tool calls may be special tokens, which the text would lack.
         parsed.tools, parsed.skip_special_tokens = True, False
     return parsed
 
@@ -53,7 +53,7 @@ def _tools(body: ChatRequest) -> list[dict[str, object]]:
 def _prompt(body: ChatRequest, model: LoadedModel, tools: list[dict[str, object]]) -> list[int]:
     options = body.chat_template_kwargs or {}
     for name, value in options.items():
-        # Flags and words for the model's own template: never a template, or what it renders.
+        # Only flags and words for the model's own template, never a template or rendered text.
         if name in _RESERVED or not isinstance(value, bool | int | float | str | None):
             raise malformed("chat_template_kwargs", f"{name} cannot be given here")
     resumed, opened = bool(body.continue_final_message), body.add_generation_prompt
@@ -85,7 +85,7 @@ def _render(model: LoadedModel, messages: list[dict[str, Any]], **options: Any) 
         )
     try:
         return str(model.tokenizer.apply_chat_template(messages, tokenize=False, **options))
-    except Exception as error:  # the template is a program of the model's folder
+    except Exception as error:  # the model's folder may contain any template
         raise EngineRequestRejected(
             400, f"The chat template refuses the messages: {error}", param="messages"
         ) from error

@@ -32,13 +32,14 @@ from holdfast.engine_api.responses import (
     ResponseShape,
     model_list,
 )
-from holdfast.policy.off_loop import off_loop
+from holdfast.off_loop import off_loop
 from holdfast.prometheus import Family, histogram, label, render, single
+from holdfast.request_body import MAX_BODY_BYTES, read_body, too_large
 from holdfast.request_guard import RequestRefused, check_request
 
-MAX_BODY_BYTES = 64 << 20
 _OPEN_PATHS = ("/health",)
 _SAMPLING_PATHS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
+_KINDS = {403: "PermissionDeniedError", 413: "RequestEntityTooLarge"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Parser = Callable[..., ParsedRequest]
 
@@ -88,7 +89,7 @@ class Server:
 
     async def _parse(self, request: web.Request, parse: _Parser) -> ParsedRequest:
         """Parses the body of a request. A large body is parsed in a thread."""
-        raw = await request.read()
+        raw = await read_body(request)
         return await off_loop(
             lambda: parse(raw, self._engine.model, served=self._served), size=len(raw)
         )
@@ -135,11 +136,11 @@ class Server:
                 owner="holdfast",
                 root=str(model.path),
                 max_model_len=model.max_length,
-                # Beyond vLLM: what a client needs to continue a completion, and to render for it.
+                # vLLM has no such fields. Clients need them to continue a completion and to render.
                 seeds="position",
                 logprobs_mode="processed",
                 renderer="template",
-                # Why its sequences run one at a time, and slower for it; null when they do not.
+                # Why sequences run one at a time, which is slower. Null if they run in batches.
                 solo=model.why_solo or None,
             )
         )
@@ -158,15 +159,16 @@ class Server:
             self._check_key(request)
             return await handler(request)
         except RequestRefused as refusal:
-            kind = "PermissionDeniedError" if refusal.status == 403 else "BadRequestError"
-            return _error_response(EngineRequestRejected(refusal.status, str(refusal), kind=kind))
+            return _error_response(
+                EngineRequestRejected(
+                    refusal.status, str(refusal), kind=_KINDS.get(refusal.status, "BadRequestError")
+                )
+            )
         except EngineRequestRejected as error:
             return _error_response(error)
         except web.HTTPRequestEntityTooLarge:
-            message = f"The body is larger than {MAX_BODY_BYTES} bytes"
-            return _error_response(
-                EngineRequestRejected(413, message, kind="RequestEntityTooLarge")
-            )
+            message = too_large(MAX_BODY_BYTES)
+            return _error_response(EngineRequestRejected(413, message, kind=_KINDS[413]))
         except web.HTTPException as error:
             kind = "NotFoundError" if error.status == 404 else "BadRequestError"
             return _error_response(EngineRequestRejected(error.status, error.reason, kind=kind))

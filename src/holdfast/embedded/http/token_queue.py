@@ -31,7 +31,7 @@ class TokenQueue:
 
     def put(self, choice: int, delta: TokenDelta) -> None:
         self._waiting.put_nowait((choice, delta))
-        # Only while a write waits for the client: otherwise it is this loop that is behind.
+        # Only while a write waits for the client. Otherwise this loop is the slow side.
         if self._writing and self._waiting.qsize() > MAX_UNREAD_TOKENS:
             self._disconnect()
 
@@ -86,7 +86,7 @@ class TokenDispatcher:
         return send
 
     def _deliver(self) -> None:
-        # First the flag: what is added in between may schedule in vain, but is not lost.
+        # Clears the flag first: a token added in between may schedule in vain, but is not lost.
         self._scheduled = False
         while self._pending:
             queue, choice, delta = self._pending.popleft()

@@ -16,6 +16,7 @@ from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, Paus
 from holdfast.engine_api import errors
 from holdfast.engine_api.errors import EngineRequestRejected
 from holdfast.records.errors import UsageError
+from holdfast.request_body import read_body
 
 _Text = Annotated[str, Meta(min_length=1)]
 
@@ -33,8 +34,8 @@ class WeightRoutes:
 
     def __init__(self, engine: DecodeEngine):
         self._engine = engine
-        # One update at a time, so that the last one requested is the one in force. A lock between
-        # threads, since an update goes on when its client has left.
+        # Updates run one at a time, so that the last requested one remains. A thread lock, because
+        # an update continues after its client has left.
         self._updating = threading.Lock()
         self._incarnation = secrets.token_hex(8)
         """The id of this start of the engine. Weights that were sent to another start are not in
@@ -49,8 +50,8 @@ class WeightRoutes:
         router.add_get("/is_paused", self._is_paused)
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = decode(await request.read(), WeightUpdateRequest)
-        # Shielded: a client that leaves half-way does not leave it undecided.
+        body = decode(await read_body(request), WeightUpdateRequest)
+        # Shielded, so that a client that leaves does not interrupt the update.
         await asyncio.shield(asyncio.to_thread(self._apply, body))
         return json_response({"success": True, "weight_version": body.version})
 

@@ -72,7 +72,7 @@ class Cache:
             tensor[:, slot] = 0.0
 
     def _empty(self, blocks: int) -> Tensor:
-        # Zeros, not uninitialised memory, for the same reason.
+        # Zeros instead of uninitialised memory, for the same reason.
         return torch.zeros((blocks, *self._shape), device=self._device)
 
 
@@ -139,7 +139,7 @@ class AttentionBatch:
         ]
         for block in range(self.blocks):
             rows = [row for row in alone if positions[row] >= block * BLOCK]
-            # A lone row is there twice, for the same reason as in a run.
+            # A single row is computed twice, for the same reason as in a run.
             rows = rows * 2 if len(rows) == 1 else rows
             self.single.append(torch.tensor(rows, dtype=torch.long, device=self.slots.device))
 

@@ -19,7 +19,7 @@ from holdfast.records.errors import UsageError
 
 _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "n_positions", "context_length")
-# From so many weights on, a model is worth a GPU.
+# Models with at least this many weights run on a GPU.
 _LARGE = 50_000_000
 _DEFAULT_LENGTH = 2048
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -153,7 +153,7 @@ def _network(path: Path, why_solo: str) -> tuple[Any, str]:
         if _exchangeable(network):
             return network, ""
     except UsageError as error:
-        # transformers names the attention that it cannot use.
+        # transformers names the attention implementation that it cannot use.
         if attention.NAME not in str(error.__cause__):
             raise
     return _load_network(path, "eager"), "its attention cannot be replaced by another"

@@ -181,7 +181,7 @@ class SoloPasses:
         memory = slot.memory
         held, logits = self._read([token], memory.held)
         length = memory.length + 1
-        # Blocks of one are whole at once.
+        # With a stride of 1, every block is whole at once.
         start, before = (length, {}) if self.stride == 1 else (memory.start, memory.before)
         slot.memory = Memory(length, held, start, before)
         return logits

@@ -93,10 +93,10 @@ def _logprob_error(
     try:
         alone = _run_continued(passes, ids, cut, kept=0, slot=0)
         outputs = [_run_interleaved(passes, ids, other, cut)]
-        for kept in (cut - 1, cut // 2):  # where a memory was put aside, and where none was
+        for kept in (cut - 1, cut // 2):  # once at a stored memory, once between two
             passes.cache.copy(0, 1, positions=kept)
             outputs.append(_run_continued(passes, ids, cut, kept=kept, slot=1))
-    except Exception:  # its memory is not to be had in this way: that is what was to be found out
+    except Exception:  # its memory cannot be used in this way, which this check had to find out
         return math.inf
     finally:
         for slot in range(_SLOTS):

@@ -178,7 +178,7 @@ class DecodeEngine:
                 return
             try:
                 done.set_result(work())
-            except BaseException as error:  # raised to the caller, who waits for it
+            except BaseException as error:  # raised to the waiting caller
                 done.set_exception(error)
 
         self._put(run, must=True)
@@ -204,12 +204,12 @@ class DecodeEngine:
                     self._step()
                 if self._paused is not None and not self._steppable:
                     self._release_drained()
-        except BaseException as error:  # kept, and raised to every caller
+        except BaseException as error:  # stored, and raised to every caller
             self.failure = error
             self._shut_down(Finish.ERROR)
             self.on_failure()
         finally:
-            for work in self._inbox:  # Nothing is added any more that somebody waits for.
+            for work in self._inbox:  # Nobody can add work any more.
                 work()
 
     def _verify(self) -> None:

@@ -135,7 +135,7 @@ def _choose(
     device = scaled.device
     numbers = [[uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
-    # Rounding must not carry a number close to 1 past the last token that has any weight.
+    # Rounding must not move a number near 1 past the last token with weight.
     target = torch.minimum(target, torch.nextafter(totals, torch.zeros_like(totals)))
     sampled = torch.searchsorted(cumulative, target, right=True)[:, 0].tolist()
     if all(sampling.temperature for sampling, _ in requests):

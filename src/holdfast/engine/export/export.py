@@ -68,9 +68,9 @@ async def rows(
                 yield msgspec.to_builtins(sample)
             continue
         if what is What.ROWS:
-            from holdfast.engine.export.rows import evaluation_rows  # It takes time.
+            from holdfast.engine.export.rows import evaluation_rows  # The import takes time.
 
-            # None of a group that is not settled yet: its numbers would still change.
+            # An unsettled group is left out, because its numbers would still change.
             if all(member.settled for member in group):
                 views = [await _view(journal, member, task) for member in group]
                 for row in evaluation_rows(
@@ -122,7 +122,7 @@ async def group_samples(
     """
     if not all(member.settled for member in group):
         return
-    # Of every member: a wrong status would leave one out, or take one in.
+    # Reads every member, because a wrong status would leave one out or take one in.
     histories = [await history_of(journal, member) for member in group]
     if not is_kept(group, run):
         return

@@ -149,8 +149,8 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
     if not replies:
         return 0
     following = replies[-1] + 1
-    said_by_rollout = following < len(conversation) and not conversation[following].reference
-    return following if said_by_rollout else replies[-1]
+    is_of_rollout = following < len(conversation) and not conversation[following].reference
+    return following if is_of_rollout else replies[-1]
 
 
 def _step(history: History, path: str) -> _Earned | None:

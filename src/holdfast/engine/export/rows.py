@@ -84,7 +84,7 @@ def _with_cost(row: Fields, spec: RunSpec, prices: Prices) -> Fields:
         return row
     sent, sampled = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if not isinstance(sent, int) or not isinstance(sampled, int):
-        return row  # A processor of rows wrote its own.
+        return row  # A processor of rows wrote this row.
     costs = price.of(Usage(prompt_tokens=sent)), price.of(Usage(completion_tokens=sampled))
     names = ("input_cost", "output_cost", "total_cost_dollar")
     metrics = dict(zip(names, (*costs, sum(costs)), strict=True))
@@ -237,7 +237,7 @@ def _flat_row(
         params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, usage),
         extra={} if is_untouched(view) else flat_fields(view, branch, turn_traces=turn_traces),
-        # Tokens belong to the conversation that was sampled, whatever a processor made of it.
+        # Tokens belong to the sampled conversation, which a processor may have changed.
         returned=returned_of(view, but="messages" if branch else ""),
     )
 
@@ -414,6 +414,6 @@ def _failed_sample(view: TrajectoryView) -> Fields:
     return {
         "sample": view.key.sample,
         "cause": failure.cause.value if failure else "",
-        # The root, without its numbers: a port or a duration is not a part of the data.
+        # The root without numbers: a port or a duration does not belong to the data.
         "message": failure.root if failure else view.reason,
     }

@@ -116,7 +116,7 @@ class LoopWatch:
 
     def start(self) -> None:
         self._turn()
-        with suppress(RuntimeError):  # There are no threads left: the run goes on without a watch.
+        with suppress(RuntimeError):  # No thread is available: the run continues without a watch.
             self._thread.start()
 
     def end(self) -> None:
@@ -145,7 +145,7 @@ class LoopWatch:
         while not self._over.wait(BEAT_SECONDS):
             if (kept := own.seconds_without_lock()) > BLOCKED_SECONDS and self._turns <= turn + 1:
                 self._extend(self._begin(thread), kept)
-            # A loop with very much to do turns slowly, too, but not because of a single task.
+            # A loop with many tasks also turns slowly, but then no single task is to blame.
             before = turn, task
             turn, task = self._turns, asyncio.current_task(self._loop)
             if (turn, task) != before:
@@ -191,7 +191,7 @@ class _Beats:
         last, cpu = self._last, self._cpu
         self._last, self._cpu = time.monotonic(), time.process_time()
         late = self._last - last - BEAT_SECONDS
-        # A busy machine gives this process a part of its time.
+        # On a busy machine, this process gets only a part of its time.
         return late if self._cpu - cpu > late * _CPU_SHARE else 0.0
 
 
@@ -218,7 +218,7 @@ async def sleep_real_time(seconds: float) -> None:
     For deadlines that other processes wait for.
     """
     left, end = seconds, time.monotonic() + seconds
-    while True:  # At least once: a sleep of next to nothing lets others have their turn, too.
+    while True:  # At least once, so that even a sleep of nearly 0 lets other tasks run.
         await asyncio.sleep(min(left, BLOCKED_SECONDS))
         if (left := end - time.monotonic()) <= 0:
             return
@@ -230,12 +230,12 @@ def _where(thread: int) -> str:
     """
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way, despite its name
     frames = list(traceback.extract_stack(frame))
-    # The caller of the loop is on every stack, and may be user code, too.
+    # Every stack contains the caller of the loop, which may be user code.
     while any(map(_is_the_loop, frames)):
         frames.pop(0)
     if not frames:
         return "the event loop itself"
-    # Below a step of Holdfast, the user's line only waits for it.
+    # If a step of Holdfast is below, the user's line only waits for the step.
     known = [frame for frame in frames if is_user_code(frame.filename) or _is_ours(frame)]
     innermost = (known or frames)[-1]
     line = f" ({redact(shortened(innermost.line))})" if innermost.line else ""

@@ -50,6 +50,6 @@ def _context(task: "asyncio.Task[object]") -> Context:
     if hasattr(task, "get_context"):
         context: Context = task.get_context()
         return context
-    # Python 3.11 has it only for the garbage collector: the task's own comes first.
+    # Python 3.11 exposes the context only to the garbage collector. The task's own comes first.
     contexts = (referent for referent in gc.get_referents(task) if isinstance(referent, Context))
     return next(contexts, Context())

@@ -54,11 +54,11 @@ class Spending:
         """
         if not self.is_limited:
             return
-        self._since = {}  # What is durable by now is in the journal.
+        self._since = {}  # Everything durable by now is in the journal.
         listed = await journal.trajectories(run)
         grown = [row for row in listed if row.records != self._read.get(row.id, (0, {}))[0]]
         async for row, summary in journal.summaries(run, ordinals={row.ordinal for row in grown}):
-            # A torn log is cut and counted when its trajectory goes on.
+            # A torn log is cut and counted when its trajectory continues.
             if not isinstance(summary, JournalCorrupt):
                 self._read[row.id] = (row.records, summary.used)
         self._recorded = {}

@@ -20,16 +20,16 @@ EXAMPLE = 'Judge("Is the answer correct?", policy="http://127.0.0.1:8000")'
 
 
 def check_names(
-    init: Callable[..., None], given: Sequence[object], named: Mapping[str, object]
+    init: Callable[..., None], positional: Sequence[object], named: Mapping[str, object]
 ) -> None:
     """Raises `UsageError` for unknown arguments, and for missing required ones."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
     for name in named:
         if name not in known:
             raise UsageError(f"Judge has no argument {name!r}{_meant(name, known)}")
-    if len(given) > 1:
+    if len(positional) > 1:
         raise UsageError(f"Judge takes its rubric, and everything else by its name: {EXAMPLE}")
-    if not given and "rubric" not in named:
+    if not positional and "rubric" not in named:
         raise UsageError(f"Judge wants a rubric, as in {EXAMPLE}")
     if "policy" not in named:
         raise UsageError(f"Judge wants the policy that judges, as in {EXAMPLE}")

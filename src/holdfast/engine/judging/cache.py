@@ -67,7 +67,7 @@ class VerdictCache:
             with self._usable() as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute("ROLLBACK")
-            self.close()  # Opened again by whoever uses it.
+            self.close()  # The next use opens it again.
 
     @contextmanager
     def _usable(self) -> Iterator[sqlite3.Connection]:

@@ -83,7 +83,8 @@ class JudgeConnection:
             self._down_before += breaker.seconds_down
 
     async def _probe(self, must_sample: bool) -> str | None:
-        from holdfast.policy.client.probe import describe_error  # It imports an HTTP client.
+        # The module imports an HTTP client.
+        from holdfast.policy.client.probe import describe_error
 
         try:
             async with self._open(0.0):
@@ -91,4 +92,4 @@ class JudgeConnection:
         except EndpointDown as error:
             return describe_error(error.__cause__ or error)
         except HoldfastError:
-            return None  # It answers. Connecting to it says what is wrong.
+            return None  # The server answers. Connecting to it raises a better error.

@@ -87,10 +87,10 @@ class Judge:
     IS_ITS_IDENTITY = True
     """Another `identity` makes a judge another scorer. Other changes in its file do not."""
 
-    def __new__(cls, *given: object, **named: object) -> "Judge":
-        # A class of the user's has arguments of its own; nothing is given where one is copied.
-        if cls.__init__ is Judge.__init__ and (given or named):
-            check_names(cls.__init__, given, named)
+    def __new__(cls, *positional: object, **named: object) -> "Judge":
+        # A subclass may have other arguments. A copy has none.
+        if cls.__init__ is Judge.__init__ and (positional or named):
+            check_names(cls.__init__, positional, named)
         return super().__new__(cls)
 
     def __init__(
@@ -122,7 +122,7 @@ class Judge:
         self._policy, self._model, self._key = policy, model, _Key(api_key)
         self._address: EngineAddress | None = None
         if not is_policy(policy):
-            # A provider's key is wanted when it is asked: a file is to import without it.
+            # The key is needed only for the first request: importing the file must work without it.
             address = address_from(policy, model, api_key, needs_key=False)
             self._address = structs.replace(address, api_key=None)
         self._sampling = sampling_from(sampling) or SAMPLING
@@ -201,7 +201,7 @@ class Judge:
         whole = answer.usage
         scores = []
         for number, candidate in enumerate(candidates):
-            answer.usage = whole.share(number, of=len(candidates))  # All are paid for together.
+            answer.usage = whole.share(number, of=len(candidates))  # All candidates share the cost.
             scores.append(self._compared(answer, labels[candidate]))
         return scores
 
@@ -309,7 +309,7 @@ class Judge:
             patience = PATIENCE.default if use is None else use.patience
             try:
                 connection = await shared.get(patience)
-            except UsageError as error:  # As after a 401: the same question will never work.
+            except UsageError as error:  # As after a 401: the same request will never work.
                 raise PolicyRefused(str(error)) from error
             yield connection
         finally:
@@ -417,7 +417,8 @@ async def _sample(
 
 async def _check_key(policy: Policy) -> None:
     """Checks the key by sampling, because some engines list their models without a key."""
-    from holdfast.policy.client.discovery import check_dialect  # Bad input is reported without it.
+    # Imported late, so that bad input is reported fast.
+    from holdfast.policy.client.discovery import check_dialect
     from holdfast.policy.client.replicas import EnginePolicy
 
     if isinstance(policy, EnginePolicy):
@@ -428,7 +429,8 @@ def _name_judge(error: HoldfastError) -> None:
     """Puts the judge's name before the message of the policy's error. If the engine refused the
     key, adds how to give a key.
     """
-    from holdfast.policy.client.endpoint import Denied  # Bad input is reported without it.
+    # Imported late, so that bad input is reported fast.
+    from holdfast.policy.client.endpoint import Denied
 
     if str(error).startswith(_WHOSE):
         return

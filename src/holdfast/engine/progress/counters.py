@@ -86,7 +86,7 @@ class Progress:
             case Refilled():
                 self.refilled += 1
             case Finished() if record.status is Status.FAILED:
-                self.retried -= 1  # Its last failure was not followed by another try.
+                self.retried -= 1  # No try followed its last failure.
 
     def _sampled(self, tokens: int) -> None:
         self.tokens += tokens
@@ -95,7 +95,7 @@ class Progress:
     def started(self) -> None:
         self.running += 1
         if not self._has_begun:
-            # What came before, an engine's start perhaps, says nothing about what is left.
+            # Time before this, such as an engine's start, says nothing about the remaining time.
             self._has_begun, self.began = True, time.monotonic()
             self._down_before = self.seconds_down()
             self._recent = RecentRate(self.began)

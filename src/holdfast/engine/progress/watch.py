@@ -103,7 +103,7 @@ def _caller(
 
 def _print_line(progress: Progress) -> Callable[[], None]:
     def show() -> None:
-        with contextlib.suppress(OSError):  # Nobody reads it any more.
+        with contextlib.suppress(OSError):  # The reader has closed the stream.
             print(f"holdfast: {progress.line()}", file=sys.stderr, flush=True)  # noqa: T201
 
     return show

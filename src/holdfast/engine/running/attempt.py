@@ -122,12 +122,12 @@ class TrajectoryRunner:
                 await _record_failure(session, _misused(stopped), self._settings)
                 history = await self.load(lease)
             except Rewound:
-                # No failure: the same attempt begins again before the steps that are history now.
+                # Not a failure: the attempt begins again before the steps that are now history.
                 rewound, history = True, await self.load(lease)
                 history.end_calls()
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 await _record_failure(session, error, self._settings)
-                # Read again: an append whose waiter was cancelled may have become durable.
+                # Reads the log again: a cancelled append may have become durable.
                 history = await self.load(lease)
             else:
                 if session.log.is_unsure:
@@ -141,7 +141,8 @@ class TrajectoryRunner:
         except Exception as error:
             if is_accident(error):
                 raise
-            # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
+            # The policy caused this error. If it counted as a failure, a policy could escape by
+            # crashing.
             root = as_exception(error)
             limit = root if isinstance(root, Truncated) else Truncated(type(root).__name__)
             outcome = AttemptOutcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
@@ -169,7 +170,8 @@ class TrajectoryRunner:
             error = _error_of(job)
         finally:
             await session.episodes.close()
-        # A rollout that hides an accident behind another error, or a result, does not change it.
+        # If the rollout hides an infrastructure error behind another error or a result, the first
+        # error still counts.
         if session.state.broken is not None and not isinstance(error, (*FATAL, RunStopped)):
             error = session.state.broken
         if error is not None:
@@ -205,7 +207,7 @@ def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
     if job.cancelled():
         return RuntimeError("the rollout cancelled itself")
     error = job.exception()
-    # A group stays one: all of its members are recorded.
+    # An exception group stays whole, so all its members are recorded.
     return error if error is None or isinstance(error, Exception) else as_exception(error)
 
 
@@ -230,12 +232,12 @@ async def _within_deadline(
 
 def _returned(returned: object) -> tuple[Reward, int | None]:
     """Checks what a rollout returned: None, its reward, or (turns used, reward)."""
-    turns, given = (None, returned)
+    turns, value = (None, returned)
     if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
-        turns, given = returned
-    if given is None:
+        turns, value = returned
+    if value is None:
         return None, turns
-    reward = as_number(given)
+    reward = as_number(value)
     if reward is None:
         raise NotAReward(
             f"a rollout returns None, its reward, or (turns_used, reward), not {returned!r:.200}"

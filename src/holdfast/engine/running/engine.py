@@ -115,7 +115,8 @@ class Engine:
         self._cuts: list[Cut] = []
         self._loop_blocks: tuple[LoopBlock, ...] = ()
         self._slots = Slots(self._settings.concurrency)
-        # Finished trajectories wait for their scores outside the slots, but not without bound.
+        # Finished trajectories wait for their scores outside of the slots, but their number is
+        # bounded.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
         self._suspects = Suspects(self.stop)
         self._spending = Spending(self._settings, self.stop, is_shared=self._settings.join)
@@ -170,7 +171,7 @@ class Engine:
                 if self._reopen_failed:
                     await open_for_retry(self._journal, self._run)
                 await self._spending.read(self._journal, self._run)
-                # A processor is not set up for nothing: it may start a browser.
+                # Without work, the processor is not set up, because it may start a browser.
                 if await self._has_work() and not self.stop.requested:
                     if self._command is not None and self._command != self._run.spec.command:
                         await self._journal.annotate_run(self._run, command=self._command)
@@ -178,7 +179,7 @@ class Engine:
                 is_over = self.stop.spent and not await self._has_work()
         finally:
             await self._leave(worker)
-        # What was in flight at the limit may have been the rest.
+        # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
@@ -239,7 +240,8 @@ class Engine:
         try:
             await self._journal.leave(worker)
         except JournalError as error:
-            # The leases run out by themselves; the reason why matters more than this one.
+            # The leases end by themselves. The first reason for stopping matters more than this
+            # error.
             self.stop.fail(error)
 
     # --- admission
@@ -276,9 +278,9 @@ class Engine:
         their end.
         """
         if self.stop.fatal is None and self.stop.spent:
-            # What is in flight at a limit on what is spent is paid for: it may take its time.
+            # Replies in flight at a spending limit are paid for, so they may take their time.
             await self._until_done(running, self.stop.hurried)
-        # A stop by the user, or by a scorer, says nothing about the replies that are on their way.
+        # If the user or a scorer stops the run, the replies in flight may still succeed.
         if running and (self.stop.fatal is None or self.stop.in_scoring):
             await asyncio.wait(set(running), timeout=self._settings.grace)
         self._cancels = True
@@ -286,7 +288,8 @@ class Engine:
             task.cancel()
         if running:
             await asyncio.wait(set(running))
-        self._progress.running = 0  # Nor do those that wait for the others of their group.
+        # Trajectories that wait for others of their group do not run either.
+        self._progress.running = 0
 
     async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
         while not self.stop.requested:
@@ -378,13 +381,13 @@ class Engine:
             self._progress.stopped()
         except asyncio.CancelledError:
             self._progress.stopped()
-            if not self._cancels:  # Or it would be missing without a message.
+            if not self._cancels:  # Otherwise the trajectory would be missing without a message.
                 self.stop.fail(
                     TrajectoryCancelled(f"code in this process cancelled the task of {lease.key}")
                 )
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # A bug of ours: stop and show it rather than lose a group.
+            # This is a bug in Holdfast: stop and show it, rather than lose a group.
             self.stop.fail(as_exception(error))
             self._progress.stopped()
         finally:
@@ -416,7 +419,7 @@ class Engine:
         group.waiting -= 1
         if self._scoring is None:
             if self._settles and not member.lease.settled:
-                # It was finished under a scorer that the run no longer has.
+                # The trajectory was finished under a scorer that the run no longer has.
                 member.lease.summary = summarize(member.history)
                 await self._journal.append(member.lease, (), settled=True)
             return self._note([member])

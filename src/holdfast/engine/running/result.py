@@ -124,7 +124,7 @@ def _to_read_again(journal: Any) -> Callable[[], AbstractAsyncContextManager[Jou
     path, address = getattr(journal, "path", None), getattr(journal, "address", None)
     if isinstance(path, str | Path):
         return partial(opened_journal, Path(path).absolute(), read_only=True)
-    if address is not None:  # A server's.
+    if address is not None:  # The address of a server.
         make: Callable[..., AbstractAsyncContextManager[Journal]] = type(journal)
         return partial(make, address, read_only=True)
     return lambda: nullcontext(journal)

@@ -152,7 +152,8 @@ async def read_source(journal: Journal, source: OlderTrajectory, *, at: float) -
     """
     try:
         records = await journal.history(source.trajectory)
-    except JournalCorrupt:  # `journal check` says so of that run; here it is sampled anew.
+    except JournalCorrupt:
+        # `journal check` reports the damage of that run. This run samples the trajectory anew.
         return ()
     run = next((each.run for each in records if isinstance(each, Reused)), source.run)
     left_out = (Reused,) if source.has_score else (Reused, Scored, ScoringFailed)

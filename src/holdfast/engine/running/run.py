@@ -109,7 +109,7 @@ async def run(
     make_connection = _connection(
         policy, renderer, model=model, api_key=api_key, patience=chosen.patience
     )
-    # Every mistake in it is reported before the endpoint is asked anything.
+    # All mistakes in it are reported before any request to the endpoint.
     series = series_from(rollout, tasks) if name is None else ""
     plan = plan_run(
         f"{series}-1" if name is None else name,

@@ -46,7 +46,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     tasks: Sequence[Task]
     processor: RolloutProcessor
     scorer: Scorer | None = None
-    settings: Settings = field(default_factory=Settings)  # Not at once: it reads a price table.
+    # A factory, because it reads a price table.
+    settings: Settings = field(default_factory=Settings)
 
     def bind(self, connection: Connection) -> "RunPlan":
         """Returns the plan for a connected policy.
@@ -66,7 +67,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
         The error comes before the run is recorded with that sampling, not in each trajectory.
         """
-        from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without.
+        # Imported late, so that bad input is reported fast.
+        from holdfast.policy.client.replicas import EnginePolicy
 
         if isinstance(connection.policy, EnginePolicy):
             await connection.policy.check_taken(self.spec.sampling)
@@ -102,7 +104,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
     def report_caveats(self, connection: Connection) -> None:
         """Reports, before anything is sampled, which guarantees the engine cannot keep."""
-        from holdfast.policy.client.caveats import caveats  # Bad input is reported without them.
+        # Imported late, so that bad input is reported fast.
+        from holdfast.policy.client.caveats import caveats
         from holdfast.policy.client.replicas import EnginePolicy
 
         policy, spec = connection.policy, self.spec
@@ -148,7 +151,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 def check_supported(connection: Connection, sampling: Sampling) -> None:
     """Raises `Unsupported` if the policy cannot follow the sampling."""
-    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+    # Imported late, so that bad input is reported fast.
+    from holdfast.policy.client.replicas import EnginePolicy
 
     renderer_at(connection.renderer, sampling)
     if isinstance(connection.policy, EnginePolicy):

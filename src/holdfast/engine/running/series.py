@@ -53,7 +53,8 @@ async def run_with_all(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -
 async def _next_name(journal: Journal, series: str) -> str:
     names = [run.spec.name for run in await journal.find_series(series) if run.spec.is_unnamed]
     number = max((int(name.rpartition("-")[2]) for name in names), default=0) + 1
-    while await journal.find_run(f"{series}-{number}") is not None:  # The user named a run so.
+    # The user has given a run this name.
+    while await journal.find_run(f"{series}-{number}") is not None:
         number += 1
     return f"{series}-{number}"
 
@@ -76,7 +77,7 @@ async def open_in_series(
     except UsageError:
         if await journal.find_run(name) is None:
             raise
-        # Another process has created it at this moment.
+        # Another process has just created it.
         return await open_in_series(journal, spec, tasks, code=code)
     return run, await _why_another(journal, known[-1], run, tasks, code) if known else ""
 

@@ -179,7 +179,8 @@ class _Slot:
             self._waiting[request.number] = future
         try:
             writer.write(frame(request, most=MAX_FRAME))
-            with contextlib.suppress(ConnectionError):  # Its reader says so, too.
+            # The reader of this connection reports the error.
+            with contextlib.suppress(ConnectionError):
                 await writer.drain()
             if request.seconds is not None:
                 await self._in_time(future, request.number, request.seconds)
@@ -255,7 +256,7 @@ class _Slot:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
-        # Taken before anything is awaited: the next process has others.
+        # Taken before the first await, because the next process has its own.
         waiting, self._waiting = self._waiting, {}
         how = await self.seat.end()
         for future in waiting.values():
@@ -336,7 +337,7 @@ class ScorerPool(Scorer):
                 return await slot.ask(ScoreRequest(next(self._numbers), seconds, views, patience))
             except _ConnectionLost as lost:
                 deaths, why, deadline = deaths + 1, str(lost), loop.time() + START_SECONDS
-            except (OSError, TimeoutError) as error:  # There was no process to die.
+            except (OSError, TimeoutError) as error:  # There was no process that could die.
                 why, slot.down_until = str(error), loop.time() + RETRY_SECONDS
             finally:
                 slot.in_use -= 1

@@ -54,7 +54,7 @@ def main(connection: int, driver: int) -> None:
     os.set_inheritable(connection, False)
     faulthandler.enable()
     run_in_own_loop(_serve_socket(socket.socket(fileno=connection)))
-    # Threads of a scorer that hangs must not keep this alive.
+    # Threads of a hanging scorer must not keep this process alive.
     os._exit(0)
 
 
@@ -84,7 +84,7 @@ async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
 async def _has_token(reader: asyncio.StreamReader, token: str) -> bool:
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
         async with asyncio.timeout(TOKEN_SECONDS):
-            # Bounded: who has no token sends nothing long.
+            # Bounded, so that a client without a token cannot send much.
             (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
             first = await reader.readexactly(size) if size <= len(token) else b""
             return hmac.compare_digest(first, token.encode())
@@ -110,7 +110,7 @@ class _NoticeHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = redact(record.getMessage())
         sys.stderr.write(f"{line}\n")
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is there any more.
+        with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody waits any more.
             self._loop.call_soon_threadsafe(self._send, frame(ScorerNotice(line), most=MAX_FRAME))
 
 

@@ -142,7 +142,7 @@ class Scorer:
         """
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
-        # How many are compared by a judge that a function asks is the function's affair.
+        # If a function asks a judge, the function decides how many it compares.
         samples = samples if self.is_group and hasattr(self._function, CHECK) else 1
         models = {await getattr(judge, CHECK)(samples=samples) for judge in judges.values()}
         return sorted(filter(None, models))
@@ -406,11 +406,11 @@ def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
     """
     check_named(mapping, called)
     reward = mapping["score"] if "score" in mapping else mapping["reward"]
-    given = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
-    for part, value in given.items():
+    parts = {part: mapping.get(part) or {} for part in ("metrics", "reasons", "details")}
+    for part, value in parts.items():
         _check_dict(part, value, called)
-    metrics, why = _split_metrics(given["metrics"], called)
-    reasons = {**why, **given["reasons"]}
+    metrics, why = _split_metrics(parts["metrics"], called)
+    reasons = {**why, **parts["reasons"]}
     if mapping.get("reason"):
         reasons = {"reason": mapping["reason"], **reasons}
     rest = {str(key): value for key, value in mapping.items() if key not in _NAMED}
@@ -418,7 +418,7 @@ def _from_mapping(mapping: Mapping[Any, Any], called: str) -> Score:
         reward if mapping.get("is_score_valid", True) else None,
         metrics,
         reasons,
-        {**rest, **given["details"]},
+        {**rest, **parts["details"]},
     )
 
 
@@ -518,7 +518,7 @@ def check_scorer(function: object, *, is_group: bool, file: str = "FILE.py") -> 
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # Some built-in callables have none.
+        return  # Some built-in callables have no signature.
     for argument, framework in FOREIGN.items():
         parameter = signature.parameters.get(argument)
         if parameter is not None and parameter.default is parameter.empty:

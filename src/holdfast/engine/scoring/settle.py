@@ -147,7 +147,7 @@ class Scoring:
     async def _score(
         self, members: Sequence[Member], settled: Sequence[TrajectoryView]
     ) -> list[Score]:
-        # Each try has its own: what one does to a task, or to what is in it, no other sees.
+        # Each try gets its own views, so that changes by one try do not affect another.
         settled_views = (
             TrajectoryView(view.key, own(view.task), view.history, id=view.id) for view in settled
         )

@@ -160,13 +160,13 @@ class GymEnvironment(Environment):
             raise UsageError(f"{self.name} was given no `restore`")
         saved = msgspec.msgpack.decode(state, type=_State)
         env, _ = self._open()
-        env.reset()  # The wrappers require it; its episode is replaced at once.
+        env.reset()  # The wrappers require a reset. The next one replaces this episode.
         self._restore(env, saved.state)
         self._steps, self._is_over = saved.steps, saved.over
         layer: object = env
         while isinstance(layer, gymnasium.Wrapper):
             if isinstance(layer, TimeLimit):
-                # It has no method for this; without it, the limit would count from 0 again.
+                # TimeLimit has no method for this. Without it, the limit would count from 0 again.
                 vars(layer)["_elapsed_steps"] = saved.steps
             layer = layer.env
 
@@ -192,8 +192,8 @@ class GymEnvironment(Environment):
         for name, action in self._actions.items():
             if not is_action(env.action_space, action):
                 raise UsageError(
-                    f"{self.name}: `actions` says that {name!r} is {action!r:.80}, which is no "
-                    f"action of {env.action_space}"
+                    f"{self.name}: `actions` says that {name!r} is {action!r:.80}, which is not "
+                    f"an action of {env.action_space}"
                 )
 
     def _create(self) -> Env:
@@ -201,7 +201,7 @@ class GymEnvironment(Environment):
         try:
             return self._from_id(source) if isinstance(source, str) else source(**self._kwargs)
         except TypeError as error:
-            # Usually a mistyped keyword: no retry can help.
+            # Usually a mistyped keyword, which no retry can fix.
             keywords = ", ".join(self._kwargs) or "no keywords"
             raise UsageError(f"{self.name} cannot be made (given {keywords}): {error}") from error
 

@@ -162,7 +162,7 @@ def _format(value: object) -> str:
         value = value.item()
     if isinstance(value, np.ndarray):
         return _format_array(_check_size(value))
-    # Six digits are enough to act on; all sixteen would cost many tokens.
+    # Six digits are enough to act on. Sixteen would cost many tokens.
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -198,7 +198,7 @@ def recordable(info: Mapping[str, object]) -> dict[str, object]:
             plain = to_builtins(value)
             size = len(msgspec.msgpack.encode(plain))
         except (OverflowError, RecursionError, ValueError, TypeError):
-            continue  # An `info` is an extra: it must not break the episode.
+            continue  # `info` is optional and must not break the episode.
         if size <= MAX_INFO_BYTES:
             kept[str(key)] = plain
     return kept

@@ -23,8 +23,6 @@ from holdfast.rollout.episodes.environment import (
 from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_RESULT_CHARACTERS, Tool, as_tool
 
 PROTOCOL = 1
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""The default limit of a request."""
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """The limit of a response. 64 MiB of text may take several times as much as JSON."""
 JSON = "application/json"

@@ -15,7 +15,6 @@ from aiohttp import web
 
 from holdfast.addresses import is_loopback
 from holdfast.environments.http.protocol import (
-    MAX_BODY_BYTES,
     BeginRequest,
     Description,
     StepRequest,
@@ -24,8 +23,10 @@ from holdfast.environments.http.protocol import (
     describe,
 )
 from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
+from holdfast.off_loop import off_loop
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import as_exception, failure_of
+from holdfast.request_body import MAX_BODY_BYTES, read_body, too_large
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.rollout.episodes.environment import Environment
 from holdfast.server_tokens import LoopbackToken
@@ -78,7 +79,7 @@ class EnvironmentServer:
             raise UsageError("max_sessions, idle and max_body have to be more than 0")
         self._make = make
         self._host, self._port = host, port
-        self._given_token = check_token(token)
+        self._user_token = check_token(token)
         self._token = ""
         self._loopback_token: LoopbackToken | None = None
         self._max_sessions, self._idle, self._max_body = max_sessions, idle, max_body
@@ -99,7 +100,10 @@ class EnvironmentServer:
     async def start(self) -> None:
         """Starts the server. Returns when it accepts requests."""
         runner = web.AppRunner(
-            self._application(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
+            self._application(),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            auto_decompress=False,
         )
         await runner.setup()
         try:
@@ -112,7 +116,7 @@ class EnvironmentServer:
             ) from error
         self._runner = runner
         host, port = runner.addresses[0][:2]
-        self._token = self._given_token or self._take_token(port)
+        self._token = self._user_token or self._take_token(port)
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -186,16 +190,16 @@ class EnvironmentServer:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Checks that the client is allowed to ask, and gives all errors the same shape."""
         try:
-            check_request(request, names=() if self._given_token is None else None)
+            check_request(request, names=() if self._user_token is None else None)
             self._authorize(request)
             return await handler(request)
         except RequestRefused as refusal:
-            return _response(error_reply(refusal.status, "Refused", str(refusal)))
+            kind = "TooLarge" if refusal.status == 413 else "Refused"
+            return _response(error_reply(refusal.status, kind, str(refusal)))
         except EnvironmentRequestRejected as rejected:
             return _response(rejected.reply)
         except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {self._max_body} bytes"
-            return _response(error_reply(413, "TooLarge", message))
+            return _response(error_reply(413, "TooLarge", too_large(self._max_body)))
         except web.HTTPException as error:
             return _response(error_reply(error.status, "BadRequest", error.reason))
 
@@ -265,9 +269,9 @@ def _describe(make: Make, example: object) -> Description:
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
-    body = await request.read()
+    body = await read_body(request)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return await off_loop(lambda: msgspec.json.decode(body, type=kind), size=len(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _rejected(400, "BadRequest", f"the body cannot be read: {error}") from error
 

@@ -199,7 +199,7 @@ class HostedSession:
         self._tasks[kind] = asyncio.create_task(self._guard(work))
 
     async def _reply_of(self, kind: str) -> HostedReply:
-        # The client may disconnect; the action goes on, and its reply waits for the next request.
+        # The client may disconnect. The action continues, and the next request gets its reply.
         reply = await asyncio.shield(self._tasks[kind])
         self._last_used = self._loop.time()
         return reply
@@ -212,12 +212,12 @@ class HostedSession:
             return HostedReply(200, _encode(ActionReply(refused=result_text(str(no)))))
         except Exception as error:
             failure = failure_of(as_exception(error))
-            # The client gets no traceback: it belongs into the server's log.
+            # The traceback goes into the server's log, not to the client.
             _log.warning("%s", failure.traceback.rstrip())
             self._error = error_reply(500, failure.type, failure.message)
             return self._error
         finally:
-            # Not when the reply is sent: the session must not look idle in between.
+            # Set before the reply is sent, so that the session never looks idle in between.
             self._last_used = self._loop.time()
 
     # --- the environment
@@ -250,7 +250,7 @@ class HostedSession:
         result = await self._run(f"tool {tool.name}", call, tool.timeout)
         if isinstance(result, Observation):
             return ActionReply(observation=as_body(result))
-        # Whole: the client decides how much of it the model sees.
+        # Sent whole, because the client decides how much the model sees.
         return ActionReply(content=result_text(result))
 
     async def _take_snapshot(self) -> HostedReply:
@@ -261,7 +261,7 @@ class HostedSession:
         if not isinstance(state, bytes):
             raise TypeError(f"snapshot returned {type(state).__name__}, not bytes")
         if len(state) > self._max_state:
-            # An error now is better than one at the restore.
+            # Raises now rather than at the restore.
             raise ValueError(
                 f"a snapshot of {len(state):,} bytes could not be restored; the server takes back "
                 f"{self._max_state:,} (half of its max_body)"
@@ -281,7 +281,8 @@ class HostedSession:
             raise EnvironmentBroken(f"the session was closed before {what}")
         limit = limit or self._environment.timeout
         call = self._call = asyncio.create_task(self._in_thread_or_loop(method))
-        # Retrieves the error of a call that ends after its deadline, so that asyncio is silent.
+        # Retrieves the error of a call that ends after its deadline, so that asyncio does not log
+        # it.
         call.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({call}, timeout=limit)
         if not call.done():
@@ -307,7 +308,7 @@ class HostedSession:
     async def _close(self) -> None:
         await self._end_call()
         self._close_reply.set_result(await self._guard(self._close_environment))
-        # A `close` that hangs still uses the thread.
+        # If `close` hangs, it still uses the thread.
         await self._end_call()
         self._thread.stop()
 

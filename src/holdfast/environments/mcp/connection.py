@@ -54,11 +54,11 @@ class ServerLog:
         *lines, partial = (self._partial + data).split(b"\n")
         for line in lines[-MAX_LINES:]:
             self.add(line.decode("utf-8", "replace"))
-        # An endless line is dropped as a whole: a part of it might begin within a secret.
+        # A line without end is dropped whole, because a part of it might begin inside a secret.
         self._partial = partial if len(partial) <= MAX_PARTIAL_BYTES else b""
 
     def add(self, line: str) -> None:
-        # Redacted before it is cut: half a secret would not be recognized.
+        # Redacted before it is cut, because half a secret would not be recognized.
         line = self._redact(line.strip()[: 16 * MAX_LINE])[:MAX_LINE]
         if line and line not in list(self._lines)[-1:]:
             self._lines.append(line)
@@ -156,7 +156,7 @@ class Http(Struct, frozen=True):
             *self.headers.values(),
             *(value.split(" ")[-1] for value in self.headers.values()),
         ]
-        # The query, too: an error may quote the whole URL.
+        # Includes the query, because an error may quote the whole URL.
         return [*values, *filter(None, (parts.username, parts.password, parts.query))]
 
     def transport(

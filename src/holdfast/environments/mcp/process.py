@@ -123,7 +123,7 @@ class ServerProcess:
             try:
                 os.killpg(self._group, number)
             except (ProcessLookupError, PermissionError):
-                self._group = None  # Gone, or no longer ours.
+                self._group = None  # The group is gone, or belongs to another process by now.
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ async def run_server(
                     await process.stop()
                 group.cancel_scope.cancel()
     finally:
-        # asyncio's own cancellation ignores the shield; the process must not be left then, either.
+        # asyncio's own cancellation ignores the shield. Even then, the process must end.
         process.kill()
         for stream in (send_in, incoming, outgoing, receive_out):
             stream.close()

@@ -161,7 +161,7 @@ class McpServer:
         )
         self._is_kept = False
         self._connection = connection
-        # Only a session with a handshake has state.
+        # Only a session that began with a handshake has state.
         self._handshake = self.recovery is not Recovery.STATELESS
         self._tools: tuple[McpTool, ...] | None = None
         # Locks and sessions belong to one event loop.
@@ -302,7 +302,7 @@ class McpServer:
             await (await self.begin()).close()
 
     def _check(self, session: McpSession) -> None:
-        # The first attempt without a handshake may take long; it is made once.
+        # The first attempt without a handshake may take long, so it is made only once.
         self._handshake = self._handshake or session.began_with_handshake
         chosen = self._choice.of(session.tools)
         if self._tools is None:
@@ -324,7 +324,7 @@ def _check_known(options: Iterable[str], *more: str) -> None:
 
 
 def _check_strings(*arguments: object) -> None:
-    # The message holds no values: there may be secrets among them.
+    # The message contains only types, because the values may be secrets.
     wrong = [type(value).__name__ for value in arguments if not isinstance(value, str)]
     if wrong:
         raise UsageError(

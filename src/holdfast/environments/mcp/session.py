@@ -76,7 +76,7 @@ class McpSession:
         self._closing = asyncio.Event()
         self._error: BaseException | None = None
         self._last_response = 0.0
-        import anyio  # It comes with mcp.
+        import anyio  # mcp installs it.
 
         self._scope = anyio.CancelScope()
         self._owner = asyncio.create_task(self._run(), name=f"MCP {connection.described}")
@@ -88,7 +88,8 @@ class McpSession:
         `options` are the arguments of the constructor. Raises `EnvironmentBroken`, or `UsageError`
         if the server cannot be started.
         """
-        await asyncio.to_thread(_import_mcp)  # It takes seconds, which would block the loop.
+        # The import takes seconds, which would block the loop.
+        await asyncio.to_thread(_import_mcp)
         session = cls(connection, **options)
         try:
             async with asyncio.timeout(session._timeout):
@@ -203,7 +204,8 @@ class McpSession:
 
     def _late(self, name: str, began: float) -> EnvironmentBroken:
         if self._last_response < began:
-            # It answered no other call in that time: the next one needs a new session.
+            # The server answered no other call in that time either, so the next call needs a new
+            # session.
             self._closing.set()
         return self._broken(f"did not answer {name} within {self._timeout:g} s")
 
@@ -260,13 +262,13 @@ def _wrong_package(error: ImportError) -> UsageError:
 
 def _is_rejection(error: "MCPError") -> bool:
     """Returns whether the server rejected this call, with nothing else wrong."""
-    # The client makes "Not Found" of any HTTP 404, which says nothing about the call.
+    # The client reports any HTTP 404 as "Not Found", which says nothing about the call.
     unknown = error.code == METHOD_NOT_FOUND and error.message != "Not Found"
     return error.code == INVALID_PARAMS or unknown or bool(_UNSUPPORTED.search(error.message))
 
 
 def _ends_session(error: "MCPError", *, is_http: bool) -> bool:
-    # By HTTP, a restarted server does not know the session.
+    # Over HTTP, a restarted server does not know the session.
     codes = {sdk_v1.CONNECTION_CLOSED, *({INVALID_REQUEST, METHOD_NOT_FOUND} if is_http else ())}
     return error.code in codes
 

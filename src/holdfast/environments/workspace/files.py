@@ -70,7 +70,7 @@ class Files:
             return os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:
             created = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-        os.fchmod(created, 0o644)  # Whatever the driver's umask is.
+        os.fchmod(created, 0o644)  # Independent of the driver's umask.
         if self._owner is not None:
             os.fchown(created, *self._owner)
         return created

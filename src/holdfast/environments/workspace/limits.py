@@ -71,7 +71,7 @@ class ResourceLimits(Struct, frozen=True):
 
 
 def _argument(name: str, kind: int, value: int) -> str:
-    # Only root may raise a hard limit, so a lower one of this process stays.
+    # Only root may raise a hard limit, so a lower limit of this process is kept.
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     return f"--{name}={value}:{value}"

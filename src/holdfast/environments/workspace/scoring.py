@@ -120,7 +120,7 @@ def _is_copied(path: bytes, kept: set[bytes] | None) -> bool:
     if kept is not None and path in kept:
         return True
     names = path.decode("utf-8", "replace").split("/")
-    # Bytecode can be marked as not to be compared with its source.
+    # Bytecode can be marked so that Python does not compare it with its source.
     if names[-1] in TEST_CONFIGURATION or "__pycache__" in names:
         return False
     if kept is None:
@@ -143,7 +143,7 @@ def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) ->
     """Returns variables for the command in addition to `env`, which all commands have."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
-    # Our own plugin is registered with the interpreter, but cannot be imported in the sandbox.
+    # The interpreter lists Holdfast's own plugin, but the sandbox cannot import it.
     options = f"-p no:cacheprovider -p no:holdfast --junitxml={home}/{REPORT}"
     options = f"{env.get('PYTEST_ADDOPTS', '')} {options}".strip()
     return {"PYTHONNOUSERSITE": "1", "PYTEST_ADDOPTS": options}

@@ -382,7 +382,7 @@ class Workspace(Environment):
             folders.make(self._temporary)
 
     def _format_result(self, ended: CommandEnded, note: str, *, folder: str = "") -> str:
-        # Without a sandbox, the output may hold the real paths, which differ each time.
+        # Without a sandbox, the output may contain the real paths, which differ each time.
         names = {folder or self.path: mounts.WORKSPACE, self._temporary: "/tmp"}  # noqa: S108
         rename = {os.fsencode(old): os.fsencode(new) for old, new in names.items()}
         text = ended.output.text(rename).rstrip("\n")
@@ -447,8 +447,8 @@ def _variables(env: Mapping[str, str], interpreter: bool) -> dict[str, str]:
         "PATH": ":".join(paths),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        # Bytecode is checked by times, which snapshots do not keep; and a repeated command must
-        # print sets in the same order.
+        # Python checks bytecode by file times, which snapshots do not keep. And a repeated command
+        # must print sets in the same order.
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         **env,

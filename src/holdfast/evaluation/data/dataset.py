@@ -277,27 +277,28 @@ async def _maybe_await(value: Any) -> Any:
 # --- functions of the user's
 
 
-def check_callable(argument: str, function: object, *given: str) -> None:
+def check_callable(argument: str, function: object, *parameters: str) -> None:
     """Raises `UsageError` if the function cannot be called with these positional arguments."""
     if not callable(function):
         raise UsageError(f"{argument} wants a function, not {function!r:.100}")
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # Some that are built in have none.
+        return  # Some built-in functions have no signature.
     try:
-        signature.bind(*given)
+        signature.bind(*parameters)
     except TypeError as error:
         raise UsageError(
             f"{argument} {function_name(function)!r} is called with "
-            f"{' and '.join(given) or 'nothing'}, and takes {signature}: {error}"
+            f"{' and '.join(parameters) or 'nothing'}, and takes {signature}: {error}"
         ) from None
 
 
 def returned_rows(returned: object, argument: str, function: object) -> Iterable[object]:
     """Returns the rows that the function returned. Raises `UsageError` if the value is not a list
     of rows."""
-    is_one = isinstance(returned, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
+    # These can be iterated, but not over rows.
+    is_one = isinstance(returned, str | bytes | Mapping | BaseModel)
     if is_one or not isinstance(returned, Iterable):
         raise UsageError(
             f"{argument} {function_name(function)!r} returned {returned!r:.100}; "
@@ -370,10 +371,10 @@ def _plain_message(message: object) -> object:
 def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     """Sets every row's id. If an id occurs twice, the later rows get a number appended to it."""
     listed = list(rows)
-    given = [row.input_metadata.row_id for row in listed]
+    ids = [row.input_metadata.row_id for row in listed]
     names = [
         (name or _derived_id(row, number), bool(name))
-        for number, (row, name) in enumerate(zip(listed, given, strict=True), 1)
+        for number, (row, name) in enumerate(zip(listed, ids, strict=True), 1)
     ]
     for row, name in zip(listed, distinct_ids(names), strict=True):
         row.input_metadata.row_id = name

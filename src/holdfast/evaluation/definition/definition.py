@@ -148,7 +148,7 @@ def variants_of(definition: Definition, options: Options | None = None) -> list[
 def _datasets(definition: Definition, options: Options) -> list[Dataset]:
     datasets = list(definition.datasets)
     if options.jsonl_path is not None:
-        # Other rows, read as the evaluation reads its own.
+        # Other rows, read in the same way as the evaluation's own rows.
         own = datasets[0] if datasets else Dataset(())
         datasets = [dataclasses.replace(own, sources=(options.jsonl_path,))]
     if not datasets:
@@ -193,14 +193,14 @@ def scorer_fingerprint(
     instance = values.pop("self", None)
     with noting(definition.function) as parts:
         parts.include(definition.scorer_parts)
-        if instance is not None:  # Its subclass may be in another file.
+        if instance is not None:  # The subclass may be in another file.
             parts.add(type(instance))
         parts.add_values({**variant.keywords, **values})
         parts.put("mode", definition.mode)
         if judges:
             parts.put("judges", repr(sorted(judges)))
         if definition.mode is Mode.GROUPWISE and len(variant.settings) > 1:
-            # Whom a row is compared with is part of how it is judged.
+            # The rows that a row is compared with are part of how it is judged.
             parts.add_values({"settings": [setting.params for setting in variant.settings]})
         elif definition.mode is Mode.ALL:
             parts.put("tasks", tasks)

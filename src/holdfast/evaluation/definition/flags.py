@@ -105,14 +105,14 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
         flag = _eval_protocol_flag(option)
         known.add(flag)
         theirs = values.get(_dest(flag))
-        if not _is_given(theirs) or _is_given(values.get(PREFIX + option.dest)):
+        if not _is_set(theirs) or _is_set(values.get(PREFIX + option.dest)):
             continue
         try:
             values[PREFIX + option.dest] = _read(option, theirs)
             taken.add(option.name)
         except ArgumentTypeError as error:
             wrong.append(f"{flag} {error}")
-    # "true" is its default: nobody can tell whether it was asked for.
+    # "true" is its default, so nobody can tell whether the user passed it.
     if values.get(_dest(_FAIL_ON_MAX_RETRY)) == "false" and values.get(_FAILS_DEST) is None:
         values[_FAILS_DEST] = False
     named = {word.partition("=")[0] for word in arguments if word.startswith("--ep-")}
@@ -120,7 +120,7 @@ def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str
     return taken, wrong
 
 
-def _is_given(value: object) -> bool:
+def _is_set(value: object) -> bool:
     """Returns whether a flag was given. 0 and an empty text count as given."""
     return value is not None and value is not False and value != []
 

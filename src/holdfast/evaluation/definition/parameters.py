@@ -50,5 +50,5 @@ def parameters_of(arguments: Mapping[str, Any]) -> EPParameters:
     }
     if known.get("input_dataset") is None and arguments.get("dataset") is not None:
         known["input_dataset"] = arguments["dataset"]
-    # Not validated: what is wrong with an argument is said where it is read.
+    # Not validated here: the code that reads an argument reports what is wrong with it.
     return EPParameters.model_construct(**known)

@@ -214,11 +214,11 @@ _SOURCES = ("input_dataset", "input_messages", "input_rows", "data_loaders")
 _READING = ("dataset_adapter", "preprocess_fn", "max_dataset_rows", "combine_datasets")
 
 
-def datasets(function: Callable[..., Any], given: Params) -> tuple[Dataset, ...]:
-    named = [name for name in ("dataset", *_SOURCES) if given[name] is not None]
-    arguments: dict[str, Any] = {name: given[name] for name in (*_SOURCES, *_READING)}
-    arguments["filtered_row_ids"] = names("filtered_row_ids", given["filtered_row_ids"])
-    own = given["dataset"]
+def datasets(function: Callable[..., Any], params: Params) -> tuple[Dataset, ...]:
+    named = [name for name in ("dataset", *_SOURCES) if params[name] is not None]
+    arguments: dict[str, Any] = {name: params[name] for name in (*_SOURCES, *_READING)}
+    arguments["filtered_row_ids"] = names("filtered_row_ids", params["filtered_row_ids"])
+    own = params["dataset"]
     if isinstance(own, list | tuple) and not own:
         raise UsageError("dataset is empty: there would be nothing to evaluate")
     if not named:

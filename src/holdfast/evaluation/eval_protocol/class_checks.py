@@ -37,7 +37,7 @@ def match_models() -> bool:
         return False
     for ours in _OURS:
         theirs = getattr(module, ours.__name__, None)
-        # Not what is only imported there.
+        # Classes that the module only imports do not count.
         if isinstance(theirs, type(BaseModel)) and theirs.__module__ == MODELS:
             SHOWN_CLASSES[ours] = _subclass_of(ours, theirs)
     return True
@@ -64,7 +64,7 @@ def import_models(function: Callable[..., object]) -> None:
         return
     try:
         importlib.import_module(MODELS)
-    except ModuleNotFoundError:  # Named only in a comment; a real import fails by itself.
+    except ModuleNotFoundError:  # The name is only in a comment. A real import fails by itself.
         return
     match_models()
 

@@ -58,7 +58,7 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
             "steps": steps,
             "patience": patience,
         }
-        # Takes seconds and needs an extra: imported, and its absence reported, only on use.
+        # Imported only on use, because it takes seconds and needs an extra.
         importlib.import_module("holdfast.environments.openenv")
         super().__init__(self._make_environment, max_turns=steps)
 

@@ -123,7 +123,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         except aiohttp.ClientError as error:
             message = f"{self._url} cannot be reached: {error}"
             raise EnvironmentBroken(redact(message)) from error
-        # A final status that it logged before this response counts.
+        # A final status that the server logged before this response counts.
         if response.status >= 400 and not ended.done():
             raise EnvironmentBroken(
                 redact(f"{self._url}: POST /init was answered with {response.status}: {text}")
@@ -162,7 +162,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
                         return
                     answer = StatusResponse.model_validate_json(await response.read())
             except aiohttp.ClientError:
-                continue  # It may come back; the deadline decides.
+                continue  # The server may come back. The deadline decides.
             except ValidationError:
                 return
             if answer.terminated:
@@ -173,8 +173,8 @@ def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     row = row_from(t.task)
     session = t.session
     params = completion_params_of(session.speaker.policy.model, session.context.spec.sampling)
-    # Of this attempt alone: late logs of an earlier one have no effect. Nobody can guess it: who
-    # logs to it was told it.
+    # Each attempt has its own secret, so late logs of an earlier attempt have no effect, and only
+    # the server of this attempt knows it.
     secret = hashlib.sha256(binding.key.encode()).hexdigest()[:16]
     name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_number(t.session)}.{secret}".replace(
         "/", "_"

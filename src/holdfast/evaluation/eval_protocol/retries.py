@@ -143,7 +143,7 @@ def _rule(
         if listed is None:
             return None
         if isinstance(error, HoldfastError):
-            # What a tool raised is its cause. One that may not be called twice is not.
+            # An error that a tool raised is a cause. A call that must not be repeated is not.
             return True if error.retryable and isinstance(error.__cause__, listed) else None
         if isinstance(error, listed):
             return True

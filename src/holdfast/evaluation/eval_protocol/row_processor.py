@@ -165,7 +165,7 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def _call_inner(self, t: Rollout) -> dict[str, Any]:
         """Calls the processor and returns its row in the recorded form."""
         work = _Work(t, self, dict(self._config.completion_params))
-        # Holdfast's own processors that are called meanwhile belong to this row.
+        # Processors of Holdfast that are called in the meantime belong to this row.
         token = _work.set(work)
         try:
             tasks = self.inner([_initial_row(t, work.params)], self._row_config())
@@ -207,7 +207,8 @@ def row_processor(value: object) -> RowsRolloutProcessor | None:
         return None
     if isinstance(value, RolloutProcessor):
         call = type(value).__call__
-        takes_tasks = "tasks" in inspect.signature(call).parameters  # As Holdfast's own do.
+        # Holdfast's own processors have this parameter.
+        takes_tasks = "tasks" in inspect.signature(call).parameters
         is_own = call is not TakesRows.__call__
         return RowsRolloutProcessor(value) if is_own and not takes_tasks else None
     if isinstance(value, processor.RolloutProcessor):
@@ -259,7 +260,7 @@ def _delegate(
             "is rolling out a row; pass it to @evaluation_test, or run evaluate()"
         )
     _check_params(config, work)
-    # Opened here, in the order of the calls, so that a resumed run finds each at its position.
+    # Opened here, in the order of the calls, so that a resumed run finds each at its place.
     contexts = [work.t.beside() for _ in rows]
     return [
         asyncio.create_task(_roll_out(called, row, t, work=work, config=config))

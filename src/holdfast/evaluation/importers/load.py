@@ -44,7 +44,7 @@ def _file(path: Path) -> Path:
     for name in ("traces.jsonl", "results.jsonl"):
         if (path / name).is_file():
             return path / name
-    # Beside its logs, Inspect writes JSON files of other kinds.
+    # Inspect also writes other kinds of JSON files beside its logs.
     logs = sorted(path.glob("*.eval")) or sorted(path.glob("*.json"))
     if len(logs) == 1:
         return logs[0]
@@ -63,7 +63,7 @@ def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
             f"{path} has trajectories: name their run, or export its rows (--what rows)"
         )
     if "messages" in first:
-        # pydantic, which the other formats do not need.
+        # The module imports pydantic, which the other formats do not need.
         from holdfast.evaluation.importers.rows import read_rows
 
         return read_rows

@@ -48,7 +48,7 @@ def _numbered(result: RowResult, taken: set[tuple[str, int]]) -> RowResult:
 def _results_of(row: EvaluationRow, task: str) -> Iterator[RowResult]:
     extra = row.execution_metadata.extra or {}
     if extra.get("branch"):
-        return  # Another branch of a trajectory that has its row already.
+        return  # This is another branch of a trajectory that already has a row.
     numbers, failed = _numbers(extra), _failed_samples(extra, task)
     if row.rollout_status.is_error():
         yield from failed or [_only(row, task, 0)]

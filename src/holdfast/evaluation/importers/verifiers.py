@@ -133,5 +133,5 @@ def _read_beside(path: Path, name: str) -> Mapping[str, Any]:
     try:
         metadata = msgspec.json.decode((path.parent / name).read_bytes())
     except (OSError, msgspec.DecodeError):
-        return {}  # Only names come from it.
+        return {}  # Only names are read from this file.
     return metadata if isinstance(metadata, dict) else {}

@@ -117,7 +117,7 @@ class _Writer:
             "base-uri 'none'; form-action 'none'"
         )
         parts = {"policy": policy, "title": html.escape(run.spec.name), "style": style}
-        # In one pass: a run's name may be `{style}`.
+        # In one pass, because a run's name may contain `{style}`.
         page = re.sub(r"\{(policy|title|style)\}", lambda name: parts[name[1]], _read("page.html"))
         self._file.write(page.encode())
 
@@ -160,7 +160,7 @@ class _Writer:
         generations = [step for step in view.history.generations if step.ids]
         if self._decode is None or not generations:
             return
-        # At least nine bytes per token, so what cannot fit is not decoded.
+        # A token takes at least nine bytes, so replies that cannot fit are not decoded.
         if 9 * sum(count(step.ids) for step in generations) > allowed:
             return
         replies = {
@@ -243,7 +243,8 @@ async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:
     try:
         tools = msgspec.json.decode(await journal.get_blob(digest))
     except (JournalCorrupt, msgspec.MsgspecError):
-        return []  # The conversation is read without them; `journal check` names the blob.
+        # The page shows the conversation without them. `journal check` names the missing blob.
+        return []
     return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
 
 
@@ -276,7 +277,7 @@ def pieces_of(ids: Sequence[int], decode: Decode) -> list[str]:
     differently at the beginning of a text. The cost is linear in the number of tokens.
     """
     pieces: list[str] = []
-    start = done = 0  # `done` tokens have their pieces; decoding begins at `start` before them.
+    start = done = 0  # The first `done` tokens have pieces. Decoding begins at `start`.
     for end in range(1, len(ids) + 1):
         before, now = decode(ids[start:done]), decode(ids[start:end])
         is_held = now.endswith(UNFINISHED) and end - done < LONGEST_CHARACTER

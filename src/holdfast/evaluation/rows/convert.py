@@ -49,7 +49,7 @@ def task_of(row: EvaluationRow, *, where: str = "") -> Task:
     lost = {
         str(at): fields
         for at, (fields, message) in enumerate(zip(dumped, messages, strict=True))
-        if message.to_dict() != fields  # The message does not hold all of them.
+        if message.to_dict() != fields  # The message lacks some of the fields.
     }
     if lost:
         held["messages"] = lost
@@ -144,7 +144,7 @@ def _extra_row_fields(row: EvaluationRow) -> Fields:
 
 
 def _input_metadata(metadata: InputMetadata) -> Fields:
-    # `exclude_unset` does not see keys that were put into the dict after the row was made.
+    # `exclude_unset` misses keys that were added to the dict after the row was made.
     params = metadata.completion_params
     if not params and _is_blank(metadata, but="row_id"):
         return {}
@@ -167,7 +167,7 @@ def _columns(row: EvaluationRow, held: Fields) -> Fields:
         held["columns"] = clashing
     nested = clashing.get("metadata")
     if isinstance(nested, dict):
-        # As in a task file: its keys are the task's metadata.
+        # As in a task file, the keys of this object are the task's metadata.
         merged = {name: value for name, value in nested.items() if name not in columns}
         held["merged"] = sorted(merged)
         return merged | columns
@@ -188,7 +188,7 @@ def _encode(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", exclude_unset=True)
     if hasattr(value, "item"):
-        return value.item()  # A number of NumPy's.
+        return value.item()  # A NumPy number.
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 

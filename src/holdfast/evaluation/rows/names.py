@@ -27,7 +27,7 @@ _WORD_LISTS = [line.split() for line in (_FIRST, _SECOND)]
 def generate_id(separator: str = "-", seed: int | None = None, index: int | None = None) -> str:
     """Returns a new id. With a seed, the same index always gives the same id."""
     if seed is None:
-        # One draw, because every row of a data set needs several ids.
+        # One draw for all ids, because every row of a data set needs several.
         drawn = _RANDOM.getrandbits(64)
         first, second = _WORD_LISTS
         adjective, noun = first[(drawn >> 20) % len(first)], second[(drawn >> 40) % len(second)]

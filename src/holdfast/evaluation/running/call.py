@@ -46,7 +46,7 @@ class Evaluation:
                 _run(self._experiment(session, variant, named)).check()
         return None
 
-    def evaluate(self, **given: Any) -> "Outcome":
+    def evaluate(self, **options: Any) -> "Outcome":
         """Runs `evaluate_async` for code that is not async, with the same arguments and the same
         outcome.
 
@@ -54,16 +54,16 @@ class Evaluation:
         waits. An interrupt stops it, and the same call continues the run later.
         """
         if is_in_loop():
-            return run_blocking(lambda: self.evaluate_async(**given))
-        with self._begun(**given) as experiment:
+            return run_blocking(lambda: self.evaluate_async(**options))
+        with self._begun(**options) as experiment:
             return _run(experiment)
 
-    async def evaluate_async(self, **given: Any) -> "Outcome":
+    async def evaluate_async(self, **options: Any) -> "Outcome":
         """Runs or continues the evaluation and returns its outcome. A score that is too low does
         not raise; call `outcome.check()` for that. Cancelling it loses no durable record."""
         from holdfast.evaluation.running.experiment import perform_async
 
-        with self._begun(**given) as experiment:
+        with self._begun(**options) as experiment:
             outcome = await perform_async(experiment)
             assert outcome is not None, "nobody asks it to stop"
             return outcome

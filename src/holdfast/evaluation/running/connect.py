@@ -73,7 +73,8 @@ def _naming_key(
     try:
         yield
     except Denied as error:
-        # A policy of the caller's own has its key from them; what a judge is denied says so itself.
+        # The key of an open policy does not come from these settings. A judge's refusal names its
+        # own remedy.
         is_ours = (policy is None or urls is not None) and str(error).startswith(error.answered)
         if is_ours and error.status in (401, 403):
             remedy = key_remedy(setting, named or tuple(urls or ()), os.environ)

@@ -122,7 +122,7 @@ async def _watched(experiment: Experiment) -> Outcome:
         except Exception as error:
             if interruption.received is None:
                 raise
-            # What a signal ended (an engine that was starting, say) is not a mistake of anyone's.
+            # If a signal ended it, such as an engine's start, this is nobody's mistake.
             raise Interrupted(interruption.received, is_new=is_new) from error
     if interruption.received is not None:
         raise Interrupted(interruption.received, is_new=is_new)
@@ -196,7 +196,7 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
         recorded = await rolled_out_already(
             work.journal, plan.spec, models=models, retry_failed=retry
         )
-        if recorded is not None:  # No engine is started or asked.
+        if recorded is not None:  # No engine is needed.
             return await _drive(work, plan, recorded_connection(recorded.spec), setting)
     async with AsyncExitStack() as stack:
         connecting = connect_setting(
@@ -276,7 +276,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     plan = plan.bind(connection)
     await plan.check_taken(connection)
     finished = await _find_finished(work, plan.spec)
-    if finished is None:  # Before a run is made, which would be left with nothing in it.
+    if finished is None:  # Raises before the run is created, which would stay empty.
         plan = await _bind_judges(work, plan)
     opened = await open_recorded(
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
@@ -294,7 +294,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
         settles=not late,
         progress=progress,
         stop=work.stop,
-        # Under another scorer, what failed to be scored is scored; the rest gets another chance.
+        # With another scorer, failed scorings are repeated, and failed rollouts get another chance.
         reopen_failed=options.retry_failed or opened.rescored,
     )
     async with _report_progress(work, run, progress):
@@ -354,7 +354,7 @@ def _add_cuts(work: _Work, ending: Ending) -> None:
     if ending.spent:
         raise SpendingLimitReached(ending.stopped)
     if not ending.stopped:
-        work.stop.lift_limit()  # The next setting is a run with a limit of its own.
+        work.stop.lift_limit()  # The next setting is a run with its own limit.
     work.notes += [
         f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
         "the row went on from the last good one"

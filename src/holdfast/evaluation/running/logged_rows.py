@@ -55,7 +55,7 @@ default_logger: DatasetLogger = JournalDatasetLogger()
 def experiment_of(row: EvaluationRow, options: Options) -> Experiment:
     """Returns an experiment that generates nothing and gives the row its own score."""
     metadata = row.execution_metadata
-    # What was not said counts as said: an id that is made anew would be another each time.
+    # A missing id is stored once, because a newly made id would differ each time.
     metadata.rollout_id = name = metadata.rollout_id or str(row.input_metadata.row_id)
     processor = NoOpRolloutProcessor()
     definition = Definition(

@@ -86,7 +86,7 @@ async def open_recorded(
     except UsageError:
         if await journal.find_run(fresh.name) is None:
             raise
-        # Another session has created it at this moment.
+        # Another session has just created it.
         return await open_recorded(journal, spec, tasks, new=new, resume=resume)
     return Opened(run, _why_another(run, known, differs))
 

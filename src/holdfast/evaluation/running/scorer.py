@@ -69,27 +69,27 @@ def scorer_of(
     called = called_by(function)
     gives_nothing = never_returns(function)
 
-    def given_to(seen: Any) -> GivenRows:
-        return GivenRows([row_of(view) for view in (seen if several else [seen])])
+    def rows_to_judge(seen: Any) -> JudgedRows:
+        return JudgedRows([row_of(view) for view in (seen if several else [seen])])
 
-    def judge(given: GivenRows) -> Any:
-        named = {"rows": given.rows} if several else {"row": given.rows[0]}
+    def judge(judged: JudgedRows) -> Any:
+        named = {"rows": judged.rows} if several else {"row": judged.rows[0]}
         return function(**named, **arguments)
 
-    def read(verdict: object, given: GivenRows) -> Any:
+    def read(verdict: object, judged: JudgedRows) -> Any:
         if several:
-            results = given.in_order(verdict, called)
+            results = judged.in_order(verdict, called)
         else:
-            given.check_own(verdict, called)
+            judged.check_own(verdict, called)
             results = [verdict]
         scores = [score_of(result, called, gives_nothing=gives_nothing) for result in results]
         if log is not None:
-            for row, result, score in zip(given.rows, results, scores, strict=True):
+            for row, result, score in zip(judged.rows, results, scores, strict=True):
                 log(_with_result(row, result, score, called))
         return scores if several else scores[0]
 
     is_async = inspect.iscoroutinefunction(function)
-    scorer = _judged(given_to, judge, read, is_async=is_async)
+    scorer = _judged(rows_to_judge, judge, read, is_async=is_async)
     scorer.__name__ = function_name(function)
     return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
@@ -105,9 +105,9 @@ def _with_result(row: EvaluationRow, returned: object, score: Score, called: str
 
 
 def _judged(
-    given_to: "Callable[[Any], GivenRows]",
-    judge: "Callable[[GivenRows], Any]",
-    read: "Callable[[object, GivenRows], object]",
+    rows_to_judge: "Callable[[Any], JudgedRows]",
+    judge: "Callable[[JudgedRows], Any]",
+    read: "Callable[[object, JudgedRows], object]",
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
@@ -115,21 +115,22 @@ def _judged(
 
     async def score_async(seen: Any) -> object:
         with _judging():
-            given = given_to(seen)
-            return read(await judge(given), given)
+            judged = rows_to_judge(seen)
+            return read(await judge(judged), judged)
 
-    async def score_later(awaitable: Awaitable[object], given: GivenRows) -> object:
+    async def score_later(awaitable: Awaitable[object], judged: JudgedRows) -> object:
         with _judging():
-            return read(await awaitable, given)
+            return read(await awaitable, judged)
 
     def score(seen: Any) -> object:
         with _judging():
-            given = given_to(seen)
-            verdict = judge(given)
-        # A function that only returns a coroutine: the engine awaits what this one returns.
+            judged = rows_to_judge(seen)
+            verdict = judge(judged)
+        # The function is not async itself, but returned a coroutine. The engine awaits the result
+        # of this function.
         if isinstance(verdict, Awaitable) and not isinstance(verdict, EvaluationRow):
-            return score_later(verdict, given)
-        return read(verdict, given)
+            return score_later(verdict, judged)
+        return read(verdict, judged)
 
     return score_async if is_async else score
 
@@ -272,7 +273,7 @@ def eval_metadata_of(
 ) -> EvalMetadata:
     """Returns the evaluation's metadata. `num_runs` and `threshold` are the session's, which may
     differ from the decorator's."""
-    # Not validated: ours may be above the 1 that eval-protocol allows.
+    # Not validated, because eval-protocol refuses thresholds above 1.
     passed = None if threshold is None else EvaluationThreshold.model_construct(**asdict(threshold))
     return EvalMetadata(
         name=definition.function.__name__,
@@ -296,7 +297,7 @@ def _unscored(view: TrajectoryView) -> TrajectoryView:
 # --- which of the given rows each returned row is
 
 
-class GivenRows:
+class JudgedRows:
     """The rows of one call, under the ids that they had before the function could change them."""
 
     def __init__(self, rows: list[EvaluationRow]):

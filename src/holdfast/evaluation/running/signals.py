@@ -45,7 +45,7 @@ def interruptible(stop: Stop) -> Iterator[Interruption]:
     before = {number: signal.getsignal(number) for number in WATCHED}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        # Not the loop's own handlers: those wait for the loop, and user code may keep it busy.
+        # Not handlers of the loop: those wait for the loop, which user code may block.
         if interruption.received is not None:
             _put_back(before)
             signal.raise_signal(number)

@@ -107,8 +107,8 @@ def _resample(
 ) -> list[float]:
     random, tasks = Random(seed), len(totals)
     times = resamples or resamples_for(tasks)
-    if len(totals[0]) == 1:  # One run: no need to take its tuples apart.
-        # Sorted, so that other names of tasks give the same numbers.
+    if len(totals[0]) == 1:  # With one run, each tuple has one member.
+        # Sorted, so that the names of tasks do not change the numbers.
         flat = sorted((total[0] for total in totals), key=_sort_key)
         if len(kinds := sorted(set(flat), key=_sort_key)) == 1:
             sums = [tasks * kinds[0]] * times

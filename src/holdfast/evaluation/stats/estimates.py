@@ -204,7 +204,7 @@ def sign_test_p_value(wins: int, losses: int) -> float | None:
     for hits in range(min(wins, losses)):
         ways = ways * (trials - hits) // (hits + 1)
         tail += ways
-    # Whole numbers: with thousands of tasks, both are too large for floats.
+    # Integers, because with thousands of tasks both numbers are too large for floats.
     return min(1.0, tail / (1 << (trials - 1)))
 
 

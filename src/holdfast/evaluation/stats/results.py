@@ -191,7 +191,7 @@ class Collector:
             history = History(await journal.history(self._examples[key]))
             failures = (*history.failures, *history.scoring_failures)
             alike = [each for each in failures if (each.phase, each.root) == key]
-            # What failed it for good is the last one.
+            # The last failure is the one that ended the trajectory.
             shown = alike[-1 if root.permanent else 0]
             root.message, root.traceback = shown.line, shown.traceback
 

@@ -93,7 +93,7 @@ def _format_details(results: Results, verdict: Verdict) -> list[str]:
         both = (("clean", verdict.clean), ("retried or interrupted", verdict.disturbed))
         parts = [f"{name} {_format_estimate(group)}" for name, group in both if group is not None]
         lines.append(f"  {' · '.join(parts)}")
-    scored = results.by_task()  # Of tasks without a score, nothing is known.
+    scored = results.by_task()  # Tasks without a score tell nothing.
     if verdict.binary and verdict.score in (0.0, 1.0) and scored:
         rare = bound_when_all_alike(len(scored))
         bound = f"above {1 - rare:.3f}" if verdict.score else f"below {rare:.3f}"
@@ -154,7 +154,7 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
             f"({root.permanent} for good; for instance {escape_text(root.example)})"
         )
         text = fold_traceback(root.traceback).rstrip()
-        # A traceback without frames may say nothing but the message.
+        # A traceback without frames may repeat only the message.
         if "\n" in text or not text.endswith(root.message):
             last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {escape_text(line)}" for line in last]

@@ -192,7 +192,7 @@ def _aggregate(
     score = _COMBINE[method]([_mean_of(run) for run in runs])
     if method is Aggregation.MEAN or (len(runs) == 1 and method is not Aggregation.BOOTSTRAP):
         return score, _error_of_mean(runs)
-    if resampled is None:  # One task: nothing can be resampled.
+    if resampled is None:  # With one task, nothing can be resampled.
         return score, None
     if method is Aggregation.BOOTSTRAP:
         return resampled.mean, resampled.standard_error

@@ -59,7 +59,7 @@ class AttemptSetup:
         session = self._t.session
         if isinstance(world, WorkspaceWorld):
             workspace = world.workspace(self._t.task)
-            # Once the agent is done, it is judged by what it left.
+            # Once the agent is done, its final state is judged.
             restore = Restore.LATEST if self.is_over else Restore(world.restore)
             self.folder = AgentWorkspace(session, workspace, restore=restore, act=self._act)
             self.episodes.append(self.folder)
@@ -113,7 +113,8 @@ class AttemptSetup:
                 session.log.keep(path)
         else:
             end = await self._keep_workspace(end)
-            # Here, and not only at the end of the attempt: a later one starts no agent.
+            # Cut here and not only at the end of the attempt, because a later attempt starts no
+            # agent.
             await session.log.cut_untaken()
             scope = f"{trajectory.take_number()}.0."
         self._after = Rollout(session, scope=scope)

@@ -149,7 +149,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         try:
             while not (done.done() or replaced.done()):
                 if stopped.done() and trajectory.is_idle:
-                    # An agent that asks nothing would hold up the end of the run.
+                    # An agent without calls would delay the end of the run.
                     t.session.state.check_running()
                 await asyncio.wait(
                     {task for task in waiting if not task.done()},
@@ -157,7 +157,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             if not done.done():
-                # No failure: what is recorded is replayed for the agent that comes now.
+                # Not a failure: the next agent gets the recorded replies.
                 raise t.session.state.fail(Rewound(REPLACED))
         finally:
             for task in waiting:

@@ -173,7 +173,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._running.held(seconds)
 
     async def setup(self) -> None:
-        # Known before it listens: a request may wait already.
+        # Set before the gateway listens, because a request may already wait.
         self._gateway = self.make_gateway()
         await self._gateway.__aenter__()
 
@@ -209,7 +209,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         try:
             returned = await self._watch(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
-            # After the response about a limit, its failure follows from that.
+            # If the agent was told about a reached limit, its failure follows from the limit.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
                 self._gateway.release(binding)
                 await self._let_finish(trajectory, gone)
@@ -232,7 +232,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
         if isinstance(gone, Rewound):
-            # The new holder waits for the next attempt.
+            # The new agent waits for the next attempt.
             await trajectory.let_finish(only_undelivered=True, seconds=TAKEOVER_SECONDS)
         else:
             await trajectory.let_finish()
@@ -241,7 +241,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """Returns whether an agent that has ended made no call and gave no result. It used a model
         elsewhere, or failed without reporting it. Neither is an outcome of the policy."""
         if not self._accepts_refusals and trajectory.rejected_calls.open:
-            return False  # It says more that it was refused.
+            return False  # The refusal says more than this error.
         return returned is None and self.finish is None and not trajectory.has_calls
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:

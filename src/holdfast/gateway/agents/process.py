@@ -87,7 +87,7 @@ class AgentProcess(Struct):
                     stderr=stderr,
                     env=self.env,
                     cwd=self.cwd,
-                    # A group of its own: what the agent starts is ended with it.
+                    # A separate group, so that processes which the agent starts end with it.
                     start_new_session=True,
                 )
             except OSError as error:
@@ -99,10 +99,10 @@ class AgentProcess(Struct):
         name = self.command[0]
         executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not executable:
-            # A missing command must look different from one that fails.
+            # A missing command must differ from a command that fails.
             return list(self.command)
         prefix = confinement().words if self.confined else ()
-        # The tie comes last: who changes its credentials may lose it.
+        # `tie` comes last, because a process that changes its credentials may lose it.
         return [*prefix, *tie(), *self.command]
 
     async def wait(self) -> int:
@@ -117,10 +117,10 @@ class AgentProcess(Struct):
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), GRACE_SECONDS)
-        # Also after it ended by itself: its children may have stayed.
+        # Even if the agent ended by itself, because its children may still run.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
-        # The environment may hold another address already.
+        # The user's `env` may contain another address.
         if f"/t/{PREFIX}" in (address := self.env.get(MARK, "")):
             await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
@@ -144,7 +144,7 @@ def _pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except FileNotFoundError:
-        return []  # Another system: only groups can be found there.
+        return []  # On other systems, only groups can be found.
 
 
 def _end_stray(pid: int, mark: bytes) -> bool:
@@ -153,12 +153,12 @@ def _end_stray(pid: int, mark: bytes) -> bool:
     except OSError:
         return False
     try:
-        # Read after it was opened: the number cannot have become another's in between.
+        # Read after the process was opened, so that the number cannot belong to another one.
         if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     except OSError:
-        return False  # It is gone, or not ours.
+        return False  # It is gone, or belongs to another user.
     finally:
         os.close(handle)
     return True
@@ -183,7 +183,7 @@ class SandboxedProcess(Struct, frozen=True):
         ended = await run_in_thread(
             lambda stop: run(self.launch, bounds, stop=stop, into=self.output)
         )
-        # A sandbox reports a signal by an exit code above this.
+        # Above 128, the exit code of a sandbox stands for a signal.
         return ended.exit_code if ended.exit_code <= 128 else 128 - ended.exit_code
 
     @property

@@ -158,7 +158,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
 
     async def _once(self, method: str, path: str, body: object, kind: type[T]) -> T:
         assert self._http is not None, "a processor is set up first"
-        # Without the run's own id, so that like failures are counted together.
+        # Without the id of the run, so that equal failures are counted together.
         request = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
         async with self._http.request(method, f"{self._url}{path}", json=body) as response:
             raw = await response.read()

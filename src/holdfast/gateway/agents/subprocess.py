@@ -98,7 +98,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         self._env = dict(env or {})
         hide_variables(self._env)
         self._cwd = None if cwd is None else Path(cwd)
-        # The agent gets the path of a file in there, and has another current folder.
+        # The agent runs in another folder and gets paths in this one, so they are absolute.
         self._logs = Path(logs).absolute() if logs is not None else None
 
     @property
@@ -119,8 +119,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         self.check_setup()
         if not callable(self._command):
             async with scratch():
-                pass  # Where each of them will have its folder, there can be one.
-            await in_thread(confinement)  # Tried out here, and not on the loop.
+                pass  # Raises if agents' folders cannot be created there.
+            await in_thread(confinement)  # Tried in a thread, not on the loop.
         await super().setup()
 
     async def run_agent(
@@ -172,7 +172,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         inputs.mkdir()
         model = t.speaker.policy.model
         env = variables(binding, t.task, model=model, folder=inputs, more=self._env)
-        # The sandbox may run as the user nobody.
+        # The sandbox may run as user nobody.
         inputs.chmod(0o755)
         (inputs / TASK_FILE).chmod(0o644)
         command = self._resume if home.is_resumed else self._command

@@ -53,7 +53,7 @@ async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
         try:
             await in_thread(lambda: folders.remove(place))
         except EnvironmentBroken as error:
-            # Something that got away may still write there: it is left to the next process.
+            # A process that escaped may still write there, so the next process removes the folder.
             _log.warning("an agent's folder is left for now: %s", error)
 
 

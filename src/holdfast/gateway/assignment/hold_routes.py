@@ -116,7 +116,7 @@ class HoldRoutes:
         if order <= self._order:
             return
         self._order, before, self._hold = order, self._hold, None
-        # The new one first: nothing slips through between the two.
+        # The new hold begins first, so that no call starts between the two.
         if order.seconds_left:
             self._hold = self._begin(order.seconds_left)
         if before is not None:

@@ -62,7 +62,8 @@ class PendingTrajectories:
 
     async def put(self, pending: PendingTrajectory) -> None:
         status = status_of(pending.trajectory.session.history)
-        # Nobody knows whether an agent received its key; if it did, a rejection would be its end.
+        # Nobody knows whether an agent received its key. If it did, a rejection would end that
+        # agent.
         has_agent = status.attempts > 0 and not status.last_failed
         is_returned = pending.key in self._returned
         self._returned.discard(pending.key)
@@ -205,7 +206,7 @@ class PendingTrajectories:
 
     def _take(self, pending: PendingTrajectory) -> PendingTrajectory:
         pending.is_taken = True
-        pending.trajectory.touch()  # Its silence begins now.
+        pending.trajectory.touch()  # Its time without a call begins now.
         return pending
 
     def _is_over(self, key: TrajectoryKey, before: PendingTrajectory) -> bool:

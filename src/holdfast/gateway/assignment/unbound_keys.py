@@ -55,7 +55,7 @@ class UnboundKeys:
             if self._adopted(context.key, bearer):
                 return None
             if context.is_inside:
-                # No call of an agent's: another worker looked for the trajectory here.
+                # This is not an agent's call: another worker looked for the trajectory here.
                 context.route = OWNS
                 raise RequestRejected(503, "this worker has it not", code=ELSEWHERE)
             response = await self._respond(context, bearer)
@@ -74,8 +74,8 @@ class UnboundKeys:
         if pending is None:
             return False
         if pending.older_key == key:
-            return True  # By another of its calls, while this one waited.
-        # The holder of the lease knows.
+            return True  # Another call of the agent has bound the key while this one waited.
+        # Only the holder of the lease knows the answer.
         status = status_of(pending.trajectory.session.history)
         if status.is_over(bearer) or not self._pending.can_go_on(pending):
             raise self._rejection(key)
@@ -101,7 +101,7 @@ class UnboundKeys:
         if answer is None:
             raise self._rejection(context.key)
         if context.route == "/complete" and answer.finished and answer.is_last(bearer):
-            # It was confirmed before, and the agent may not have received that.
+            # The end was confirmed before, but the agent may not have received the response.
             await context.body()
             return await context.send(completed(answer.reward))
         if answer.is_over(bearer):

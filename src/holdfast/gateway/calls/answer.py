@@ -40,7 +40,7 @@ def build_answer(
     replies = [step for step in steps if isinstance(step, Generated)]
     assert len(replies) == len(steps), "a call is answered by generations"
     usages = [step.counted for step in replies]
-    # Choices of one prompt share it.
+    # The choices of a request share its prompt.
     prompts = usages[:: request.n]
     return Answer(
         id=called.answer,
@@ -109,38 +109,41 @@ class ConversationCache:
     """Caches the latest conversations of one trajectory."""
 
     def __init__(self) -> None:
-        self._sent: list[tuple[bytes, Messages]] = []
+        # Replaced, never changed: large requests are parsed in threads, several at once.
+        self._sent: tuple[tuple[bytes, Messages], ...] = ()
         """The JSON without its closing bracket, and its messages; the latest last."""
-        self._digests: list[tuple[Messages, list[bytes]]] = []
+        self._digests: tuple[tuple[Messages, list[bytes]], ...] = ()
 
     def messages(self, sent: Raw, parse: Parse) -> Messages:
         """Returns the messages of a JSON array. `parse` parses an array of messages, and its errors
         are passed on."""
         raw = bytes(sent)
         parsed: Messages | None = None
-        for at, (known, messages) in enumerate(self._sent):
+        others = self._sent
+        for known, messages in others:
             if raw.startswith(known) and (rest := _rest(raw, len(known))) is not None:
                 parsed = messages + parse(rest)
-                del self._sent[at]
+                others = tuple(sent for sent in others if sent[0] is not known)
                 break
         parsed = parse(raw) if parsed is None else parsed
         if len(parsed) >= MIN_MESSAGES:
-            latest = self._sent[1 - MAX_CONVERSATIONS :]
-            self._sent = [*latest, (raw.rstrip()[:-1].rstrip(), parsed)]
+            latest = others[1 - MAX_CONVERSATIONS :]
+            self._sent = (*latest, (raw.rstrip()[:-1].rstrip(), parsed))
         return parsed
 
     def digests(self, messages: Messages) -> list[bytes]:
         """Returns `digest.digests(messages)`, with known beginnings taken from the cache."""
         chained: list[bytes] = []
-        for at, (known, digests) in enumerate(self._digests):
+        others = self._digests
+        for known, digests in others:
             if messages[: len(known)] == known:
                 chained = digests
-                del self._digests[at]
+                others = tuple(kept for kept in others if kept[1] is not digests)
                 break
         last = chained[-1] if chained else digest.START
         chained = chained + digest.digests(messages[len(chained) :], last)
         if len(chained) >= MIN_MESSAGES:
-            self._digests = [*self._digests[1 - MAX_CONVERSATIONS :], (messages, chained)]
+            self._digests = (*others[1 - MAX_CONVERSATIONS :], (messages, chained))
         return chained
 
 
@@ -162,12 +165,13 @@ class TrajectoryLookup(ConversationCache):
 
     def earlier_answer(self, answer: str) -> EarlierAnswer | None:
         history = self._session.history
-        called = next((call for call in history.calls.values() if call.answer == answer), None)
+        calls = list(history.calls.values())  # The loop may add one meanwhile.
+        called = next((call for call in calls if call.answer == answer), None)
         step = None if called is None else history.steps.get(called.path)
         if called is None or not isinstance(step, Generated):
             return None
         messages = conversation(history, self._session.task, step)
-        # Results of tools that were run through the gateway may follow.
+        # Results of tools that the gateway ran may follow.
         end = max(at for at, message in enumerate(messages) if message is step.message)
         rebuilt = build_answer(
             self._session, called, GenerationRequest(called.model, ()), bare=False

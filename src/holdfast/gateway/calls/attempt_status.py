@@ -94,7 +94,7 @@ NOTE_SECONDS = 0.1
 with that call, at no cost."""
 
 
-class HeardAnswers:
+class ReceivedAnswers:
     """Notes which answers the agent of one attempt has received. Close it before the attempt's last
     record is written."""
 
@@ -121,9 +121,9 @@ class HeardAnswers:
         taken = [calls.get(call) for call in self._unwritten]
         self._unwritten = []
         return tuple(
-            structs.replace(called, heard=attempt)
+            structs.replace(called, received=attempt)
             for called in taken
-            if called is not None and called.heard != attempt
+            if called is not None and called.received != attempt
         )
 
     async def aclose(self) -> None:
@@ -136,12 +136,12 @@ class HeardAnswers:
     def _write(self) -> None:
         self._timer = None
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._append(), name="note what was heard")
+            self._writing = asyncio.create_task(self._append(), name="note received answers")
         else:
             self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._write)
 
     async def _append(self) -> None:
-        # An attempt that is over needs none, and a journal that fails says so to the next call.
+        # A finished attempt needs no record. If the journal fails, the next call reports it.
         with suppress(HoldfastError):
             if records := self.take_records():
                 await self._session.log.append(*records)
@@ -154,14 +154,14 @@ def continued_keys(history: History) -> set[bytes]:
     return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
 
 
-def heard_occurrences(history: History) -> dict[bytes, int]:
+def received_counts(history: History) -> dict[bytes, int]:
     """Returns for each key how many answers the last attempt's agent has received, counted from the
     first call with the key up to the first unreceived answer."""
-    heard: defaultdict[bytes, set[int]] = defaultdict(set)
+    received: defaultdict[bytes, set[int]] = defaultdict(set)
     for (key, occurrence), called in history.calls.items():
-        if called.heard == len(history.attempts):
-            heard[key].add(occurrence)
+        if called.received == len(history.attempts):
+            received[key].add(occurrence)
     return {
         key: next(count for count in range(len(occurrences) + 1) if count not in occurrences)
-        for key, occurrences in heard.items()
+        for key, occurrences in received.items()
     }

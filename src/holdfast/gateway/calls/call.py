@@ -142,8 +142,8 @@ class _Choice:
 
     def receive(self, draft: Draft) -> None:
         if draft.start != self._known:
-            # The engine took tokens back that were sent. What replaces them is sent at the end, if
-            # it begins in the same way.
+            # The engine took back tokens that were sent. If their replacement begins in the same
+            # way, the rest of it is sent at the end.
             self._message.is_over = True
             return
         ids = unpack_ids(draft.ids)
@@ -200,10 +200,10 @@ class CallTable(Generic[Call]):
                 raise RequestRejected(400, message, code="idempotency_key_in_use")
             return self._named[name]
         calls = self._by_key[key]
-        unheard = next(
+        unreceived = next(
             (call for call in calls if not call.subscribers and not call.delivered), None
         )
-        return calls[-1] if unheard is None and again and calls else unheard
+        return calls[-1] if unreceived is None and again and calls else unreceived
 
     def add(self, call: Call) -> Call:
         self._by_key[call.key].append(call)
@@ -301,7 +301,7 @@ class PendingCall(Struct, frozen=True, eq=False):
         """
         choice, seed = path.split(".")[1], None
         if self.request.seed is not None:
-            # The agent's seed is part of the key.
+            # The seed that the agent sent is part of the key.
             seed = session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
         return GenerateStep(
             path=path,
@@ -317,7 +317,7 @@ class PendingCall(Struct, frozen=True, eq=False):
         )
 
     def opening(self, turns: Sequence[GenerateStep], *, trajectory: str, created: int) -> Opening:
-        # Choices of one prompt share it.
+        # The choices of a request share its prompt.
         prompts = turns[:: self.request.n]
         return Opening(
             id=hashlib.sha256(f"{trajectory}/{self.seed_from}".encode()).hexdigest()[:24],

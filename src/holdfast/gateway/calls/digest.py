@@ -77,14 +77,14 @@ def _content(message: Message) -> bytes:
     calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
     content = message.content
     text = content if isinstance(content, str) else message.text
-    # An assistant's text before its calls loses its ends in some clients.
+    # Some clients strip the text that an assistant writes before its calls.
     parts: tuple[object, ...] = (
         str(message.role),
         text.strip() if calls else text,
         calls,
         message.tool_call_id or "",
     )
-    # With images, their positions count.
+    # If there are images, their positions count.
     has_images = not isinstance(content, str) and message.images
     return encode((*parts, in_order(content)) if has_images else parts)
 
@@ -179,7 +179,7 @@ class ToolSchemas:
         try:
             tools = msgspec.json.decode(await self._blobs.get_blob(digest), type=Tools)
         except JournalCorrupt:
-            # Its content is not known: it differs from every set that is sent.
+            # Its content is unknown, so it differs from every set that is sent.
             return digest
         return digest_of(_tool_set(tools, digest).canonical)
 

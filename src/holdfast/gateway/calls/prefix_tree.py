@@ -65,7 +65,7 @@ class PrefixTree:
         one, so that it does not matter which of its answers came first."""
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
-            if called.wire != RAW_WIRE:  # That is not a conversation: see `raw_prompts`.
+            if called.wire != RAW_WIRE:  # A raw prompt is not a conversation: see `raw_prompts`.
                 self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(
@@ -100,7 +100,8 @@ class PrefixTree:
         yield self.position(request)
         messages = request.messages
         lengths = {digest: length for length, digest in enumerate(request.digests, 1)}
-        for called in reversed(list(self._history.calls.values())):  # It may grow meanwhile.
+        # A copy, because it may grow in the meantime.
+        for called in reversed(list(self._history.calls.values())):
             for path in () if called.wire == RAW_WIRE else called.choices:
                 ends = _ends(called, self._generation(path))
                 if length := next((lengths[end] for end in ends if end in lengths), None):
@@ -112,7 +113,7 @@ class PrefixTree:
 
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
         for step in steps:
-            # Of equal ones, the first: so it does not matter what was recorded after it.
+            # The first of several equal ends is kept, so later records change nothing.
             for end in _ends(called, step):
                 self._ends.setdefault(end, step.path)
             self._beginnings[called.beginning] = step.path
@@ -134,10 +135,10 @@ class PrefixTree:
         step = self._generation(path)
         messages = conversation(self._history, self._task, step)
         called = next(call for call in self._history.calls.values() if path in call.choices)
-        # All that matters of them is whether they are the tools of this request.
+        # Only one thing matters: whether these are the tools of this request.
         tools = request.tools if called.tools in request.equal else OTHER_TOOLS
         stream = Stream.after(stream_of(self._history, path), step, messages, tools)
-        if tools is request.tools:  # Another request may have them.
+        if tools is request.tools:  # The tools of another request are not stored here.
             self._keep(path, stream.copy())
         return stream
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.answer import sent_message
 from holdfast.gateway.protocol.messages import GenerationRequest
-from holdfast.policy.off_loop import off_loop
+from holdfast.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.tokens import unpack_ids
@@ -55,7 +55,8 @@ class _Prefixes:
     def add(self, digest: bytes, length: int, path: str) -> None:
         if digest not in self._paths:
             insort(self._lengths, length)
-        # Of equal ones, the first: it does not matter then which of several came last.
+        # The first of several equal prompts is kept, so the order of the later ones does not
+        # matter.
         self._paths.setdefault(digest, path)
 
     def longest(self, data: bytes) -> str:
@@ -138,7 +139,7 @@ class RawPrompts:
         completion = unpack_ids(base.ids)
         before = len(ids) - len(completion)
         after = _data(text)[self._nodes[base.path].prompt_bytes :].decode("utf-8", "surrogatepass")
-        # From the end: nearly always, all of it is there, but for the token that ended it.
+        # Searched from the end, because usually everything but the final token is there.
         for kept in range(len(completion), -1, -1):
             if kept and completion[kept - 1] in renderer.stop_token_ids:
                 continue

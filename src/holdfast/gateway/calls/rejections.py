@@ -24,6 +24,7 @@ from holdfast.gateway.protocol.messages import (
     RequestRejected,
     UnansweredCall,
 )
+from holdfast.off_loop import off_loop
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
@@ -81,15 +82,18 @@ class RejectedCalls:
         """Makes a rejection durable, before the caller sends it. `body` is the body of the rejected
         call."""
         session = self._session
-        # Corrected, a rejected message is another: the repeated request continues what is before.
+        # A corrected message differs from the rejected one, so the corrected request continues the
+        # messages before it.
         at = _AT_MESSAGE.match(rejection.param or "")
-        conversation = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
+        before = int(at[1]) if at else None
+        known = await off_loop(lambda: _conversation(body, before=before), size=len(body))
+        conversation = (known or [_START])[-1]
         key = _digest(conversation, f"{wire} {rejection.status} {rejection.message}".encode())
         attempt = attempt_number(self._session)
-        known = session.history.refusals.get((attempt, key))
-        if (known is not None and not known.answer) or len(self.open) >= MAX_OPEN:
+        recorded = session.history.refusals.get((attempt, key))
+        if (recorded is not None and not recorded.answer) or len(self.open) >= MAX_OPEN:
             return
-        # An attempt that is over meanwhile has its outcome without it.
+        # If the attempt has ended in the meantime, its outcome does not depend on this record.
         with contextlib.suppress(RunStopped):
             await session.log.append(
                 CallRefused(
@@ -110,9 +114,12 @@ class RejectedCalls:
         continues them. Call it before the answer is sent."""
         if not self._session.history.refusals or not (rejected := self.open):
             return
-        known = {_START, *_conversation(body)}
+        digests = await off_loop(lambda: _conversation(body), size=len(body))
+        known = {_START, *digests}
         resolved = [
-            structs.replace(call, answer=answer.id) for call in rejected if call.said in known
+            structs.replace(call, answer=answer.id)
+            for call in rejected
+            if call.conversation in known
         ]
         if resolved:
             await self._session.log.append(*resolved)
@@ -132,7 +139,7 @@ class RejectedCalls:
 
 def attempt_over(why: BaseException | None = None) -> RequestRejected:
     message = "the attempt that this key belongs to is over"
-    # Of all reasons, the agent gets those that are its own doing.
+    # The agent gets only reasons that it caused itself.
     message += f": {why}" if isinstance(why, AgentFailed) else ""
     return RequestRejected(409, message, code="attempt_over")
 
@@ -212,7 +219,7 @@ def _content(value: object) -> list[object]:
     if not isinstance(value, dict):
         return [] if value in (None, "") else [value]
     known = [name for name in _CONTENT if name in value]
-    if not known and value.get("type") is None:  # Arguments of a call.
+    if not known and value.get("type") is None:  # The value is the arguments of a call.
         return [msgspec.json.encode(value, order="sorted").decode()]
     return [item for name in known for item in _content(value[name])]
 

@@ -82,7 +82,7 @@ class AgentTools:
         own. The agent repeats any call that never ended, because it lost its connection."""
         results = self._session.history.results
         for key, paths in self._recorded.items():
-            # Of equal ones, the one that never ended may have begun first.
+            # Among equal calls, an unfinished one comes last, because it may have begun first.
             paths.sort(key=lambda path: path not in results)
             self._made[key] = sum(path in results for path in paths)
 
@@ -118,7 +118,7 @@ class AgentTools:
             known = ", ".join(self.tools) or "none"
             message = f"there is no tool {shorten(name, 100)!r}; there are: {known}"
             raise RequestRejected(404, message, code="unknown_tool")
-        # Canonical: an agent that is started again may write the same arguments otherwise.
+        # Canonical, because a restarted agent may format the same arguments differently.
         canonical = digest.arguments_of(arguments)
         try:
             tool.bind(canonical)
@@ -129,7 +129,7 @@ class AgentTools:
         return ToolCall(call_id, FunctionCall(name, canonical))
 
     def _begin(self, key: bytes, call: ToolCall) -> _ToolRun:
-        # An id says which call it is; without one, those that were made before are others.
+        # An id names the call. Without an id, earlier equal calls are other calls.
         made = 0 if call.id else self._made.get(key, 0)
         occurrence = made + self._calls.count(key)
         known = self._recorded[key]

@@ -20,9 +20,9 @@ from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
 from holdfast.gateway.calls.answer import TrajectoryLookup, build_answer
 from holdfast.gateway.calls.attempt_status import (
-    HeardAnswers,
+    ReceivedAnswers,
     continued_keys,
-    heard_occurrences,
+    received_counts,
     steps_of_last_attempt,
 )
 from holdfast.gateway.calls.call import (
@@ -52,6 +52,7 @@ from holdfast.gateway.protocol.messages import (
     Opening,
     RequestRejected,
 )
+from holdfast.off_loop import off_loop
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
@@ -97,14 +98,14 @@ class AgentTrajectory:
         self._tree = PrefixTree(session.history, session.task)
         self._images = RecordedImages(session.history, session.task)
         self._calls: CallTable[SampledCall] = CallTable()
-        self.heard = HeardAnswers(session)
-        self._heard_before: dict[bytes, int] = {}
+        self.received = ReceivedAnswers(session)
+        self._received_before: dict[bytes, int] = {}
         """For an agent that outlived its gateway: how many answers it had then, by key."""
         self._continued: set[bytes] = set()
-        # Calls at once are not recorded in the order of their numbers, and some of them never.
+        # Concurrent calls are recorded in any order, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
-        # No method of ours: two that hold each other outlive their end, with all that they hold.
+        # Not a method of this class: two objects that hold each other would outlive their use.
         self.take_number = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
         """The next number of a step."""
         self._drafted = drafted_calls(session.history)
@@ -145,13 +146,13 @@ class AgentTrajectory:
         """Begins the call of this request, or finds the call that it repeats. `again` is set if the
         client says that it repeats a request. `name` is a name that the client gives to all of its
         tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
+        digests = await off_loop(lambda: self.lookup.digests(request.messages), size=len(body))
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
         self.check_not_completed()
         unsupported.check_supported(request, self.session.speaker.renderer)
-        digests = self.lookup.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
         sampling = _sampling(self.session.context.spec.sampling, request)
         tools = self._schemas.of(request.tools)
@@ -173,10 +174,10 @@ class AgentTrajectory:
     def _call_id(self, key: bytes, *, again: bool) -> CallId:
         calls = self._calls.count(key)
         if key in self._continued:
-            self._heard_before.clear()
-        heard = self._heard_before.get(key, 0)
-        # Who says that it repeats its last request has not heard the answer after all.
-        first = max(0, heard - (again and not calls))
+            self._received_before.clear()
+        received = self._received_before.get(key, 0)
+        # A client that repeats its last request has not received the answer.
+        first = max(0, received - (again and not calls))
         return CallId(key, calls + first)
 
     async def _answer(self, pending: PendingCall) -> Answer:
@@ -246,7 +247,7 @@ class AgentTrajectory:
         await session.log.append(
             *(generate_step.without_drafted(session, step) for step in steps),
             called,
-            *self.heard.take_records(),
+            *self.received.take_records(),
         )
         for step in steps:
             self._keep(step.path)
@@ -350,7 +351,8 @@ class AgentTrajectory:
             messages, pending.request.tools, renderer=speaker.renderer, sampling=pending.sampling
         )
         added = self._images.references(prompt.added)
-        # Choices are recorded together: the others refer to images that the first one adds.
+        # Choices are recorded together, because the later ones refer to images that the first one
+        # adds.
         others = tuple(
             f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
             for at, item in enumerate(added if len(paths) > 1 else ())
@@ -374,7 +376,7 @@ class AgentTrajectory:
         history = self.session.history
         self.session.log.continue_attempt()
         self.tools.go_on()
-        self._heard_before = heard_occurrences(history)
+        self._received_before = received_counts(history)
         self._continued = continued_keys(history)
         for path in steps_of_last_attempt(history):
             self._keep(path)
@@ -433,7 +435,7 @@ class AgentTrajectory:
         """Ends the attempt: cancels its calls and samples nothing more."""
         self._closed = True
         await self._calls.cancel()
-        await self.heard.aclose()
+        await self.received.aclose()
         await self.tools.aclose()
 
 
@@ -486,7 +488,7 @@ class CallSubscription(Subscription[SampledCall]):
 
     def mark_delivered(self) -> None:
         self.call.delivered = True
-        self._trajectory.heard.add(self.call.id)
+        self._trajectory.received.add(self.call.id)
 
 
 def _sampling(run: Sampling, request: GenerationRequest) -> Sampling:

@@ -110,12 +110,12 @@ class IgnoredFields:
         sent = members.get("tools")
         if sent is None or _is_null(sent):
             return ()
-        # An agent sends the same ones with every call.
+        # An agent sends the same tools with every call.
         stripped = self._seen.get((path, bytes(sent)))
         if stripped is None:
             stripped = self._seen[path, bytes(sent)] = self._select(path, sent)
             if len(self._seen) > _MAX_TOOL_SETS:
-                del self._seen[next(iter(self._seen))]
+                self._seen.pop(next(iter(tuple(self._seen))), None)
         members["tools"] = stripped[0]
         return stripped[1]
 
@@ -134,7 +134,7 @@ class IgnoredFields:
         if kind in own or not isinstance(kind, str):
             return ""
         pattern = next((pattern for pattern in self._kinds if fnmatchcase(kind, pattern)), "")
-        # Whatever a client sends, no record and no log holds more than a name.
+        # Records and logs contain at most a name of what the client sent.
         return pattern and TOOL + (kind if _KIND.fullmatch(kind) else pattern)
 
 
@@ -144,7 +144,7 @@ def with_remedy(rejection: RequestRejected) -> RequestRejected:
     name = ".".join(part for part in parts if not part.isdigit())
     if not rejection.is_unsupported or not _PARAMETER.fullmatch(name):
         return rejection
-    # An object without its type is none.
+    # An object without a type is invalid.
     name = TOOL + "*" if name == "tools.type" else name.removesuffix(".type")
     try:
         _check(name)
@@ -276,7 +276,7 @@ def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> Req
     if isinstance(error, Unsupported):
         return _unsupported(_param(error.what, request, wire), error.why)
     if isinstance(error, BadRequest) and (option := _engine_option(request)):
-        # Engines know other schemas and other efforts than agents do.
+        # The engine's error names its own option, so the agent's name for it is looked up.
         param = _param(option, request, wire)
         rejection = RequestRejected(400, f"Invalid '{param}': {redact(error.reason)}", param=param)
         rejection.is_unsupported = True
@@ -289,7 +289,7 @@ def _param(option: str, request: GenerationRequest, wire: str) -> str:
     if option == IMAGES:
         return request.image_param or _image_param(request)
     if wire == "/v1/messages" and request.reasoning_effort == NO_REASONING:
-        # No effort has that name there: `thinking` requested it.
+        # `/v1/messages` has no effort of that name: the client set `thinking`.
         option = option.replace("reasoning_effort", "thinking_token_budget")
     return _NAMES.get(wire, _USUAL).get(option, option)
 

@@ -27,6 +27,7 @@ from holdfast.gateway.protocol.messages import (
     Wire,
     shorten,
 )
+from holdfast.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import Unsupported
@@ -58,7 +59,10 @@ async def call(
     try:
         trajectory.check_not_completed()
         body = await context.body()
-        request = ignored_fields.parse(context.path, wire, body, known=trajectory.lookup)
+        request = await off_loop(
+            lambda: ignored_fields.parse(context.path, wire, body, known=trajectory.lookup),
+            size=len(body),
+        )
         context.ignored = request.ignored
         headers = context.request.headers
         subscription = await trajectory.subscribe(
@@ -69,7 +73,7 @@ async def call(
             body=body,
         )
     except Exception as error:
-        # The response is the same for every error of the gateway's own.
+        # Every error of the gateway itself gets the same response.
         rejection = error if isinstance(error, RequestRejected) else gateway_failed()
         await trajectory.record_rejection(rejection, wire=context.path, body=body)
         raise
@@ -81,7 +85,7 @@ async def call(
             answer = await subscription.answer()
             context.answer_id = answer.id
             response = await context.send(wire.format_answer(request, answer))
-        # An error that ends a stream is not an answer: requested again, it is the same call.
+        # An error that ends a stream is not an answer, so a repeated request is the same call.
         delivered = bool(context.answer_id)
     finally:
         context.leave(subscription, delivered=delivered)
@@ -99,7 +103,7 @@ async def _stream(
     response = web.StreamResponse(headers=headers)
     while True:
         deltas = await subscription.next_deltas(context.limits.ping_seconds)
-        # What can be rejected at once gets its own status, instead of a stream of 200.
+        # A call that is rejected at once gets its own status instead of a stream with status 200.
         if subscription.is_ready:
             break
         opening = subscription.opening if deltas else None

@@ -63,7 +63,7 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
     if isinstance(rejection, WrongMethod):
         headers["Allow"] = ", ".join(rejection.methods)
     if rejection.code == "attempt_over":
-        # The libraries repeat a 409, and this one stays what it is.
+        # The client libraries would repeat a 409, but this one is final.
         headers["x-should-retry"] = "false"
     if rejection.status == 503:
         headers["Retry-After"] = RETRY_AFTER_SECONDS
@@ -71,9 +71,4 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
         headers[ELSEWHERE_HEADER] = "1"
     close = rejection.status in (408, 413, 503) and not context.is_inside
     body = context.format_error(rejection)
-    response = await context.send(body, rejection.status, headers=headers, close=close)
-    request = context.request
-    if "content-encoding" in request.headers and not request.content.is_eof():
-        # The rest would be unpacked only to be thrown away, and a little can hold a lot.
-        request.protocol.force_close()
-    return response
+    return await context.send(body, rejection.status, headers=headers, close=close)

@@ -36,8 +36,8 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        # A write ends when the kernel has all of it, which takes little: a client that does not
-        # read is noticed while its answer can still be kept for it.
+        # A write ends only when the kernel has all of it. So a client that does not read is noticed
+        # while its answer can still be kept.
         transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
@@ -113,6 +113,7 @@ class _Server(web.Server):
             max_field_size=self._limits.header_bytes,
             keepalive_timeout=self._limits.idle_seconds,
             lingering_time=_LINGER_SECONDS,
+            auto_decompress=False,
         )
 
 
@@ -155,7 +156,7 @@ class Listener:
         else:
             self._sites.append(web.TCPSite(self._runner, host, port, ssl_context=tls))
         if inside is not None:
-            # One that was killed has left its own behind.
+            # A killed worker leaves its socket file behind.
             inside.unlink(missing_ok=True)
             self._sites.insert(0, web.UnixSite(self._runner, str(inside)))
         try:
@@ -179,7 +180,7 @@ class Listener:
             await site.stop()
         if self._handling:
             await asyncio.wait(self._handling, timeout=self._limits.drain_seconds)
-        # Cancelled ones may still clear up: none is left when this returns.
+        # Cancelled handlers may still clean up. When this returns, all have ended.
         while self._handling:
             for task in self._handling:
                 task.cancel()

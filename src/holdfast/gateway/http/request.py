@@ -20,6 +20,9 @@ from holdfast.gateway.limits import SERVER, GatewayLimits
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.openai import errors as openai_errors
+from holdfast.off_loop import off_loop
+from holdfast.request_body import read_body, too_large
+from holdfast.request_guard import RequestRefused
 
 Body = TypeVar("Body")
 UNKNOWN = "unknown"
@@ -100,7 +103,10 @@ class RequestContext:
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 await self._send_continue()
-                return await self.request.read()
+                return await read_body(self.request)
+        except RequestRefused as refusal:
+            code = "request_too_large" if refusal.status == 413 else ""
+            raise RequestRejected(refusal.status, str(refusal), code=code) from None
         except TimeoutError:
             raise RequestRejected(408, "the body came too slowly", code="request_timeout") from None
         except web.HTTPRequestEntityTooLarge:
@@ -113,8 +119,10 @@ class RequestContext:
         `RequestRejected`."""
         body = await self.body()
         try:
-            return msgspec.json.decode(body or b"{}", type=kind)
-        except (ValueError, RecursionError) as error:  # What is not UTF-8 is not a MsgspecError.
+            return await off_loop(
+                lambda: msgspec.json.decode(body or b"{}", type=kind), size=len(body)
+            )
+        except (ValueError, RecursionError) as error:  # Invalid UTF-8 raises no MsgspecError.
             raise RequestRejected(400, f"it wants {wanted}: {error}") from error
 
     def _check_length(self) -> None:
@@ -123,9 +131,7 @@ class RequestContext:
             raise self._too_large()
 
     def _too_large(self) -> RequestRejected:
-        return RequestRejected(
-            413, f"a body holds at most {self.limits.body} bytes", code="request_too_large"
-        )
+        return RequestRejected(413, too_large(self.limits.body), code="request_too_large")
 
     async def _send_continue(self) -> None:
         """Sends `100 Continue` once, for clients such as curl that wait for it before they send a

@@ -103,7 +103,7 @@ async def serve_mcp(context: RequestContext, tools: AgentTools) -> web.StreamRes
             context, None, _Failed(PARSE_ERROR, f"no message: {error}"), status=400
         )
     if message.id is None or not message.method:
-        # Notifications, and responses to no request: accepted, and nothing follows.
+        # Notifications, and responses without a request, are accepted without an answer.
         return await context.send(b"", 202)
     try:
         if message.method == "tools/call":

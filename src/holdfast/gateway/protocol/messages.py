@@ -24,7 +24,7 @@ _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 def sanitize(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
     """Returns `text` on one line, without keys and other secrets, and at most `most` characters
     long."""
-    # A secret may lie across the end, and an escaped character is longer than itself.
+    # A secret may cross the end, and an escaped character is longer than the character.
     text = _KEY.sub("hf-…", without_hidden(text)[: 4 * most])
     if not text.isprintable():
         text = "".join(char if char.isprintable() else _escape(char) for char in text)

@@ -94,7 +94,7 @@ class Peers:
     async def start(self) -> None:
         for index in self.others:
             connector = UnixConnector(path=str(self.place.inside(index)), limit=0)
-            # A call may be sampled, or held, for as long as it takes.
+            # Sampling or holding a call may take any time, so there is no total limit.
             timeout = ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
             self._sessions[index] = ClientSession(
                 connector=connector, timeout=timeout, auto_decompress=False
@@ -205,7 +205,7 @@ class Peers:
             response = await self.request(index, path, body, seconds=left + ANSWER_SECONDS)
             if response == (200, b"true"):
                 return True
-            # It is down, or closes.
+            # The worker is down, or is closing.
             await asyncio.sleep(min(RECONNECT_SECONDS, max(0.0, deadline - loop.time())))
         return False
 
@@ -256,7 +256,7 @@ class Peers:
         """Relays a request to a worker. Returns None if the worker no longer has the trajectory, or
         died before it responded."""
         request, ticket = context.request, uuid.uuid4().hex
-        # Not as it came: a request that is meant for a proxy has the whole address there.
+        # Rebuilt, because a request to a proxy contains the whole address.
         url = URL(f"http://worker{request.rel_url.raw_path_qs}", encoded=True)
         headers = _headers_to_relay(context, ticket)
         sent = self._sessions[index].request(request.method, url, data=body, headers=headers)

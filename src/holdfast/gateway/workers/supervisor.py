@@ -109,7 +109,8 @@ class WorkerSupervisor:
             if code >= 0 or self._stopping.is_set():
                 ended.append(WorkerEnded(index, code))
                 if code > 0:
-                    # The others will meet the same; and its share would be left undone.
+                    # The other workers will fail in the same way, and this worker's share would
+                    # stay undone.
                     self.stop()
                 return
             name, now = signal.Signals(-code).name, time.monotonic()
@@ -127,7 +128,7 @@ class WorkerSupervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             pass_fds=self._inherited,
-            # A terminal's signals are the supervisor's to pass on, once.
+            # The supervisor passes a terminal's signals on, once.
             start_new_session=True,
         )
         self._processes[index] = process

@@ -97,7 +97,7 @@ async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
 
 
 async def _copy_all(left: SqlJournal, right: SqlJournal, runs: Sequence[Run]) -> list[CopiedRun]:
-    for run in runs:  # All of it is known to be possible before any of it is done.
+    for run in runs:  # Every name is checked before the first run is copied.
         if await right.find_run(run.spec.name) is not None:
             raise name_taken(run.spec.name)
     return [await _copy(left, right, run) for run in runs]
@@ -139,7 +139,7 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
         except JournalCorrupt as error:
             if "no blob" not in str(error):
                 raise
-            continue  # It only looked like one.
+            continue  # The bytes only looked like a digest.
         done.add(digest)
         await right.put_blob(content)
         await _copy_blobs(left, right, content, done)

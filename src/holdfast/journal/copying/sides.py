@@ -145,5 +145,5 @@ def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> 
 
 
 def name(store: Store, runs: Sequence[tuple[Run, str]]) -> None:
-    for run, given in runs:
-        rename(store, run, given)
+    for run, new_name in runs:
+        rename(store, run, new_name)

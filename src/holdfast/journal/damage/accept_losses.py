@@ -145,11 +145,11 @@ def finish_mending(path: Path) -> Path:
     file = beside(path, "")
     kept = _kept_of(file)
     assert kept is not None, "it was kept before the copy got its name"
-    remove_copy(beside(path, _MENDING))  # What lay beside the copy.
+    remove_copy(beside(path, _MENDING))  # Removes what belonged to the copy.
     for side in ("-wal", "-shm"):
         beside(path, side).unlink(missing_ok=True)
     crashpoint.reach(STEP)
-    beside(path, _MENDED).replace(file)  # There is no moment without a journal.
+    beside(path, _MENDED).replace(file)  # At every moment there is a journal.
     sync_folder(file.parent)
     crashpoint.reach(STEP)
     make_last(path)

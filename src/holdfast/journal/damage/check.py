@@ -58,7 +58,8 @@ def check(path: Path) -> Report:
 def _check_content(path: Path, report: Report, *, without_log: bool) -> None:
     with closing(connect_to_read(path, without_log=without_log)) as connection:
         store = SqliteStore(connection, BootClock().read)
-        connection.execute("BEGIN")  # One snapshot: a live worker may go on writing meanwhile.
+        # One snapshot, because a live worker may write in the meantime.
+        connection.execute("BEGIN")
         check_tables(store, report, first=(_records, *PARTS))
 
 
@@ -80,7 +81,7 @@ def repair(path: Path) -> list[Cut]:
     loses nothing. All of it is done, or nothing.
     """
     accept_loss(path)
-    connect_to_read(path).close()  # An empty file is not a journal, and is not made one.
+    connect_to_read(path).close()  # An empty file is not a journal, and must not become one.
     with explained(path):
         connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
     with closing(connection), explained(path):
@@ -92,7 +93,7 @@ def repair(path: Path) -> list[Cut]:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         refuse_if_held(store)
-        # What is torn is looked for among all records: once, not for each log.
+        # Torn records are searched once among all records, not once for each log.
         connection.execute("CREATE INDEX records_repair ON records(trajectory, seq)")
         mend_tables(store, damage)
         cuts = list(_cut_all(store))
@@ -119,7 +120,7 @@ def accept_loss(path: Path) -> str | None:
         _refuse_if_held(path, without_log=False)
     except RunHeld:
         raise
-    except JournalError:  # The log of a live worker can be read.
+    except JournalError:  # A live worker's log can be read.
         if not loss.without_log:
             raise
     if loss.without_log:

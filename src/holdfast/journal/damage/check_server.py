@@ -58,7 +58,7 @@ def _with(
     try:
         connection = link.get()
         connection.limit_statements(None)
-        # Before the snapshot: what this machine notes meanwhile would be ahead of that.
+        # Before the snapshot: later notes of this machine would be ahead of the snapshot.
         losses = schema.find_losses(connection)
         mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY" if read_only else "READ WRITE"
         connection.execute(f"BEGIN {mode}; SET LOCAL idle_in_transaction_session_timeout = 0")

@@ -66,7 +66,7 @@ class LogCheck:
         for expected, row in enumerate(rows):
             self.positions.append(row[0])
             if self.torn:
-                continue  # Counted, not read: see above.
+                continue  # Counted, but not read: see above.
             try:
                 record = check_row(self.state.id, expected, row)
             except BadRecord as bad:

@@ -59,7 +59,7 @@ def damage_of(store: SqliteStore) -> Damage:
         return Damage([], [])
     broken = {finding.where.removeprefix(tables.FILE) for finding in pages.indexes(connection)}
     counts = bool(broken & tables.COUNTS.keys()) or any(tables.wrong_counts(store))
-    if not _has_whole_rows(store):  # Then an index may be all that knows better.
+    if not _has_whole_rows(store):  # In that case, only an index may still have the right values.
         return Damage([], [], counts)
     return Damage(sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
 
@@ -83,7 +83,7 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
         except MisnamedTask as error:
             names.append((error.task.id, place))
         except JournalCorrupt:
-            continue  # Its name is all that is left of it.
+            continue  # Only its name is left.
     return names
 
 
@@ -105,6 +105,7 @@ def _reindex(connection: sqlite3.Connection, table: str) -> None:
     connection.execute("SAVEPOINT reindex")
     try:
         connection.execute(f"REINDEX {table}")
-    except sqlite3.IntegrityError:  # Two rows are the same now: one of them is not what it was.
+    except sqlite3.IntegrityError:
+        # Two rows are equal now, so one of them was changed by the damage.
         connection.execute("ROLLBACK TO reindex")
     connection.execute("RELEASE reindex")

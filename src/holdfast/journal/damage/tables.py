@@ -38,7 +38,7 @@ def check_tables(store: Store, report: Report, *, first: Iterable[Part] = ()) ->
     for part in (*first, *_PARTS):
         try:
             part(store, report)
-        except Exception as error:  # A damaged page can turn any column into anything.
+        except Exception as error:  # A damaged page can turn a column into anything.
             what = f"cannot be read: {type(error).__name__}: {error}"
             report.add(f"{FILE}{part.__name__.strip('_')}", what, report.salvage)
 
@@ -234,7 +234,7 @@ def _blobs(store: Store, report: Report) -> None:
 
 # --- the ledger
 
-# A member that a repair has cut is open again although its group was delivered.
+# If a repair has cut a member, the member is open again although its group was delivered.
 _DELIVERED = """SELECT coalesce(r.name, '?'), d.consumer, d.task, d.step, count(t.id),
         count(CASE WHEN t.settled IS NOT NULL OR t.id IN (SELECT trajectory FROM cuts) THEN 1 END)
     FROM deliveries d LEFT JOIN runs r ON r.id = d.run

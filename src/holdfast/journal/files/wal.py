@@ -23,14 +23,14 @@ from msgspec import Struct
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
-# The lowest bit says in which order of bytes checksums are computed.
+# The lowest bit gives the byte order of the checksums.
 _MAGIC = 0x377F0682
-# Large pages take fewer writes for a batch and keep a 4 KB record out of overflow chains; larger
-# ones make a small commit write more and gain nothing; measured with benchmarks/journal.py.
+# With large pages, a batch takes fewer writes, and a 4 KB record needs no overflow chain. Still
+# larger pages make small commits write more and gain nothing (measured with benchmarks/journal.py).
 PAGE_SIZE = 16384
 _MOD = 1 << 32
 _LANE = 64
-# How often a log that changes meanwhile is read again before it is left to those who write it.
+# How often a changing log is read again before it is left to its writers.
 _TRIES = 10
 Sum = tuple[int, int]
 
@@ -90,7 +90,7 @@ class _Reading:
         self._size = os.fstat(file.fileno()).st_size
         self._raw = self._read(0, _HEADER.size)
         fields = _HEADER.unpack(self._raw) if len(self._raw) == _HEADER.size else (0,) * 8
-        # Of a header that is damaged, what it must have said.
+        # If the header is damaged, these are the values that it must have had.
         self._order = "big" if fields[0] == _MAGIC | 1 else "little"
         self._page_size = fields[2] if _is_page_size(fields[2]) else PAGE_SIZE
         self._salts: Sum = (fields[4], fields[5])
@@ -136,7 +136,7 @@ class _Reading:
         them was synced."""
         salts = self._salts
         if not self._has_good_header() and count:
-            salts = self._frame(0).salts  # The header may say anything.
+            salts = self._frame(0).salts  # The header may contain anything.
         beyond, is_damaged = 0, False
         for at in range(self._bad, count):
             frame = self._frame(at)
@@ -154,7 +154,7 @@ class _Reading:
         """Returns whether the first bad frame is still bad when it is read after the frames that
         prove the damage."""
         is_bad = not self._has_good_header() or not self._is_good(self._bad, self._before)
-        # In this order: a log that begins again gets its new header before its new frames.
+        # In this order, because a restarted log gets its new header before its new frames.
         return is_bad and self._read(0, _HEADER.size) == self._raw
 
     def _is_good(self, at: int, sums: Sum) -> bool:
@@ -179,7 +179,7 @@ class _Reading:
         if the frame is incomplete."""
         raw = self._read(self._offset(at), _FRAME.size + self._page_size)
         if len(raw) != _FRAME.size + self._page_size:
-            return None  # It was cut meanwhile.
+            return None  # Somebody cut the log in the meantime.
         sums = _checksum(raw[:8], sums, self._order)
         return _page_checksum(raw[_FRAME.size :], sums, self._order)
 

@@ -34,7 +34,7 @@ SUFFIX = "-witness"
 _NEW = f"{SUFFIX}-new"
 SLOTS = 64
 SLOT_BYTES = 64
-# A mark, the journal's identity, the number, when that was, and the boot of the machine.
+# A mark, the journal's identity, the number, its time, and the boot id of the machine.
 _SLOT = struct.Struct("<8sQQd16s")
 _MARK = b"HFwitn01"
 _CRC = struct.Struct("<I")
@@ -67,11 +67,12 @@ class Witness:
 
     def note(self, number: int) -> None:
         """Notes that the commit with this number was synced."""
-        with suppress(OSError):  # The commit is durable; the witness only knows less.
+        # The commit is durable even if the note fails; the witness then knows less.
+        with suppress(OSError):
             self._write(_packed(self._identity, number, self._boot))
 
     def sync(self) -> None:
-        with suppress(OSError):  # As above.
+        with suppress(OSError):  # The witness then knows less, as above.
             os.fdatasync(self._file)
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ def notes(path: Path) -> dict[int, Note]:
     try:
         content = path.read_bytes()
     except OSError:
-        return {}  # There is none, or it is not ours to read: it says nothing.
+        return {}  # The file is missing or cannot be read, so it tells nothing.
     boot = _boot()
     newest: dict[int, Note] = {}
     for at in range(0, len(content), SLOT_BYTES):

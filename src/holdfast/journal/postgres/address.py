@@ -51,7 +51,7 @@ def address_of(where: str) -> ServerAddress:
         if "," not in parts.netloc:
             _ = parts.port
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:  # Its text may quote a part of the password.
+    except ValueError:  # The error's text may quote a part of the password.
         raise UsageError(
             f"journal {public_address(where)} is not a URL: check the port and the parameters; in "
             "a password, write / as %2F, ? as %3F, # as %23, @ as %40, % as %25"

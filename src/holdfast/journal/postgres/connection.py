@@ -121,7 +121,7 @@ class ServerConnection:
         return bool(self.driver.closed)
 
     def close(self) -> None:
-        with suppress(psycopg.Error, OSError):  # It is gone anyway.
+        with suppress(psycopg.Error, OSError):  # The connection is broken anyway.
             self.driver.close()
 
 
@@ -333,7 +333,7 @@ def is_outage(error: BaseException) -> bool:
     """Returns whether the connection is lost, or the server cannot work now."""
     if state := state_of(error):
         return state.startswith(_OUTAGES) or state in _OUTAGE_STATES
-    # The first: also a statement that took too long.
+    # OperationalError includes statements that took too long.
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
 

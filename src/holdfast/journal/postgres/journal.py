@@ -66,7 +66,7 @@ class PostgresCommitter:
     is known."""
 
     mixes_calls = False
-    seconds = 1.0  # So long that all share a commit.
+    seconds = 1.0  # Long enough for all rows to share a commit.
 
     def __init__(self, address: ServerAddress, connect: Connect, outage: Outage):
         self._address = address
@@ -186,7 +186,8 @@ class PostgresCommitter:
         except HoldfastError as error:
             if isinstance(error, LostCommits):
                 self._lost = error
-            elif not self.link.is_open:  # What was under way may be in the journal or not.
+            elif not self.link.is_open:
+                # The transaction under way may or may not be in the journal.
                 self._begin_anew()
             raise
         self._acknowledged = number
@@ -209,7 +210,7 @@ class PostgresCommitter:
             )
             self._registered = True
             self._witness = schema.open_witness(schema.identity_of(connection), self._name)
-        # Waits for a transaction of ours that is still under way on a connection that was lost.
+        # Waits for an own transaction that is still under way on a lost connection.
         row = connection.execute(
             "SELECT batch FROM holdfast.writers WHERE name = %s FOR UPDATE", (self._name,)
         ).fetchone()
@@ -284,12 +285,12 @@ class PostgresJournal(SqlJournal):
     async def close(self) -> None:
         """Finishes the queued operations and closes the journal. The call may be repeated."""
         if os.getpid() != self._process:
-            return  # The connections are those of the process that forked this one.
+            return  # The connections belong to the process that forked this one.
         self._closed = True
         self._listener.stop()
         self._reader.give_up()
         await self._writer.close()
-        with suppress(RuntimeError):  # It was closed before.
+        with suppress(RuntimeError):  # The executor was closed before.
             self._reads.submit(self._reader.drop)
         await asyncio.to_thread(self._reads.shutdown)
 
@@ -342,13 +343,13 @@ class ChangeListener:
         try:
             connection = await loop.run_in_executor(self._threads, self._listen)
         except (psycopg.Error, OSError):
-            return  # Whoever waits looks again after a while.
+            return  # Waiting code looks again after a while.
         if self._stopped:
             connection.close()
             return
         self._connection = connection
         loop.add_reader(connection.driver.fileno(), self._hear)
-        # What was said before the loop heard it.
+        # Covers changes from before the loop listened.
         self._changes.notify()
 
     def _listen(self) -> ServerConnection:
@@ -377,7 +378,7 @@ class ChangeListener:
         if connection is None:
             return
         if self._loop is not None and not self._loop.is_closed():
-            with suppress(ValueError, OSError):  # Its socket is closed already.
+            with suppress(ValueError, OSError):  # The socket is closed already.
                 self._loop.remove_reader(connection.driver.fileno())
         connection.close()
 

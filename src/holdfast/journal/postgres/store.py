@@ -20,7 +20,7 @@ _TABLES = (
     "consumers|deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
-# The server finds its way itself.
+# PostgreSQL needs no index hints.
 _HINT = re.compile(r"\s+(?:NOT INDEXED|INDEXED BY \w+)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")

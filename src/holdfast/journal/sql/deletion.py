@@ -62,7 +62,7 @@ def _unused_blobs(store: Store, run: Run) -> set[bytes]:
     if not digests:
         return set()
     own = reachable(store.bodies(run.id, of_others=False), blob, among=digests)
-    # All are followed: a blob that stays may lead to one that the run uses, too.
+    # Follows all of them, because a blob that stays may lead to one that the run uses.
     return (
         own - reachable(store.bodies(run.id, of_others=True), blob, among=digests) if own else own
     )

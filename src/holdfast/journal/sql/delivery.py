@@ -137,15 +137,15 @@ _UNSEEN = """SELECT g.task, g.settled FROM task_groups g
     ORDER BY g.settled LIMIT :limit"""
 _READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
     ORDER BY settled LIMIT :limit"""
-# The plus: by the index of what is ready. The primary key would lead through all that was ever
-# trained.
+# The plus makes SQLite use the index of ready groups. The primary key would lead through all groups
+# that were ever trained.
 _OLDEST = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
     AND +task < :before ORDER BY +task LIMIT :limit"""
 _UNSEEN_BEFORE = """SELECT g.task FROM task_groups g
     LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
     WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL AND +g.task < :before
     LIMIT :limit"""
-# The index wants its own condition word for word.
+# SQLite uses the index only if the condition is repeated word for word.
 _IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
     AND state IN (1, 2) AND state = 1 ORDER BY place"""
 
@@ -178,7 +178,7 @@ def _reserved(
         last = _last_step(store, consumer, committed)
         if last is not None and step <= last:
             raise step_passed(consumer.name, step=step, last=last)
-    # What a checkpoint holds gets nothing new.
+    # A step that a checkpoint holds gets no new groups.
     return reserved, groups - len(reserved) if is_later else 0
 
 
@@ -187,7 +187,7 @@ def _take(
 ) -> tuple[list[int], int]:
     """Takes the requested number of groups, or the rest of a run that is over. Returns their tasks
     and the number of missing groups."""
-    # Whether it is over is read first: what is settled after that is only looked at next time.
+    # Read first: groups that settle after this are examined in the next call.
     is_over = progress(store, consumer.run).is_over
     if before is None:
         ready = _ready(store, consumer, groups)
@@ -377,7 +377,7 @@ def commit(
         known = _known(store, consumer, groups)
         fresh = fresh_tasks(consumer, step, known, committed=committed)
         _put_in_step(store, consumer, step, fresh)
-    # What was dismissed since the last commit is part of this one.
+    # Groups dismissed since the last commit belong to this step.
     store.run(
         "UPDATE deliveries SET step = :step "
         "WHERE run = :run AND consumer = :name AND step IS NULL AND state IN (1, 2) AND state = 2",
@@ -398,8 +398,8 @@ def rewind(
     check_step(step)
     committed = begin(store, consumer)
     _hold(store, consumer, step, trained or {})
-    # They are looked at again, as if nobody had, and with them what waits behind them: so the order
-    # stays, and a group that was opened again meanwhile is not given.
+    # These groups, and those waiting behind them, are examined again from the start. So the order
+    # stays the same, and a group that was reopened in the meantime is not delivered.
     returned = store.rows(
         "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
         "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
@@ -411,7 +411,7 @@ def rewind(
         "RETURNING settled",
         **_named(consumer),
     )
-    # The restored checkpoint is the truth, also when a later one had been committed, or it was not.
+    # The restored checkpoint is the truth, whether or not its step or a later one was committed.
     holds = bool(step or trained) or committed is not None
     store.run(
         "UPDATE consumers SET committed = :committed WHERE run = :run AND consumer = :name",

@@ -27,8 +27,8 @@ _RECOUNT = f"""UPDATE task_groups SET members = f.members, open = f.open, held =
 _BEFORE = """SELECT task, current, members, open, failed, settled FROM task_groups
     WHERE run = :run AND task = ANY(:tasks) ORDER BY task FOR UPDATE"""
 
-# Whoever settles holds this row until it commits, so that places become visible in their order and
-# no consumer passes one by.
+# A settling transaction holds this row until it commits. So places become visible in their order,
+# and no consumer skips one.
 _TAKE_PLACES = "UPDATE counters SET value = value + :more WHERE name = 'settled'"
 _GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.number, owner = NULL
     FROM EACH(:ids) JOIN counters c ON c.name = 'settled' WHERE trajectories.id = each.value
@@ -39,7 +39,7 @@ def recount(store: Store, run: int, tasks: Collection[int]) -> None:
     """Counts these groups again while it holds their locks, so that the last counter sees the
     changes of all others."""
     ordinals = sorted(set(tasks))
-    # In pieces: a server that knows nothing of the tables yet may compare each group with each.
+    # In pieces: a server without statistics of the tables may compare each group with each.
     for at in range(0, len(ordinals), AT_ONCE):
         _recount(store, run, ordinals[at : at + AT_ONCE])
 

@@ -27,7 +27,7 @@ _WORKERS = f"""SELECT id, {IS_LEASED}, {SECONDS_LEFT}, host, pid, born, namespac
     FROM workers w WHERE run = :run ORDER BY id"""  # noqa: S608 - ours
 _NEIGHBOURS = """SELECT id, host, pid, born, namespace FROM workers
     WHERE run = :run AND host = :host AND namespace = :namespace FOR UPDATE SKIP LOCKED"""
-# By the index of what is free: the primary key would lead through all that is held.
+# Uses the index of free groups. The primary key would lead through all held groups.
 _CLAIMABLE = """SELECT task FROM task_groups INDEXED BY task_groups_claimable
     WHERE run = :run AND open > 0 AND held = 0 AND current AND task > :after
     ORDER BY task LIMIT :groups FOR UPDATE SKIP LOCKED"""
@@ -143,7 +143,8 @@ def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Clai
     """Claims free groups after task `after` in order, and then from the first task on. A claim
     therefore costs the same for any number of groups in work."""
     values = {"run": worker.run, "after": after, "groups": groups, **_renewal(store, worker)}
-    # It is alive; without this, one that overslept would claim its own groups anew.
+    # Renews first, because this worker is alive. Otherwise a worker whose lease ran out would claim
+    # its own groups again.
     renewed, doubtful, free = store.together(_RENEW, _DOUBTFUL, _CLAIMABLE, **values)
     name, tasks = _name_of_run(worker, renewed), values_of(free)
     if doubtful:

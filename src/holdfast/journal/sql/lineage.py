@@ -45,7 +45,7 @@ def refuse_if_shared(store: Store, run: Run) -> None:
     held = _lock(store, [run, *_relatives(store, run)])
     if run.id not in held:
         return
-    # Who began to share meanwhile cannot be consumed before this transaction ends.
+    # Runs that begin to share in the meantime cannot be consumed before this transaction ends.
     relatives = {other.id: other for other in _relatives(store, held[run.id])}
     for other, consumer in sorted(_consumers(store, relatives).items()):
         if other != run.id:
@@ -64,7 +64,7 @@ def _lock(store: Store, runs: Sequence[Run]) -> dict[int, Run]:
         try:
             held[run.id] = lock(store, run)
         except UsageError:
-            continue  # It was deleted.
+            continue  # The run was deleted.
     return held
 
 

@@ -48,7 +48,7 @@ def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
     position, seq, epoch, crc, body = row
     if not isinstance(seq, int) or seq != expected:
         raise BadRecord(trajectory, expected, position, f"is missing (found {seq} instead)")
-    # A damaged page can turn a column into one of another type.
+    # A damaged page can change the type of a column.
     if (
         not isinstance(body, bytes)
         or not isinstance(epoch, int)
@@ -191,7 +191,7 @@ def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
     )
     if not failed:
         return 0
-    # What is written to a log that only looks empty would take the places of what is there.
+    # If a log only looks empty, new records would get the places of existing ones.
     for trajectory, length in runs.uncounted(
         store, [row[0] for row in failed if not row[3]]
     ).items():

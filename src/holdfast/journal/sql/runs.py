@@ -53,7 +53,7 @@ def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool =
         created=store.now().wall,
     )
     run = find(store, spec.name)
-    if run is None or _has_tasks(store, run):  # Another process was faster.
+    if run is None or _has_tasks(store, run):  # Another process has created it.
         raise name_taken(spec.name)
     store.run("INSERT INTO totals(run) VALUES (:run)", run=run.id)
     if not sealed:
@@ -92,7 +92,7 @@ def run_of(row: Row) -> Run:
             changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
             created=float(created),
         )
-    except (ValueError, TypeError) as error:  # Of any kind: text that is not UTF-8, too.
+    except (ValueError, TypeError) as error:  # Any damage counts, including text that is not UTF-8.
         raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
     if run.spec.name != name:
         raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
@@ -137,7 +137,7 @@ def amend(
     planned += list(enumerate(fresh, max(known.values(), default=-1) + 1))
     _plan(store, run.id, spec.samples, planned)
     _unsettle_outcomes(store, run.id, [known[name] for name in anew])
-    # Another policy may keep groups that were dismissed, and groups may have grown.
+    # The new policy may keep dismissed groups, and groups may have grown.
     store.run("DELETE FROM deliveries WHERE run = :run AND state IN (0, 3)", run=run.id)
     store.run("UPDATE consumers SET seen = 0 WHERE run = :run", run=run.id)
     recount_totals(store, run.id)
@@ -246,7 +246,7 @@ def _plan(store: Store, run: int, samples: int, tasks: Sequence[tuple[int, Task]
         [(run, ordinal) for ordinal, _ in tasks],
         conflict="(run, task) DO UPDATE SET current = true",
     )
-    # A group that a consumer has gets no more members: its batch stays what it was.
+    # A group that a consumer has gets no new members, so its batch stays the same.
     planned = [ordinal for ordinal, _ in tasks]
     held = store.rows(
         "SELECT task FROM deliveries WHERE run = :run AND task = ANY(:tasks) AND state IN (1, 2)",
@@ -381,7 +381,7 @@ _TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT
     WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
 _ALL = _TRAJECTORY.format(more="", where="")
 SOME_TRAJECTORIES = _TRAJECTORY.format(more="", where=" AND t.task = ANY(:tasks)")
-# In a file, that is one pass over all records.
+# In a file, this is one pass over all records.
 _UNCOUNTED = """SELECT trajectory, count(*) FROM records WHERE trajectory = ANY(:ids)
     GROUP BY trajectory"""
 _SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:tasks)")
@@ -426,8 +426,8 @@ def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
 def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
     name, sample, identity, ordinal, status, settled, epoch, _, owner, is_current, *_ = row
     key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
-    # A damaged page can turn a column into one of another type. A log whose head counts no number
-    # can still be cut: reading it says so.
+    # A damaged page can change the type of a column. A log whose head has no number can still be
+    # cut, because reading it reports the damage.
     if not (isinstance(sample, int) and isinstance(ordinal, int) and isinstance(epoch, int)):
         raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
     return TrajectoryRow(

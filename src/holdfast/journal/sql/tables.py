@@ -13,7 +13,7 @@ TABLES = (
     """CREATE TABLE runs(
         id {id}, name {name} NOT NULL UNIQUE, spec {bytes} NOT NULL, changes {bytes} NOT NULL,
         created double precision NOT NULL)""",
-    # A run is in this table while it takes more tasks.
+    # A run is in this table while it accepts tasks.
     """CREATE TABLE streams(run bigint PRIMARY KEY)""",
     """CREATE TABLE totals(
         run bigint PRIMARY KEY, planned bigint NOT NULL DEFAULT 0,
@@ -22,7 +22,7 @@ TABLES = (
         run bigint NOT NULL, ordinal integer NOT NULL, id {name} NOT NULL, body {bytes} NOT NULL,
         crc bigint NOT NULL, current boolean NOT NULL DEFAULT true,
         UNIQUE(run, ordinal), UNIQUE(run, id))""",
-    # What follows from a group's trajectories: see `groups`.
+    # Derived from a group's trajectories: see `groups`.
     """CREATE TABLE task_groups(
         run bigint NOT NULL, task integer NOT NULL, current boolean NOT NULL DEFAULT true,
         members integer NOT NULL DEFAULT 0, open integer NOT NULL DEFAULT 0,
@@ -37,7 +37,7 @@ TABLES = (
         namespace text NOT NULL, lease_until double precision NOT NULL, clock text NOT NULL,
         clock_until double precision NOT NULL, lease_seconds double precision NOT NULL)""",
     """CREATE INDEX workers_run ON {in}workers(run)""",
-    # `length`: how many records the log has. An append is refused unless it begins there.
+    # `length` is the number of records in the log. An append must begin there.
     """CREATE TABLE trajectories(
         id {id}, run bigint NOT NULL, task integer NOT NULL, sample integer NOT NULL,
         status smallint NOT NULL DEFAULT 0, epoch bigint NOT NULL DEFAULT 0, owner bigint,
@@ -51,7 +51,7 @@ TABLES = (
     """CREATE TABLE versions(
         run bigint NOT NULL, ordinal integer NOT NULL, name {name} NOT NULL, step bigint NOT NULL,
         digest text NOT NULL, PRIMARY KEY(run, ordinal), UNIQUE(run, name))""",
-    # Which weights each replica has: see `replicas`.
+    # The weights of each replica: see `replicas`.
     """CREATE TABLE replicas(
         run bigint NOT NULL, replica {name} NOT NULL, number bigint NOT NULL,
         body {bytes} NOT NULL, PRIMARY KEY(run, replica, number))""",
@@ -62,7 +62,7 @@ TABLES = (
         lease_until double precision NOT NULL, clock text NOT NULL,
         clock_until double precision NOT NULL, lease_seconds double precision NOT NULL,
         PRIMARY KEY(run, consumer))""",
-    # `settled` is the group's place in the order of settling, `place` its own in the batch.
+    # `settled` is the group's place in the settling order, and `place` its place in the batch.
     """CREATE TABLE deliveries(
         run bigint NOT NULL, task integer NOT NULL, consumer {name} NOT NULL,
         state smallint NOT NULL, settled bigint NOT NULL, step bigint, place integer,

@@ -32,8 +32,8 @@ MAX_ROWS = 512
 MAX_BYTES = 8 * 1024 * 1024
 QUEUE_ROWS = 4 * MAX_ROWS
 QUEUE_BYTES = 8 * MAX_BYTES
-# Two halves take two commits: worth it for more rows than this, as long as a COMMIT takes less time
-# than the event loop, which has about this much to do for each of them (measured).
+# A batch with more rows than this is split into two commits. This is faster as long as a COMMIT
+# takes less time than the event loop needs for the rows (measured).
 SPLIT_ROWS = 64
 LOOP_SECONDS = 10e-6
 CLOSE_TIMEOUT = 60.0
@@ -73,7 +73,7 @@ class Append(Operation):
     __slots__ = ("entries",)
 
     def __init__(self, entries: list[AppendEntry]):
-        # Not by `super()`: this is the hottest path that there is.
+        # Not with `super()`, because nothing runs more often.
         self.rows = self.size = 0
         for entry in entries:
             self.rows += len(entry.rows)
@@ -226,7 +226,7 @@ class Writer:
             if self._done == self._queued:
                 return
             drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Not until the queue is empty: under load it never is.
+            # Does not wait for an empty queue, because under load it is never empty.
             self._drains.append((self._queued, drained))
         await drained
 
@@ -237,7 +237,8 @@ class Writer:
             self._queue.put(None)
         if self._thread is not None and self._forks == _forks:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
-            # Where all is written, it only moves a long log into the file: that can be left undone.
+            # If everything is written, the thread only moves a long log into the file, which may be
+            # interrupted.
             if self._thread.is_alive() and self._done < self._queued:
                 self._committer.give_up()
                 raise JournalError(f"journal {self._name} did not finish its writes in time")
@@ -245,7 +246,7 @@ class Writer:
     def _settle(self, batch: list[Operation], woken: "list[asyncio.Future[None]]") -> None:
         for operation in batch:
             future, error = operation.future, operation.error
-            # A cancelled waiter has gone; its write is durable all the same.
+            # The waiter was cancelled, but its write is durable.
             if future.done():
                 continue
             if error is None:
@@ -279,7 +280,8 @@ class Writer:
     def _commit(self, batch: list[Operation]) -> None:
         try:
             self._committer.commit(batch, self._notify_waiters)
-        except Exception as error:  # A bug of ours must fail its callers, not hang them.
+        except Exception as error:
+            # A bug in Holdfast must fail the callers instead of leaving them waiting.
             for operation in batch:
                 operation.error = operation.error or error
 
@@ -311,7 +313,7 @@ class Writer:
             if len(loops) > 1:
                 here = [operation for operation in batch if operation.loop is loop]
             waiting = [waiter for waiter in woken if waiter.get_loop() is loop]
-            with suppress(RuntimeError):  # It has ended: nobody waits there any more.
+            with suppress(RuntimeError):  # The loop has ended, and nobody waits there any more.
                 loop.call_soon_threadsafe(self._settle, here, waiting)
 
     def _count_done(self, batch: list[Operation]) -> "list[asyncio.Future[None]]":

@@ -31,12 +31,12 @@ _CHAIN = """WITH RECURSIVE chain(position) AS (
     UNION ALL SELECT r.previous FROM chain c JOIN records r ON r.position = c.position
     WHERE r.previous < c.position) """
 
-# The cast: damage can turn a body into text, and text that is not UTF-8 could not even be read.
+# Cast, because damage can turn a body into text, and text that is not UTF-8 cannot be read.
 COLUMNS = "r.position, r.seq, r.epoch, r.crc, CAST(r.body AS BLOB)"
 _BY_CHAIN = f"""{_CHAIN} SELECT trajectory, (SELECT length FROM trajectories WHERE id = ?1),
     {COLUMNS} FROM records r WHERE r.position IN chain ORDER BY r.position"""  # noqa: S608 - ours
-# Numbers that no log has come last: before the others, they would move all of them. Not `IS NULL`:
-# SQLite takes the schema's word for it that none is.
+# Impossible numbers come last, because at the front they would move all others. `IS NULL` would not
+# work: SQLite trusts the schema that the column has no nulls.
 _NO_NUMBER = "(typeof(seq) = 'null' OR seq < 0)"
 _BY_SCAN = f"""SELECT {COLUMNS} FROM records r WHERE trajectory = ? AND (seq >= ? OR {_NO_NUMBER})
     ORDER BY {_NO_NUMBER}, seq, position"""  # noqa: S608 - ours
@@ -206,7 +206,7 @@ class LogEnds:
 
     def write(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
         """Writes appends as `Store.append` describes."""
-        # Unless it is written to the end, it is not what stands in the journal.
+        # The cached end is valid again only if the whole append succeeds.
         log_end, self._log_end = self._log_end, None
         log_end = _extended(self._connection, log_end, appends)
         rows, touched = place(appends, log_end.heads, refuse)

@@ -20,16 +20,15 @@ from pathlib import Path
 from holdfast.journal.files.wal import PAGE_SIZE
 from holdfast.records.errors import JournalError
 
-# So much is copied at once: many small copies would sync the log as often.
+# Copies this much at once, because each copy syncs the log.
 START_BYTES = 16 * 1024 * 1024
-# From here on the log is worth using again. SQLite syncs the file when all of the log is copied, so
-# one batch waits until the disk has what all copies wrote: so seldom that the 99th percentile of an
-# append does not feel it.
+# From this size on, the log is restarted. SQLite then syncs the file, and one batch waits until all
+# copies are on disk. This is rare enough not to show in the 99th percentile of an append.
 RESTART_BYTES = 128 * 1024 * 1024
-# More than this is not copied by the writer: the thread goes over it once more.
+# The writer copies at most this much itself. If more is left, the thread copies again.
 REST_BYTES = START_BYTES // 2
-# Where the thread never catches up, one batch waits for all. To read so much again after a crash
-# takes a fraction of a second.
+# If the thread never catches up, one batch waits for everything at this size. After a crash,
+# reading this much takes a fraction of a second.
 MOST_BYTES = 512 * 1024 * 1024
 # What a commit writes beside its records: the last pages of three tables.
 COMMIT_BYTES = 3 * PAGE_SIZE
@@ -105,7 +104,7 @@ class Checkpointer:
         try:
             disk = os.statvfs(self._folder)
         except OSError:
-            return 2 * MOST_BYTES  # Who writes meets the same trouble and reports it.
+            return 2 * MOST_BYTES  # The writer meets the same error and reports it.
         return disk.f_bavail * disk.f_frsize
 
     def _start(self) -> None:
@@ -116,14 +115,14 @@ class Checkpointer:
             try:
                 thread.start()
             except RuntimeError:
-                return  # No more threads here: the writer copies when the log is long enough.
+                return  # No thread is available: the writer copies when the log is long enough.
             self._thread = thread
 
     def _work(self) -> None:
         try:
             connection = self._connect()
         except JournalError:
-            return  # The writer meets the same trouble and reports it to its callers.
+            return  # The writer meets the same error and reports it to its callers.
         try:
             while self._wake.wait() and not self._stopping:
                 self._wake.clear()
@@ -137,7 +136,7 @@ class Checkpointer:
                 self._found, self._is_copied = _copy(connection)
                 self._copied()
         except sqlite3.Error:
-            return  # Out of space: the log keeps everything, and the writer tries again.
+            return  # The disk is full: the log keeps everything, and the writer tries again.
 
     def stop(self) -> None:
         with self._starting:

@@ -28,7 +28,8 @@ from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalError
 
 BUSY_SECONDS = 30.0
-# Of so many writers the last number is kept. A writer needs its own right after an error.
+# The table keeps the last numbers of this many writers. A writer needs its own only right after an
+# error.
 KEPT = 64
 _NUMBERED = """INSERT INTO batches SELECT ?, coalesce(max(batch), 0) + 1 FROM batches WHERE true
     ON CONFLICT DO UPDATE SET batch = excluded.batch RETURNING batch"""
@@ -104,7 +105,7 @@ class SqliteCommitter:
         connection.execute("COMMIT")
         self.seconds += (time.monotonic() - began - self.seconds) / 4
         crashpoint.reach("journal.after_commit", rows)
-        if self._witness is not None:  # Before the callers wake.
+        if self._witness is not None:  # Noted before the callers wake.
             self._witness.note(self._number)
         crashpoint.reach("journal.witnessed", rows)
         self._untidied = sum([operation.size for operation in batch])
@@ -133,7 +134,7 @@ class SqliteCommitter:
         except (
             sqlite3.Error,
             JournalError,
-        ):  # The batch is durable; no more is known.
+        ):  # The batch is durable. Nothing else is known.
             self.drop()
 
     def give_up(self) -> None: ...
@@ -175,7 +176,8 @@ class SqliteCommitter:
             self._check_place()
             store = self._wrap(self._connect())
             try:
-                store.connection.execute("PRAGMA busy_timeout=0")  # It waits in its own way.
+                # The code above waits for the lock in its own way.
+                store.connection.execute("PRAGMA busy_timeout=0")
             except BaseException:
                 store.connection.close()
                 raise
@@ -197,7 +199,7 @@ class SqliteCommitter:
         """Closes the connection for writing. The next use opens another."""
         store, self._store = self._store, None
         if store is not None:
-            with suppress(sqlite3.Error):  # The next connection rolls back what it held.
+            with suppress(sqlite3.Error):  # The next connection rolls back an open transaction.
                 store.connection.close()
 
     # --- the numbers of this writer's commits
@@ -276,7 +278,7 @@ def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
         if appends:
             write_appends(store, appends)
         appends = []
-        store.log_ends.forget()  # It may change whatever it likes.
+        store.log_ends.forget()  # The call may change anything.
         _run_alone(store, operation)
         store.log_ends.forget()
     if appends:

@@ -73,7 +73,8 @@ def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
     if log_of(path).exists() and not log_size(path) and os.access(path, os.W_OK):
         uri = f"{path.absolute().as_uri()}?mode=rw"
         with suppress(sqlite3.Error), closing(connect(uri)) as connection:
-            connection.execute("PRAGMA synchronous=FULL")  # A writer may begin, and die, meanwhile.
+            # In case a writer begins and dies in the meantime.
+            connection.execute("PRAGMA synchronous=FULL")
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
@@ -93,7 +94,7 @@ class SqliteJournal(SqlJournal):
         self.path = path
         self._lease_clock = lease_clock or BootClock()
         self._jumps = JumpWatch()
-        # A later change of the working directory does not mean another journal.
+        # Absolute, so that a changed working folder does not mean another journal.
         self._file = path.absolute()
         self._raw_connect = connect
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
@@ -202,7 +203,7 @@ class SqliteJournal(SqlJournal):
     async def close(self) -> None:
         """Finishes the queued operations and closes the journal. The writer closes last, because it
         moves the log into the file."""
-        # Again, if it was cancelled: each step may be repeated.
+        # Repeats all steps if an earlier call was cancelled, which is harmless.
         await self._writer.drain()
         if not self._closed:
             self._closed = True

@@ -30,9 +30,10 @@ from holdfast.journal.sqlite.schema import (
 )
 from holdfast.records.errors import LostCommits
 
-# As long as opening it afterwards would wait.
+# As long as opening the journal would wait afterwards.
 BUSY_SECONDS = 30.0
-# A file that a live process copies its log into may show half of a page: then it is read again.
+# If a live process is copying its log into the file, a page may be half copied. Then the file is
+# read again.
 _TRIES, _PAUSE = 5, 0.05
 
 
@@ -75,7 +76,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     try:
         state = _read(path, mode_to_read(path))
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        # Opening it says what is the matter with it, unless the log is.
+        # Unless the log is the cause, opening the journal reports the error.
         return _unreadable_with_log(path, noted) if _is_of_content(error) else None
     if log_size(path) and _is_foreign(path, state):
         what = "has the log (-wal) of another journal beside it"
@@ -180,8 +181,9 @@ def _newer_without_log(path: Path, state: _State) -> _State | None:
         if alone is None or alone.number <= state.number:
             return None
         time.sleep(_PAUSE)
-        with suppress(sqlite3.Error, UnicodeDecodeError):  # Then what was read before counts.
-            # After the file: a live writer may have gone on meanwhile.
+        # If this fails, the earlier state counts.
+        with suppress(sqlite3.Error, UnicodeDecodeError):
+            # After the file, because a live writer may have written more in the meantime.
             state = _read(path, mode_to_read(path)) or state
     return alone
 
@@ -199,7 +201,8 @@ def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
     """Returns whether the witness has noted the last commit during this boot."""
     if note is None or state.identity is None or not note.is_of_this_boot:
         return False
-    now = notes(witness_of(path)).get(state.identity)  # A live writer may have gone on meanwhile.
+    # A live writer may have committed in the meantime.
+    now = notes(witness_of(path)).get(state.identity)
     return now is not None and state.number <= now.number
 
 
@@ -247,7 +250,8 @@ def _cut(path: Path, state: _State, log: LogScan | None) -> Loss | None:
     if size >= whole or (log is None and size % state.page_size == 0):
         return None
     in_log = (log or scan(log_of(path))).pages
-    size = beside(path, "").stat().st_size  # After the log, which others may copy meanwhile.
+    # After the log, which other processes may copy in the meantime.
+    size = beside(path, "").stat().st_size
     missing = range(size // state.page_size + 1, state.pages + 1)
     if size >= whole or in_log.issuperset(missing):
         return None

@@ -36,13 +36,13 @@ SALVAGE = (
     ".recover`; check the disk"
 )
 
-# What lies beside a journal and belongs to it: SQLite's log and its index, the witness of its
-# commits, a gateway's secret.
+# Files beside a journal that belong to it: SQLite's log and its index, the witness of its commits,
+# and a gateway's secret.
 _PARTS = ("-wal", "-shm", "-witness", ".gateway-secret")
-# Where a SQLite file says what it is.
+# The marks at the beginning of a SQLite file.
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION_AT = 68
-# The byte of its -shm that whoever writes locks.
+# The byte of the -shm file that a writer locks.
 _WRITE_LOCK_AT = 120
 
 _TYPES = {
@@ -51,18 +51,18 @@ _TYPES = {
     "bytes": "blob",
     "half": "",
     "most": " WITHOUT ROWID",
-    # Where the last record of the log is: see `chain`.
+    # The position of the log's last record: see `chain`.
     "last": ", last integer NOT NULL DEFAULT 0",
     "in": "",
 }
 _RECORDS = (
-    # A table that only grows at its end. An index by trajectory was half of SQLite's work, so
-    # records are found by their links (`previous`): see `chain`.
+    # The table grows only at its end. Maintaining an index by trajectory took half of SQLite's
+    # time, so records are linked (`previous`): see `chain`.
     """CREATE TABLE records(
         position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
         epoch INTEGER NOT NULL, crc INTEGER NOT NULL, previous INTEGER NOT NULL,
         body BLOB NOT NULL)""",
-    # Each writer's last commit.
+    # The number of each writer's last commit.
     """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
 )
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
@@ -87,7 +87,7 @@ def _is_journal(path: Path) -> bool:
         header = file.read(_APPLICATION_AT + 4)
     if not header.startswith(_MAGIC):
         return False
-    # Of a new one, the mark may still be in the log alone.
+    # In a new journal, only the log may contain the mark.
     marked = int.from_bytes(header[_APPLICATION_AT:], "big") == APPLICATION_ID
     return marked or log_size(path) > 0
 
@@ -96,7 +96,8 @@ def log_size(path: Path) -> int:
     """Returns the size in bytes of the write-ahead log beside the file; 0 without one."""
     try:
         return log_of(path).stat().st_size
-    except FileNotFoundError:  # Asked once: the last process to close a journal removes its log.
+    except FileNotFoundError:
+        # The last process that closes a journal may remove its log between two looks.
         return 0
 
 
@@ -132,7 +133,7 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
             connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
             connection.execute("PRAGMA journal_mode=WAL")
         _migrate(connection, path)
-        # The file itself has its identity from now on: a log of another journal does not fit to it.
+        # Moves the identity into the file itself, so that a log of another journal does not fit.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
@@ -151,7 +152,7 @@ def explained(path: Path | str, *, reading: bool = False) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        # What SQLite says about a damaged schema quotes it, and that may be no text.
+        # SQLite's message quotes the damaged schema, which may not be valid text.
         raise JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}") from error
     except sqlite3.Error as error:
         raise explain(error, path, reading=reading) from error
@@ -234,7 +235,8 @@ def _unreadable(path: Path, text: str) -> JournalError:
         path.open("rb").close()
     except OSError as error:
         return JournalError(f"journal {path} cannot be read: {error.strerror}; check who may")
-    if beside(path, "-journal").exists():  # SQLite's, until a new file is one with a log.
+    # A new file has SQLite's `-journal` until it uses a write-ahead log.
+    if beside(path, "-journal").exists():
         return JournalError(f"journal {path} is empty: its creation was interrupted; {BEGIN}")
     what = "it and its -wal" if log_size(path) else "it"
     return JournalError(
@@ -262,7 +264,8 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
         raise NotAJournal(f"{path} is a SQLite file, but no Holdfast journal; it was not touched")
     refuse_newer(version, VERSION, path)
     if version < 1:
-        # Mark and version are written with the tables. Else it would be taken for an empty one.
+        # Mark and version are written together with the tables. Without them, the journal would
+        # look empty.
         raise JournalDamaged(
             f"journal {path} is damaged (its header says version {version}): {SALVAGE}"
         )
@@ -272,7 +275,7 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
 def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Two processes may open a new file at once: look again, now that we hold the lock.
+        # Two processes may open a new file at once, so look again under the lock.
         for version in range(_version(connection, path) + 1, VERSION + 1):
             for statement in _MIGRATIONS[version]:
                 connection.execute(statement)
@@ -374,14 +377,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _create(file: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
     new = beside(file, _NEW)
-    _remove(new, *(beside(new, side) for side in _SIDES))  # Left by one who was killed here.
+    # A process that was killed here has left them.
+    _remove(new, *(beside(new, side) for side in _SIDES))
     new.touch(mode=0o600)
     if file.exists():
         make_alike(new, file)
     with closing(connect(f"{new.as_uri()}?mode=rw")) as connection:
         make(connection, file)
     sync_file(new)
-    # What lies beside a file that is gone would be read as a part of the new one.
+    # Files beside a deleted journal would be read as a part of the new one.
     if beside(file, "-wal").exists():
         set_aside(beside(file, "-wal"))
     _remove(*(beside(file, side) for side in _SIDES))
@@ -452,7 +456,7 @@ def _is_mounted(file: Path) -> bool:
     try:
         mounts = _MOUNTS.read_bytes().splitlines()
     except OSError:
-        return False  # No Linux: there are no mounts of single files.
+        return False  # Without Linux's /proc, mounts of single files cannot be found.
     return any(_unescaped(mount.split()[_MOUNT_POINT]) == bytes(file) for mount in mounts)
 
 

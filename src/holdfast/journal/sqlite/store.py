@@ -17,7 +17,7 @@ from holdfast.journal.sqlite import chain
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
-# One process writes at a time, and it has locked everything.
+# SQLite has one writer at a time, which has locked everything, so row locks are dropped.
 _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?\s*$")
 # The positions of the run's records, found by their links.
 _LINKED = """INSERT INTO temp.doomed
@@ -28,7 +28,7 @@ _LINKED = """INSERT INTO temp.doomed
             WHERE r.previous < c.position AND r.previous > 0)
     SELECT r.position FROM log c JOIN records r ON r.position = c.position
         AND r.trajectory = c.trajectory"""
-# Whether links lead to everything: a log that was begun has a length.
+# Compares with the lengths, to find out whether the links lead to all records.
 _COUNTED = """SELECT coalesce(sum(length), 0), sum(status != 0 AND length = 0) FROM trajectories
     WHERE run = :run"""
 _SCANNED = """INSERT OR IGNORE INTO temp.doomed SELECT position FROM records
@@ -49,7 +49,7 @@ _LOG = f"""SELECT {chain.COLUMNS} FROM sorted f CROSS JOIN records r ON r.positi
 def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
     """Returns the statement in SQLite's dialect, and the names of its list parameters."""
     lists = tuple(set(_LIST.findall(statement) + _EACH.findall(statement)))
-    # One parameter, however long the list is: the number of parameters has a limit.
+    # One parameter for any length of the list, because the number of parameters is limited.
     statement = _LIST.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
     statement = _EACH.sub(r"(SELECT value, key + 1 AS number FROM json_each(:\1)) each", statement)
     return _LOCK.sub("", statement), lists
@@ -147,7 +147,7 @@ class SqliteStore:
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         cut = chain.found(self.connection, trajectory)[seq:]
         self.connection.executemany(
-            # Damage can also make nothing of a column.
+            # Damage can also turn a column into a null.
             "INSERT INTO cuts(trajectory, seq, epoch, crc, body, reason) "
             "SELECT trajectory, coalesce(seq, -1), coalesce(epoch, -1), coalesce(crc, -1), "
             "coalesce(body, x''), ? FROM records WHERE position = ?",

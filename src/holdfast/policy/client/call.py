@@ -138,7 +138,7 @@ class SampleCall:
             await self._keep_after(error, endpoint, is_doubted=is_doubted)
             raise
         except asyncio.CancelledError:
-            # The run stops: the tokens are kept, if that is still allowed.
+            # The run is stopping. The tokens are kept if this is still allowed.
             sampled.interrupt()
             if not self._is_constrained:
                 with contextlib.suppress(HoldfastError):
@@ -349,10 +349,10 @@ class SampleCall:
 
     async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
         """Returns when another try makes sense. Raises `error` otherwise."""
-        # A call that makes progress is not failing, however often it is interrupted.
+        # A call that makes progress has not failed, however often it is interrupted.
         self._failures = 1 if self._sampled.fresh else self._failures + 1
         if await self._is_outage(endpoint, error, outages=outages):
-            # The endpoint's failure, not this call's: unless this call causes it.
+            # The endpoint failed, not this call, unless this call causes the failure.
             self._outages += 1
             self._failures = 0
             if self._outages > self._retry.tries:
@@ -380,16 +380,17 @@ class SampleCall:
         up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
-            return True  # The gate lets no call pass until they are sent again.
+            return True  # The gate holds all calls until the weights are sent again.
         if isinstance(error, EngineUnavailable) and not error.reached:
             breaker.record_failure()
             if self._failures >= self._retry.tries:
-                # Probe before the call fails: a single call never fails often enough to trip it.
+                # Probe before the call fails, because a single call never fails often enough to
+                # trip the breaker.
                 breaker.trip()
         elif isinstance(error, BadAnswer):
             self._replicas.distrust(endpoint)
         if endpoint.look_at_weights is not None and _lost_connection(error):
-            breaker.trip()  # It may have been started anew, with other weights.
+            breaker.trip()  # The engine may have been restarted with other weights.
         await self._replicas.available()
         return breaker.outages != outages or not breaker.is_passing
 

@@ -126,7 +126,7 @@ async def _ids(policy: EnginePolicy) -> CapabilityFinding:
 
 async def _logprobs(policy: EnginePolicy) -> CapabilityFinding:
     """logprobs."""
-    await policy.sample(_request(tokens=1))  # Fails if the engine cannot sample.
+    await policy.sample(_request(tokens=1))  # Raises if the engine cannot sample.
     return _LOGPROBS[policy.logprobs_mode]
 
 
@@ -222,7 +222,7 @@ async def _beside(policy: Policy, request: Request, *, others: int) -> Completio
         structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)
         for n in range(1, others + 1)
     ]
-    # In the middle of them, so that it neither joins nor leaves an empty batch.
+    # In the middle, so that the request neither joins nor leaves an empty batch.
     half = others // 2
     together.insert(half, request)
     return (await asyncio.gather(*map(policy.sample, together)))[half]

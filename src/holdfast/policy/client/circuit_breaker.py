@@ -223,7 +223,7 @@ class CircuitBreaker:
             self._open.set()
 
     async def aclose(self) -> None:
-        # A call that still waits must not go on to a client that is closed.
+        # Waiting calls must not continue with a closed client.
         self._reason_down = self._reason_down or f"the client of {self._name} was closed"
         if self._prober is not None:
             self._prober.cancel()
@@ -249,7 +249,7 @@ class Downtime:
         return self._before + self._clock.elapsed() - self._since
 
     def _look(self) -> None:
-        # An abandoned one never comes back, and no call waits for it.
+        # An abandoned replica never comes back, and no call waits for it.
         starts = [breaker.down_since for breaker in self._breakers if not breaker.is_abandoned]
         if starts and None not in starts:
             if self._since is None:

@@ -132,7 +132,7 @@ class CompletionBuilder:
             _check_spans(piece.versions, fresh)
         self._check_reason(piece, tokens=len(self.ids) + len(ids or ()))
         experts = self._check_experts(piece, fresh)
-        # All checks passed: from here on, nothing raises.
+        # All checks have passed. From here on, nothing raises.
         if ids is not None:
             self.ids.extend(ids)
             self.logprobs.extend(logprobs)
@@ -328,9 +328,9 @@ class StopStringSearch:
         self._stops = request.sampling.stop
         self._reach = reach
         self._seen = seam
-        # A character takes at most four tokens, when each is a byte.
+        # A character takes at most four tokens, if each token is a byte.
         self._start = max(0, seam - 4 * reach)
-        # A character that the seam splits counts as before it; its last bytes come after.
+        # A character that the seam splits counts as text before it, although its last bytes follow.
         self._text = self._decode(sampled.ids[self._start : seam])
         self._before = len(self._text)
         self._is_watching = True
@@ -349,14 +349,14 @@ class StopStringSearch:
         Returns whether a stop string was found."""
         while self._is_watching and self._seen < len(sampled.ids):
             self._seen += 1
-            # A partial character at the end may still become another text.
+            # An incomplete character at the end may still change.
             settled = len(self._text.rstrip("\ufffd"))
             self._text = self._decode(sampled.ids[self._start : self._seen])
             if any(self._ends(stop, after=settled) for stop in self._stops):
                 sampled.cut(self._seen)
                 sampled.finish_reason = "stop"
                 return True
-            # A stop string across the seam ends within its own length after it.
+            # A stop string that crosses the seam ends within its own length after the seam.
             self._is_watching = len(self._text) - self._before < self._reach
         return False
 

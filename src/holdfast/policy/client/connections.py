@@ -1,14 +1,47 @@
-"""How many connections one address gets: what the limit of open files allows."""
+"""How many connections one address gets: what the limit of open files allows.
 
+Each try holds a connection, and waits for it before any time limit begins. So calls beyond the
+limit only wait: none fails, and none is sent twice.
+"""
+
+import asyncio
 import resource
+from collections.abc import Callable
 
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
 """A machine has about 28,000 local ports for one address."""
 
 
-def allowed_connections() -> int:
-    """Returns the number of connections that this process can open to one address.
+class Connections:
+    """The connections of one address."""
+
+    def __init__(self, most: int | None, *, addresses: int, notify: Callable[[str], None]):
+        """`most` is the user's own limit. Without it, `addresses` share what open files allow, and
+        `notify` gets a line when calls begin to wait."""
+        allowed, files = allowed_connections(addresses)
+        self._slots = asyncio.Semaphore(most or allowed)
+        self._notify = notify
+        self._line = (
+            f"{allowed:,} requests to one engine are under way, and more wait: the limit of "
+            f"{files:,} open files (ulimit -Hn) allows no more"
+        )
+        if most:
+            self._line = ""
+
+    async def __aenter__(self) -> None:
+        if self._line and self._slots.locked():
+            self._notify(self._line)
+            self._line = ""
+        await self._slots.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.release()
+
+
+def allowed_connections(addresses: int) -> tuple[int, int]:
+    """Returns the number of connections that this process can open to each address, and the limit
+    of open files.
 
     Raises the process's limit of open files first, because the usual 1,024 is far below what
     systems permit.
@@ -17,8 +50,9 @@ def allowed_connections() -> int:
     files = _bounded(hard)
     if _bounded(soft) < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    # A quarter is left to the journal, to agents' connections and to the user's code.
-    return min(_MAX_CONNECTIONS, files * 3 // 4)
+    # The journal, agents' connections and user code get the last quarter.
+    share = files * 3 // 4 // addresses
+    return max(1, min(_MAX_CONNECTIONS, share)), files
 
 
 def _bounded(limit: int) -> int:

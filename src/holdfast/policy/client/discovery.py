@@ -64,7 +64,7 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
         endpoint.logprobs_mode = await logprobs_mode_of(
             endpoint, described, seconds=FIRST_SAMPLE_SECONDS
         )
-    except EngineUnavailable:  # Its first calls find out.
+    except EngineUnavailable:  # The first calls will report the outage.
         endpoint.logprobs_mode = LogprobsMode.UNKNOWN
 
 
@@ -87,7 +87,7 @@ async def served_models(endpoint: Endpoint) -> list[ServedModel]:
         return await endpoint.models()
     except Denied as error:
         if error.status in (401, 403):
-            raise  # It names the remedy for the key.
+            raise  # The error names the remedy for the key.
         raise PolicyRefused(f"{error} — {_about_address(endpoint)}") from error
     except UNREACHABLE as error:
         if _is_plain(error):

@@ -19,7 +19,7 @@ from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
-from holdfast.policy.client.connections import allowed_connections
+from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
 from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.probe import (
@@ -115,7 +115,7 @@ class Endpoint:
         api_key: str | None,
         retry: RetryPolicy,
         patience: float,
-        connections: int | None,
+        new_connections: Callable[[], Connections],
         clock: Clock,
         dialect: Dialect,
     ):
@@ -159,15 +159,16 @@ class Endpoint:
         hide(api_key)
         hide_credentials(self.url)
         self._retry = retry
-        self._most = connections or allowed_connections()
-        self.connections = asyncio.Semaphore(self._most)
+        self._new_connections = new_connections
+        self.connections = new_connections()
         """Held by each try, so that the wait for a connection counts against no time limit."""
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
         self._connections_made = 0
-        self._asked_at: int | None = None  # After so many connections.
+        # How many connections had been made when it was last asked.
+        self._asked_at: int | None = None
         self._asking = asyncio.Lock()
-        # A whole answer has a time limit; a stream only has to make progress.
+        # A whole answer has a time limit. A stream only has to make progress.
         self._timeouts = {
             False: aiohttp.ClientTimeout(total=retry.try_timeout, sock_connect=CONNECT_SECONDS),
             True: aiohttp.ClientTimeout(
@@ -221,7 +222,7 @@ class Endpoint:
         self._tries.clear()
         self.requested.clear()
         self.running = 0
-        self.connections = asyncio.Semaphore(self._most)
+        self.connections = self._new_connections()
         self.breaker.change_loop()
 
     # --- small requests
@@ -268,8 +269,7 @@ class Endpoint:
     ) -> bytes:
         """Returns the response to one small request. Raises an error unless the status is 200."""
         is_ours = self.described.owner in ("holdfast", "vllm")
-        # Neither the token of a server of this user's nor the user's key tells whether the server
-        # at this port takes it.
+        # The server at this port may take a token of this user, or the user's key: try both.
         if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
             headers = {"Authorization": f"Bearer {token}"}
             try:
@@ -282,7 +282,7 @@ class Endpoint:
     async def _send_with(
         self, headers: dict[str, str], method: str, path: str, body: object, *, seconds: float
     ) -> bytes:
-        # Not through the pool: a probe that queues behind running calls would report an outage.
+        # Not through the pool: a probe that waits behind running calls would report an outage.
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PROBE_CONNECT_SECONDS)
         data = None if body is None else _encoder.encode(body)
         if data is not None:
@@ -311,7 +311,7 @@ class Endpoint:
             self.introduce, is_known = None, False
         else:
             is_known = True
-        # Before a token is sampled: with weights that are half there, that may end the engine.
+        # Before a token is sampled, because sampling with half of the weights may end the engine.
         if self.look_at_weights is not None:
             try:
                 if (why := await self.look_at_weights(tuple(served))) is not None:
@@ -408,7 +408,7 @@ class Endpoint:
                 found = events.feed(chunk)
                 before()
                 self._take_events(found, read, sampled, attempt)
-                yield  # Also at the end: the caller has not seen the last events.
+                yield  # Also at the end, because the caller has not seen the last events.
                 if found and found[-1] == END:
                     return
 
@@ -417,7 +417,7 @@ class Endpoint:
     ) -> None:
         """Adds the events of one chunk. Checks a series of events with only tokens in one step."""
         run, data = TokenEvents(), b""
-        # An engine repeats the prompt at the beginning, if at all.
+        # If an engine repeats the prompt, it does so at the beginning.
         prompt = None if sampled.fresh else attempt.prompt_json
         died: EngineError | None = None
         try:
@@ -427,7 +427,7 @@ class Endpoint:
                 try:
                     piece = read(data if prompt is None else remove_echo(data, prompt))
                 except EngineError as error:
-                    died = error  # The tokens before it are good.
+                    died = error  # The tokens before the error are valid.
                     break
                 if piece is not None and not run.takes(piece, data):
                     run.give_to(sampled, attempt.model)
@@ -463,7 +463,7 @@ class Endpoint:
                 data=_encoder.encode(self.body(attempt)),
                 headers=headers,
                 timeout=self._timeouts[attempt.stream],
-                # A prompt goes to no other address than the user's.
+                # A redirect would send the prompt to an address that the user did not name.
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
@@ -553,7 +553,7 @@ class Endpoint:
             return {}
         own = {"Authorization": f"Bearer {self._api_key}"}
         if self.host == ANTHROPIC:
-            # Its list of models takes no bearer, and wants to know what is expected of it.
+            # Anthropic's list of models needs this header instead of a bearer token.
             own |= {"x-api-key": self._api_key, "anthropic-version": "2023-06-01"}
         return own
 

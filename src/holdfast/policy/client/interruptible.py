@@ -39,6 +39,6 @@ class Interruptible:
         self._endpoint.remove_try(self)
         if self._error is None or task is None:
             return
-        # As asyncio.timeout does: another cancellation may have come as well.
+        # As in asyncio.timeout: there may be another cancellation as well.
         if task.uncancel() <= 0 and kind is asyncio.CancelledError:
             raise self._error from None

@@ -163,7 +163,7 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
     try:
         return tuple(await asyncio.gather(*probes))
     except (*UNREACHABLE, EngineError, InvalidAnswer):
-        return ()  # Its first calls find out what is wrong with it.
+        return ()  # The first calls will report what is wrong.
 
 
 def why_different(first: Likeness, other: Likeness) -> str | None:

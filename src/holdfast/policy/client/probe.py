@@ -27,7 +27,7 @@ UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *UNREADABLE)
 
 def describe_error(error: BaseException) -> str:
     message = redact(str(error)) or type(error).__name__
-    # aiohttp names its certificate settings, also for plain http.
+    # aiohttp mentions certificate settings even for plain http.
     return (
         message.replace(" ssl:default ", " ") if isinstance(error, aiohttp.ClientError) else message
     )

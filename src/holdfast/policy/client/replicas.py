@@ -16,6 +16,7 @@ from weakref import ReferenceType, ref
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.client.call import SampleCall
 from holdfast.policy.client.circuit_breaker import Downtime
+from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.discovery import (
     FIRST_SAMPLE_SECONDS,
     discover,
@@ -96,6 +97,7 @@ class EnginePolicy:
         if not addresses:
             raise UsageError("a policy needs at least one address")
         self._api_key = api_key
+        self._addresses = len(addresses)
         self.endpoints = [self._endpoint(url) for url in addresses]
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
@@ -116,12 +118,17 @@ class EnginePolicy:
             api_key=self._api_key,
             retry=self.retry,
             patience=self.patience,
-            connections=self._connections,
+            new_connections=self._new_connections,
             clock=self.clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
         endpoint.breaker.notify = self.notify
         return endpoint
+
+    def _new_connections(self) -> Connections:
+        return Connections(
+            self._connections, addresses=self._addresses, notify=lambda line: self.notify(line)
+        )
 
     def sibling(
         self,
@@ -205,7 +212,7 @@ class EnginePolicy:
         """Returns why a new or returned replica serves another model than the others, or None."""
         others = (other for other in self.endpoints if other is not endpoint)
         like = next((other for other in others if other.breaker.is_passing), None)
-        # Who gives it its weights checks them, too.
+        # If a trainer sends weights to the replica, the trainer also checks them.
         if like is None or self._is_trained or self.gate is not None:
             return None
         own, others_own = await asyncio.gather(
@@ -401,7 +408,7 @@ class EnginePolicy:
         while not any(breaker.is_passing and not breaker.is_abandoned for breaker in breakers):
             waited_for = [breaker for breaker in breakers if not breaker.is_abandoned]
             if not waited_for:
-                await breakers[0].wait_ready()  # Raises, and says why.
+                await breakers[0].wait_ready()  # Raises, with the reason.
             waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in waited_for]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -411,7 +418,7 @@ class EnginePolicy:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     def distrust(self, endpoint: Endpoint) -> None:
-        # The only replica stays in use: each call has its own tries, and then fails alone.
+        # The only replica stays in use. Each call has its own tries, and then fails alone.
         if len(self.endpoints) > 1:
             endpoint.breaker.record_bad_answer()
 

@@ -22,7 +22,7 @@ _LESS_USUAL = ("top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore
 _OPENAI: tuple[str, ...] = ("presence_penalty", "frequency_penalty", "logit_bias")
 _LACKING_HOSTS: Mapping[str, tuple[str, ...]] = {
     "api.openai.com": (*_LESS_USUAL, "chat_template_kwargs"),
-    # It ignores what it does not know, and says nothing.
+    # Anthropic's chat API silently ignores unknown parameters.
     "api.anthropic.com": (*_LESS_USUAL, *_OPENAI, "chat_template_kwargs"),
 }
 _WORDS = {
@@ -95,7 +95,7 @@ async def check_taken(sampling: Sampling, endpoint: Endpoint) -> None:
         return
     for name in _ONLY_THE_ENGINE_KNOWS:
         if getattr(sampling, name) != getattr(_PLAIN, name):
-            # One at a time, so that it is known which one is refused.
+            # One parameter at a time, to find out which one is refused.
             others = {other: getattr(_PLAIN, other) for other in _ONLY_THE_ENGINE_KNOWS}
             alone = structs.replace(sampling, **others | {name: getattr(sampling, name)})
             await _ask(name, alone, endpoint)
@@ -105,7 +105,8 @@ async def _ask(name: str, sampling: Sampling, endpoint: Endpoint) -> None:
     stops = sampling.stop_token_ids
     request = Request(_PROMPT, sampling, 0, "holdfast-sampling-check", stop_token_ids=stops)
     longest = endpoint.described.max_model_len or sampling.max_tokens + 1
-    # No fewer tokens than the run asks for: some parameters are bounded by them (`min_tokens`).
+    # At least as many tokens as the run requests, because they bound some parameters
+    # (`min_tokens`).
     tokens = max(1, min(sampling.max_tokens, longest - 1))
     attempt = one_try(request, endpoint.model_name, max_tokens=tokens, stream=True)
     try:

@@ -94,7 +94,7 @@ class WeightGate:
         if not newest.is_checked:
             return newest.why or f"its weights {newest.version!r} are {newest.state}"
         if not (endpoint.is_known and newest.is_of(endpoint.incarnation)):
-            # The record may be newer than what is known here.
+            # The record may be newer than the known incarnation.
             try:
                 await endpoint.ask_incarnation()
             except UNREACHABLE as error:

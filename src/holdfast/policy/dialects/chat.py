@@ -92,7 +92,7 @@ class Chat(Dialect):
         )
 
     def whole(self, body: bytes) -> Piece:
-        # The model's name is not checked: hosted models answer with the name of a snapshot.
+        # The model's name is not checked, because hosted models answer with the name of a snapshot.
         answer = decode(_decoder, body)
         choice = only_choice(answer.choices)
         reason, message = choice.finish_reason, choice.message

@@ -73,8 +73,8 @@ class Completions(ChoicesDialect):
             {
                 **openai_fields(request),
                 "prompt": request.prompt_json,
-                # A request without these gets them from the model's generation_config.json: vLLM
-                # would sample from another distribution.
+                # If a request omits these, vLLM takes them from the model's generation_config.json,
+                # and samples from another distribution.
                 "top_k": sampling.top_k or -1,
                 "min_p": sampling.min_p,
                 "repetition_penalty": sampling.repetition_penalty,
@@ -91,7 +91,7 @@ class Completions(ChoicesDialect):
         ids, prompt, versions = choice.token_ids, choice.prompt_token_ids, choice.weight_versions
         if ids is None and choice.text:
             raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
-        # By place, and nothing called for nothing: this runs for each token of each stream.
+        # Positional arguments and few calls, because this runs for each token of each stream.
         return Piece(
             ids,
             choice.logprobs.token_logprobs if choice.logprobs else None,

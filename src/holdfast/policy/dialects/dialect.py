@@ -259,7 +259,7 @@ class ChoicesDialect(Dialect):
 
     def event(self, data: bytes) -> Piece:
         answer = decode(self.decoder, data)
-        if not answer.choices:  # The last event of a stream holds the usage and nothing else.
+        if not answer.choices:  # The last event of a stream contains only the usage.
             return add_usage(Piece(), answer.usage)
         return self.read(answer)
 
@@ -414,7 +414,7 @@ def decode(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
         return decoder.decode(body)
     except UNREADABLE as error:
         raise_if_error(body)
-        # JSON has no NaN, but Python's json writes it, and engines use that.
+        # JSON has no NaN, but engines use Python's json, which writes it.
         if b"NaN" in body or b"Infinity" in body:
             raise InvalidAnswer("a logprob is not finite") from error
         raise InvalidAnswer(f"the answer is malformed ({error})") from error

@@ -76,7 +76,7 @@ class Generate(ChoicesDialect):
                 "top_k": sampling.top_k or None,
                 "logprobs": 0,
                 "stop": list(sampling.stop) or None,
-                # Token in, token out: without text the engine could not see a stop string.
+                # Without text, the engine would not notice a stop string.
                 "detokenize": True if sampling.stop else None,
                 "stop_token_ids": list(request.stop_token_ids) or None,
                 "seed": request.seed,

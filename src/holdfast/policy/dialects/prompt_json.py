@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.off_loop import off_loop
+from holdfast.off_loop import off_loop
 from holdfast.records.encoding.tokens import TYPE_IDS
 
 MIN_TOKENS = 1024
@@ -54,7 +54,7 @@ class PromptCache:
         """Returns `prompt` in JSON."""
         if len(prompt) < self._min_tokens:
             return Raw(encode_prompt(prompt))
-        # Bytes of numbers of another size could be those of other numbers.
+        # With another item size, the same bytes could be other numbers.
         if not home or prompt.typecode != TYPE_IDS:
             return Raw(await off_loop(partial(encode_prompt, prompt), size=len(prompt)))
         known, packed = self._forget(home) or _NOTHING, prompt.tobytes()
@@ -63,7 +63,7 @@ class PromptCache:
         return Raw(text)
 
     def _keep(self, home: str, kept: _Kept) -> None:
-        self._forget(home)  # Of two that were encoded at once, the last is kept.
+        self._forget(home)  # If two were encoded at once, the later one is kept.
         self._kept[home] = kept
         self._bytes += len(kept.packed) + len(kept.text)
         while self._bytes > self._max_bytes:
@@ -79,7 +79,7 @@ class PromptCache:
 def encode_prompt(prompt: "array[int]") -> bytes:
     if len(prompt) <= _SLICE_TOKENS:
         return _encode(prompt.tolist())
-    # In slices: one call for millions would keep the interpreter from the other threads.
+    # In slices, because one call for millions of ids would hold the interpreter for too long.
     starts = range(0, len(prompt), _SLICE_TOKENS)
     parts = (prompt[start : start + _SLICE_TOKENS] for start in starts)
     return b"[" + b",".join(_encode(part.tolist())[1:-1] for part in parts) + b"]"

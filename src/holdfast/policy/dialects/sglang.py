@@ -102,7 +102,7 @@ class SGLang(Dialect):
 
     def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
-        # It takes only schemas: any object is a schema, too.
+        # SGLang takes only schemas, so "any object" is a schema, too.
         schema = _ANY_OBJECT if sampling.json is True else sampling.json
         params = drop_none(
             {

@@ -18,7 +18,7 @@ class SseParser:
         """Returns the data of the events that `chunk` completes."""
         data = self._rest + chunk if self._rest else chunk
         if b"\r" in data:
-            # A CR at the very end may be half of a CRLF: it waits for its other half.
+            # A CR at the very end may be half of a CRLF, so it waits for the next data.
             held = data.endswith(b"\r")
             whole = data[:-1] if held else data
             data = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
@@ -29,7 +29,7 @@ class SseParser:
             )
         complete = []
         for event in events:
-            if event[:6] == b"data: " and b"\n" not in event:  # Nearly all of them.
+            if event[:6] == b"data: " and b"\n" not in event:  # The usual case.
                 complete.append(event[6:])
             elif data_lines := _data(event):
                 complete.append(data_lines)

@@ -27,7 +27,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
 from holdfast.records.sampling import NO_REASONING
 
-# These write a call's arguments as they are given; the others have to take them apart.
+# These families write a call's arguments unchanged. The others parse them.
 _VERBATIM = frozenset(
     (
         "qwen3",
@@ -41,17 +41,17 @@ _VERBATIM = frozenset(
     )
 )
 _NEVER_REASON = ("llama-3", "deepseek-v3")
-# Calls are JSON between tags, name first.
+# Calls are JSON between tags, with the name first.
 _HERMES = frozenset(("qwen3", "qwen3-vl", "prime-qwen3"))
 _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
-# The last header is what this one reads; its turns may end with a token that stops nothing.
+# The parser reads from the last header on. A turn may end with a token that does not stop sampling.
 _ANCHORS = {"gpt-oss": "<|start|>"}
 _HEADERS = {"llama-3": "<|end_header_id|>"}
 _CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
 """The text that ends reasoning, if it is not `</think>`. "" means that a cut reply lacks no such
 end.
 """
-# Its text goes through an encoder of its own, in which special tokens are text anyway.
+# The text goes through a separate encoder, which treats special tokens as text.
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
 
@@ -136,7 +136,7 @@ class FamilyRenderer(TokenizerRenderer):
         if bridge is None:
             return None
         kept = tail + sampled
-        # The package cuts what stands after an end of turn; a stream is never cut.
+        # The package drops everything after an end of turn, but a stream must never lose tokens.
         return bridge.token_ids[len(kept) :] if bridge.token_ids[: len(kept)] == kept else None
 
     def _speaking_again(
@@ -182,7 +182,7 @@ class FamilyRenderer(TokenizerRenderer):
                 list(completion), tools=list(tools) or None, prompt_ids=self.tail(prompt) or None
             )
         except Exception:
-            return False  # The parser is not ours and the text is the policy's.
+            return False  # The package parses text of the policy, so any error may occur.
         return not parsed.reasoning_complete
 
     def parse(
@@ -190,7 +190,8 @@ class FamilyRenderer(TokenizerRenderer):
     ) -> Message:
         ids = list(completion)
         if self._header in ids:
-            # The package takes it for the end of the prompt's header, and drops what is before it.
+            # The package would take it for the end of the prompt's header, and drop the text before
+            # it.
             return assistant_message(self.tokenizer.decode(self._before_end(ids)).strip())
         try:
             parsed = self._parsed(ids, prompt, tools)
@@ -201,7 +202,8 @@ class FamilyRenderer(TokenizerRenderer):
                 text_of=lambda first, last: self.tokenizer.decode(ids[first:last]),
             )
         except Exception:
-            # The parser is not ours and the text is the policy's: what breaks it is only text.
+            # The package parses text of the policy. Whatever raises an error there stays plain
+            # text.
             end = ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids
             return assistant_message(self.tokenizer.decode(end))
 
@@ -210,8 +212,8 @@ class FamilyRenderer(TokenizerRenderer):
         parsed = self._package.parse_response(ids, **arguments)
         if parsed.reasoning_complete or not self._closing:
             return parsed
-        # Reasoning that was cut reads as if it ended there: the package keeps spaces around it, or
-        # drops what was said before it, which it does not where it is closed.
+        # For reasoning that was cut off, the package keeps spaces around it or drops the text
+        # before it. With a closing tag it does neither.
         closed = self._package.parse_response([*self._before_end(ids), *self._closing], **arguments)
         return closed if closed.reasoning_complete else parsed
 
@@ -269,7 +271,8 @@ def _package_renderer(
         if keep_reasoning:
             config = type(config)(thinking_retention="all")
         return base.create_renderer(tokenizer, config, chat_template_kwargs=options or None)
-    except Exception as error:  # assertions, download errors: all say that the two do not fit
+    except Exception as error:
+        # any error, such as a failed assertion or download, means that the two do not fit
         raise UsageError(
             f"{tokenizer.name_or_path} cannot be rendered as {family}: {error}"
         ) from error

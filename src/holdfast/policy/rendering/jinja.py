@@ -34,7 +34,7 @@ class ChatTemplate:
         self._compiled = {name: _compile(environment, text) for name, text in sources.items()}
         self.source = sources.get("tool_use") or next(iter(sources.values()))
         self.text = json.dumps(sources, sort_keys=True)
-        # A template that knows the tags but not the field reads reasoning in the text.
+        # A template with the tags but without the field expects reasoning inside the text.
         tagged = "</think>" in self.source and "thinking" not in self.source.replace(
             "enable_thinking", ""
         )
@@ -101,7 +101,7 @@ def template_errors() -> tuple[type[Exception], ...]:
 
 
 def _alias_reasoning(message: dict[str, object]) -> dict[str, object]:
-    # Templates read reasoning under either name.
+    # Templates use either name for reasoning.
     if "reasoning_content" not in message:
         return message
     return {"thinking": message["reasoning_content"], **message}

@@ -70,7 +70,7 @@ class StreamDetokenizer:
 MAX_PARSES = 16
 _THINK = ("<think>", "</think>")
 _TOOL = ("<tool_call>", "</tool_call>", "｜DSML｜")
-# Markup between channels. Other markup may begin a call: nothing is sent after it.
+# Markup between channels. Any other markup may begin a call, after which nothing is sent.
 _BETWEEN = frozenset(
     (
         *_THINK,
@@ -192,7 +192,7 @@ class LiveMessage:
         """Takes text up to the first sign of markup. Returns the rest."""
         before = self._held if self._channel else self._unplaced
         whole = before + text
-        # A sign may have begun in what was there before, but it did not end there.
+        # A marker may have begun in the text before, but it did not end there.
         sign = self._signs.whole.search(whole, max(0, len(before) - self._signs.longest))
         plain, rest = (whole[: sign.start()], whole[sign.end() :]) if sign else (whole, "")
         if self._channel is None:
@@ -214,7 +214,7 @@ class LiveMessage:
 
     def _send_certain(self) -> None:
         assert self._channel is not None, "text has its channel before it is sent"
-        # Spaces at the end may be stripped, and so may those before the beginning of a sign.
+        # Spaces at the end, or before a marker, may be stripped later.
         end = len(self._held) - self._signs.open_length(self._held)
         certain = self._held[:end].rstrip()
         self._send(self._channel, certain)
@@ -244,7 +244,7 @@ class LiveMessage:
             if _strip_end(_channel_text(message, item)).endswith(text.strip())
         ]
         if len(ends) > 1:
-            return  # More text will show it.
+            return  # More text will decide.
         if not ends or not self._goes_on(message, ends[0]):
             self.is_over = True
             return
@@ -269,7 +269,7 @@ class LiveMessage:
         grammar = self._grammar
         if grammar.content_after not in (None, self._last_marker):
             return False
-        # Spaces are stripped before calls, and kept in a reply without calls.
+        # Spaces before calls are stripped, but a reply without calls keeps them.
         return not is_first or not (
             text[:1].isspace() or (grammar.whole_is_a_call and text.startswith("{"))
         )

@@ -102,7 +102,7 @@ def make_storable(text: str) -> str:
 
 
 def _from_attempt(attempt: Attempt) -> ToolCall | None:
-    # By value: the package's enumeration is not imported here.
+    # Compared by value, because the package's enumeration is not imported here.
     if attempt.status in ("unclosed_block", "missing_name", "malformed_structure"):
         return None
     return _call(attempt.name, attempt.arguments, identifier=attempt.id)

@@ -50,7 +50,7 @@ class TokenizerRenderer(ABC):
         if (known := self._variants.get((name, value))) is not None:
             return known
         other = copy.copy(self)
-        vars(other).update(_variants={})  # Those of this one have other arguments.
+        vars(other).update(_variants={})  # The variants of this renderer have other arguments.
         if name == "effort":
             other.set_effort(value)
         else:

@@ -77,7 +77,7 @@ class ByteRenderer:
     def bridge(
         self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
-        # A completion that was cut by its length never wrote its own end.
+        # A completion that was cut at its length has no end token.
         end = "" if completion and completion[-1] == self.END else chr(self.END)
         return _code_points(end + self._conversation(messages)).tolist()
 
@@ -89,7 +89,7 @@ class ByteRenderer:
         return Message(Role.ASSISTANT, rest, tool_calls=calls)
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        # Nearly always, only the last token is none of the bytes.
+        # Nearly always, only the last token is not a byte.
         body = ids[:-1] if len(ids) and ids[-1] >= 256 else ids
         try:
             raw = bytes(list(body))

@@ -130,7 +130,7 @@ def _template(
 
 
 def _installed_models() -> dict[str, str]:
-    # Without the package there is still the template; with a broken one there is an error.
+    # Without the package, the template is used. A broken package raises an error.
     return known_models() if find_spec("renderers") else {}
 
 

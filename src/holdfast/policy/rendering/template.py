@@ -102,7 +102,8 @@ class CompletionParser:
                 text_of=lambda first, last: self._tokenizer.decode(after[first:last]),
             )
         except Exception:
-            # The parser is not ours and the text is the policy's: what breaks it is only text.
+            # The package parses text of the policy. Whatever raises an error there stays plain
+            # text.
             return assistant_message(rest, reasoning=reasoning)
 
     def _after_reasoning(self, ids: list[int]) -> int | None:
@@ -119,7 +120,7 @@ class CompletionParser:
         return ids[:end]
 
     def _opened(self, prompt: Sequence[int]) -> bool:
-        # The invitation to think is the very end of a prompt.
+        # The opening tag of reasoning is at the very end of a prompt.
         return self._tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
 
 
@@ -217,7 +218,7 @@ class TemplateRenderer(TokenizerRenderer):
         if not messages:
             following = self._stand_in.speaking_again(tools)
         elif thinking and ended:
-            # The end stands inside the reasoning: nothing can close it there.
+            # The end token is inside the reasoning, which nothing can close any more.
             return None
         else:
             following = self._following(prompt, completion, messages, tools)
@@ -242,7 +243,7 @@ class TemplateRenderer(TokenizerRenderer):
     ) -> list[int] | None:
         reply = self.parse(completion, prompt=prompt, tools=tools)
         new = self._dicts(messages)
-        # A name that could be taken for markup is of no use to a template that looks it up.
+        # A template looks tools up by name, and would not find a name that looks like markup.
         names = (call.name for call in reply.tool_calls)
         calls = tuple(name if _NAME.fullmatch(name) else "tool" for name in names)
         thought = self._parser.reasons
@@ -252,7 +253,7 @@ class TemplateRenderer(TokenizerRenderer):
         numbers = self._stand_in.following(shape, new, tools)
         if numbers is not None or not thought or reply.reasoning or self._may_reason(prompt):
             return numbers
-        # The template drops earlier reasoning here, but there is none to drop.
+        # Here the template drops earlier reasoning, but there is none.
         plain = TemplateShape(reasoning=False, content=shape.content, calls=calls)
         return self._stand_in.following(plain, new, tools)
 

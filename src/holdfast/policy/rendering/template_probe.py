@@ -75,8 +75,8 @@ class StandIn:
                 [_user(), shape.assistant(ids), *messages], tools, opening=True
             )
         except template_errors():
-            # The whole conversation may be allowed where the stand-in is not; if it is not
-            # either, rendering it says why.
+            # The template may allow the real conversation although it refuses this test
+            # conversation. If it refuses both, rendering reports the reason.
             return None
         span = self._span(text, shape, len(before)) if text.startswith(before) else None
         if span is None or not turn or text[slice(*span)] != turn:
@@ -99,7 +99,8 @@ class StandIn:
             return None
         after = text[end + len(self._ending) :]
         after = after if after.endswith(opening) else after + opening
-        # From the end marker on, which is one token: what follows it is encoded as in a whole.
+        # From the end marker on, which is one token. So the text after it is encoded as in the
+        # whole prompt.
         return self._tokenizer.encode(self._ending + after)[1 if self._ending else 0 :]
 
     def _opening(self, conversation: Dicts, tools: Dicts) -> str:
@@ -112,7 +113,7 @@ class StandIn:
     def _before(self, tools: Dicts) -> str:
         """Returns the prompt before the assistant's turn."""
         tools_key = json.dumps(list(tools))
-        # Another thread may put its own there at any moment.
+        # Read once, because another thread may replace it at any moment.
         known = self._known.get(tools_key)
         if known is None:
             known = self._template.render([_user()], tools, opening=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import extras
-from holdfast.policy.off_loop import MIN_THREAD_SIZE
+from holdfast.off_loop import MIN_THREAD_SIZE
 from holdfast.records.errors import UsageError
 
 FILES = (
@@ -38,7 +38,7 @@ NAMED_TOKENS = (
     "mask_token",
 )
 
-# A code point that Unicode keeps for such inner use; text that holds one has it doubled.
+# A code point that Unicode reserves for internal use. In texts that contain it, it is doubled.
 SPLIT = "\ufdd0"
 _SPLIT = re.compile(f"(?<!{SPLIT}){SPLIT}(?!{SPLIT})")
 
@@ -104,7 +104,7 @@ class Tokenizer:
         if len(text) < MIN_THREAD_SIZE:
             ids: list[int] = self._backend.encode(text, **options).ids
         else:
-            # Encoding a batch leaves the interpreter to other threads; encoding a text does not.
+            # Encoding a batch releases the interpreter lock. Encoding a single text does not.
             (encoding,) = self._backend.encode_batch_fast([text], **options)
             ids = encoding.ids
         return ids
@@ -201,7 +201,7 @@ def download(name: str, files: Sequence[str], *, instead: str) -> Path:
         raise UsageError(f"{name} is not a folder, and no name on the hub (ORG/NAME); {instead}")
     hub = import_extra("huggingface_hub", needed_by=f"{name} is not a folder, and fetching it")
     try:
-        # Only data is asked for: a repository may hold code, and none of it comes here.
+        # Downloads only data. A repository may contain code, which stays there.
         folder = hub.snapshot_download(name, allow_patterns=list(files), ignore_patterns=["*/*"])
         return Path(folder)
     except (OSError, ValueError) as error:
@@ -215,7 +215,7 @@ def _backend(folder: Path) -> Any:
     tokenizers = import_extra("tokenizers", needed_by="a model's tokenizer")
     try:
         return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises bare Exceptions
+    except Exception as error:  # the library raises plain Exceptions
         raise UsageError(f"{folder / 'tokenizer.json'} is not a tokenizer: {error}") from error
 
 

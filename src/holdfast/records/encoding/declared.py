@@ -65,8 +65,8 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
         arguments = _Arguments(function, signature, name.removesuffix(".__init__"), own.split())
         if inspect.iscoroutinefunction(function):
 
-            async def call_async(*given: Any, **named: Any) -> Any:
-                bound = arguments.bind(given, named)
+            async def call_async(*positional: Any, **named: Any) -> Any:
+                bound = arguments.bind(positional, named)
                 try:
                     return await function(*bound.args, **bound.kwargs)
                 except HoldfastError as error:
@@ -74,8 +74,8 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
 
             return typing.cast("Function", functools.wraps(function)(call_async))
 
-        def call(*given: Any, **named: Any) -> Any:
-            bound = arguments.bind(given, named)
+        def call(*positional: Any, **named: Any) -> Any:
+            bound = arguments.bind(positional, named)
             return function(*bound.args, **bound.kwargs)
 
         return typing.cast("Function", functools.wraps(function)(call))
@@ -87,11 +87,11 @@ class NamedFields(StructMeta):
     """The metaclass of structs that users create. An unknown field raises a `UsageError` that names
     the field and a similar one."""
 
-    if not typing.TYPE_CHECKING:  # A checker has the fields themselves.
+    if not typing.TYPE_CHECKING:  # Type checkers see the fields themselves.
 
-        def __call__(self, *given: Any, **named: Any) -> Any:
+        def __call__(self, *positional: Any, **named: Any) -> Any:
             check_names(named, self.__struct_fields__, f"{self.__name__} has no field")
-            return super().__call__(*given, **named)
+            return super().__call__(*positional, **named)
 
 
 class _Arguments(Struct, frozen=True):
@@ -102,13 +102,13 @@ class _Arguments(Struct, frozen=True):
     name: str
     own: list[str]
 
-    def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> inspect.BoundArguments:
+    def bind(self, positional: tuple[Any, ...], named: dict[str, Any]) -> inspect.BoundArguments:
         known = self.signature.parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             wrong = f"{self.name} has no argument"
             check_names(named, [each for each in known if each != "self"], wrong)
         try:
-            bound = self.signature.bind(*given, **named)
+            bound = self.signature.bind(*positional, **named)
         except TypeError as error:
             raise UsageError(f"{self.name}: {error}") from None
         for argument, kind in _hints(self.function, *self.own).items():
@@ -128,10 +128,10 @@ def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> 
     return kind(**value)
 
 
-def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> None:
+def check_names(names: Iterable[object], known: Collection[str], wrong: str) -> None:
     """Raises `UsageError` for a name that is not among `known`. `wrong` precedes the name in the
     error."""
-    for name in given:
+    for name in names:
         if name not in known:
             short_for = (
                 each for each in known if len(str(name)) > 2 and each.startswith(str(name))
@@ -145,7 +145,7 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
     """Converts `value` to `kind`, a type or an annotation. Raises `UsageError` with `name`."""
     kinds = _alternatives(kind)
     if any(_is_instance(value, each) for each in kinds):
-        return value  # First of all: a text that may be a path or an address stays as it is.
+        return value  # A text that may be a path or an address stays unchanged.
     for each in kinds:
         if each in (int, float) and _is_number(value, each):
             check_number(name, value)
@@ -195,14 +195,14 @@ def _alternatives(kind: Any) -> list[Any]:
 def _is_instance(value: object, kind: Any) -> bool:
     origin = typing.get_origin(kind)
     if kind in (int, float) or origin in (tuple, Sequence, dict, Mapping):
-        return False  # They are looked at more closely.
+        return False  # These types are checked in detail elsewhere.
     if getattr(kind, "_is_protocol", False):
         return all(hasattr(value, name) for name in _members(kind))
     if origin is Iterable:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if origin is typing.Literal:
         return value in typing.get_args(kind)
-    # `Any`, and what is not a class, say nothing.
+    # `Any`, and annotations that are not classes, allow everything.
     return kind is Any or not isinstance(origin or kind, type) or isinstance(value, origin or kind)
 
 

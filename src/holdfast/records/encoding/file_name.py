@@ -26,7 +26,7 @@ def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
         for place, character in enumerate(text)
     )
     written = name.encode()
-    # Only what was cut has exactly this length: no other name can be made to look like it.
+    # Only cut names have exactly this length, so no other name can look like one.
     if len(written) < LONGEST:
         return name or "%"
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST]

@@ -28,10 +28,11 @@ _CREDENTIALS = (
     re.compile(
         r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
         r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))"
-        # What is redacted already is taken whole, with its bracket.
+        # A text that is already redacted is matched whole, with its bracket.
         r"(?:(?:\[redacted\][^\s\"',;)}\]]*)+|[^\s\"',;)}\]]{6,})"
     ),
-    # Of a server's address the password alone: who works there, and where, is what to type again.
+    # In a server's address, only the password is removed. The user needs the rest to repeat the
+    # command.
     re.compile(r"(?i)(\bpostgres(?:ql)?://[^/:@\s\"',;]*:)[^/\s\"',;]+(?=@)"),
     re.compile(r"(?i)(\b(?!postgres(?:ql)?://)[a-z][a-z0-9+.-]*://)[^/\s\"',;]+(?=@)"),
     re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
@@ -78,7 +79,7 @@ def hide_credentials(url: str) -> None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return  # No address; its user says so.
+        return  # Not an address. The code that uses it reports this.
     if parts.username is None and parts.password is None:
         return
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -92,12 +93,13 @@ def public_address(url: str) -> str:
     secret."""
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
-    # A password may have any character in it, escaped or not: what follows the last @ is a host.
+    # A password may contain any character, escaped or not. The host follows the last @.
     user, at, host = place.rpartition("@")
     port = host.partition("/")[0].rpartition(":")[2]
     is_no_port = not port.rstrip("]").isdigit() and "," not in host
     if not at and ":" in host.partition("/")[0] and (is_no_port or "@" in query):
-        user, at, host, query = host, "@", "…", ""  # No port, so a password with a ? in it.
+        # The port is not a number, so the password contains a question mark.
+        user, at, host, query = host, "@", "…", ""
     shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _PUBLIC_PARAMETERS]
     name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"
     return f"{name}?{'&'.join(shown)}" if shown else name

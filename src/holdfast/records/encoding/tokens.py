@@ -29,7 +29,7 @@ def ids_of(ids: Sequence[int]) -> "array[int]":
     if isinstance(ids, array) and ids.typecode == TYPE_IDS:
         return ids
     packed: array[int] = array(TYPE_IDS)
-    # In slices: millions in one call would keep the interpreter from the other threads.
+    # In slices, because one call for millions of ids would hold the interpreter for too long.
     for start in range(0, len(ids), _SLICE):
         part = ids[start : start + _SLICE] if len(ids) > _SLICE else ids
         packed.frombytes(struct.pack(f"{len(part)}{TYPE_IDS}", *part))
@@ -42,7 +42,8 @@ def last_of(ids: Sequence[int], token: int) -> int:
     packed_token = array(TYPE_IDS, [token]).tobytes()
     packed = ids_of(ids).tobytes()
     at = packed.rfind(packed_token)
-    while at > 0 and at % len(packed_token):  # Bytes of two neighbours may look like it.
+    # The bytes of two neighbouring tokens may look like it.
+    while at > 0 and at % len(packed_token):
         at = packed.rfind(packed_token, 0, at + len(packed_token) - 1)
     return at // len(packed_token)
 

@@ -224,7 +224,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
         )
         for index, branch in enumerate(_branches(history))
     ]
-    # A conversation in which nothing is trained, such as a simulated user's own, is not a sample.
+    # A conversation without trained tokens, such as a simulated user's, gives no sample.
     return [sample for sample in samples if any(sample.loss_mask)] or samples
 
 

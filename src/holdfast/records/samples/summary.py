@@ -74,7 +74,7 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
 
 
 def summarize(history: History) -> Summary:
-    # Not `history.generations`, which sorts: here the order does not matter, and time does.
+    # Not `history.generations`, which sorts: order does not matter here, but speed does.
     replies = [step for step in history.steps.values() if isinstance(step, Generated)]
     final = final_failure(history)
     return Summary(

@@ -25,7 +25,9 @@ from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, 
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
-_asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # frozen
+_being_read: "ContextVar[frozenset[int]]" = ContextVar(
+    "being_read", default=frozenset()
+)  # immutable
 """The objects whose `identity` is being read. An object's own methods may compute its identity."""
 
 
@@ -58,7 +60,7 @@ class Parts:
     def add(self, candidate: object, *, decorated: bool = True) -> None:
         """Adds a rollout or a scorer. Its own source counts even if it is not the user's."""
         if _is_tool(candidate) and stored(candidate).keys() == {"function"}:
-            candidate = stored(candidate)["function"]  # A function as a processor.
+            candidate = stored(candidate)["function"]  # The function of a function processor.
         if _is(candidate, FunctionType) and not decorated:
             self._add_function(candidate, function_source(candidate, decorated=False))
         elif is_plain(candidate):
@@ -79,7 +81,7 @@ class Parts:
         """Adds parts that were read elsewhere."""
         for name, digest in digests.items():
             label, number = name, 1
-            while self.digests.get(label, digest) != digest:  # Another part has that name.
+            while self.digests.get(label, digest) != digest:  # Another part already has this name.
                 number += 1
                 label = f"{name} ({number})"
             self.digests[label] = digest
@@ -120,8 +122,8 @@ class Parts:
         elif _is(value, type):
             self._read_class(value, is_root=is_root)
         elif _is(value, functools.partial):
-            given = {f"argument {number}": each for number, each in enumerate(value.args, 1)}
-            self._put_values(innermost(value).__name__, given | value.keywords)
+            arguments = {f"argument {number}": each for number, each in enumerate(value.args, 1)}
+            self._put_values(innermost(value).__name__, arguments | value.keywords)
             self._follow(value.func, is_root=is_root)
         elif _is(value, MethodType):
             self.put("method", value.__func__.__qualname__)
@@ -136,7 +138,7 @@ class Parts:
             self._follow(wrapped, is_root=is_root)
         if is_own(function) or (is_root and wrapped is None):
             self._add_function(function, function_source(function))
-        else:  # A decorator of a library's may hold a function of the user's.
+        else:  # A library's decorator may hold a function of the user.
             for each in _closure(function).values():
                 if _is(each, FunctionType):
                     self._follow(each)
@@ -170,7 +172,7 @@ class Parts:
             self.identified.append(value)
         if identity and is_root:
             self.put(f"{innermost(value).__qualname__}.identity", identity)
-        # A judge is nothing beside its identity; a class that is made of it is.
+        # The identity describes a judge completely. It does not describe a subclass.
         if vars(kind).get("IS_ITS_IDENTITY") is True:
             return
         self._follow(kind, is_root=is_root)
@@ -236,13 +238,13 @@ def identity_of(value: object) -> str:
     """Returns the `identity` of an object of the user's or ours, or "" if it has none."""
     if not _is_readable(type(value)):
         return ""
-    visited = _asked.get()
+    visited = _being_read.get()
     if not hasattr(type(value), "identity") or id(value) in visited:
         identity = stored(value).get("identity")
     else:
-        token = _asked.set(visited | {id(value)})
+        token = _being_read.set(visited | {id(value)})
         identity = getattr(value, "identity", "")
-        _asked.reset(token)
+        _being_read.reset(token)
     return identity if isinstance(identity, str) else ""
 
 
@@ -284,7 +286,7 @@ def _closure(function: FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             held[name] = cell.cell_contents
-        except ValueError:  # Not bound yet.
+        except ValueError:  # The name is not bound yet.
             continue
     return held
 

@@ -65,7 +65,7 @@ class _NotPython(UsageError):
 
 
 def _import(path: Path, name: str) -> ModuleType:
-    if _is_module_at(name, path):  # Its package has imported it.
+    if _is_module_at(name, path):  # The package has already imported it.
         _loaded[path.resolve()] = sys.modules[name]
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -76,7 +76,7 @@ def _import(path: Path, name: str) -> ModuleType:
     _loaded[path.resolve()] = module
     spec.loader.exec_module(module)
     package, _, last = name.rpartition(".")
-    if package in sys.modules:  # As `import` leaves it: `package.name` is found.
+    if package in sys.modules:  # As after `import`, `package.name` works.
         setattr(sys.modules[package], last, module)
     return module
 

@@ -25,7 +25,7 @@ def may_reward(rollout: Callable[..., object]) -> bool:
     """Returns whether `rollout` may give a reward. Its first argument (after `self`) is the context
     of a trajectory."""
     if hasattr(rollout, "__wrapped__"):
-        return True  # Its decorator may do anything.
+        return True  # A decorator may change the function in any way.
     function = getattr(rollout, "__func__", rollout)
     tree = definition_of(function) if isinstance(function, FunctionType) else None
     if not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -39,7 +39,7 @@ def may_reward(rollout: Callable[..., object]) -> bool:
 def _may_reward(node: ast.AST) -> bool:
     if isinstance(node, ast.Return):
         return not (node.value is None or _is_none(node.value))
-    return isinstance(node, ast.keyword) and node.arg == "returned"  # Of `Truncated`.
+    return isinstance(node, ast.keyword) and node.arg == "returned"  # An argument of `Truncated`.
 
 
 def _is_none(value: ast.expr) -> bool:

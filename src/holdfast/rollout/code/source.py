@@ -50,7 +50,7 @@ def import_own(name: str) -> "ModuleType | None":
         if spec is None or (spec.origin is not None and not _is_own_file(spec.origin)):
             return None
         return importlib.import_module(name)
-    except Exception:  # Whatever it raises is raised again where the code runs.
+    except Exception:  # The same error is raised again when the code runs.
         return None
 
 
@@ -139,7 +139,7 @@ def function_source(function: FunctionType, *, decorated: bool = True) -> Source
     node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
     if node is None:
-        return SourceText(_said(code), frozenset(read), {})
+        return SourceText(_names_and_constants(code), frozenset(read), {})
     source = _source([_without(node, decorators=not decorated)], function.__globals__)
     own = local - read - source.imports.keys()
     names = {name for name in source.names if name.partition(".")[0] not in own}
@@ -149,7 +149,7 @@ def function_source(function: FunctionType, *, decorated: bool = True) -> Source
 def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
     """Returns the definition of a function, or None if it has no source."""
     code, file = function.__code__, _file_at(function.__code__.co_filename)
-    if code.co_name == "<lambda>":  # The innermost of those that are in one another.
+    if code.co_name == "<lambda>":  # Of nested lambdas, the innermost one counts.
         definitions = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
         return next((each for each in reversed(definitions) if _is_lambda_of(each, code)), None)
     node = file.definitions.get((code.co_name, code.co_firstlineno))
@@ -163,7 +163,7 @@ def class_source(kind: type) -> SourceText:
     files = [str(scope.get("__file__", "")), *(each.__code__.co_filename for each in functions)]
     definitions = _file_at(next(filter(None, files), "")).definitions
     nodes = [each for each in definitions.values() if _is_class(each, kind.__name__)]
-    if len(nodes) > 1:  # Others of its name, elsewhere in the file.
+    if len(nodes) > 1:  # The file has other functions of this name.
         lines = [each.__code__.co_firstlineno for each in functions]
         nodes = [each for each in nodes if any(_has(each, line) for line in lines)] or nodes
     if not nodes:
@@ -206,7 +206,7 @@ def _shown(value: object) -> str:
         return f"[{','.join(map(_shown, value))}]"
     if isinstance(value, ast.AST):
         return "."
-    return hex(value) if type(value) is int else repr(value)  # `repr` refuses very long numbers.
+    return hex(value) if type(value) is int else repr(value)  # `repr` refuses very long integers.
 
 
 def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
@@ -226,8 +226,11 @@ def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
             yield ".".join([base.id, *attributes])
 
 
-def _said(code: CodeType) -> str:
-    constants = [_said(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+def _names_and_constants(code: CodeType) -> str:
+    constants = [
+        _names_and_constants(each) if isinstance(each, CodeType) else each
+        for each in code.co_consts
+    ]
     return repr(
         (code.co_names, [each for each in constants if isinstance(each, str | int | float)])
     )

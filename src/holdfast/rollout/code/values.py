@@ -47,7 +47,7 @@ class DataText:
     def of(self, value: object) -> str:
         """Returns the text of the value. Returns only its type if it is too large to read at each
         start."""
-        around = self._left, self._open  # What is not plain may hold what is.
+        around = self._left, self._open  # A value that is not plain may contain plain parts.
         self._left, self._open = _MOST, []
         try:
             return self._text(value)
@@ -78,7 +78,7 @@ class DataText:
             return f"Path {self._placed(str(value))}"
         if kind is re.Pattern:
             return f"Pattern {value.flags} {value.pattern!r}"
-        # `repr` refuses very long numbers.
+        # `repr` refuses very long integers.
         return hex(value) if kind is int else f"{kind.__qualname__} {value}"
 
     def _composed(self, value: Any, kind: type) -> str:
@@ -136,10 +136,10 @@ def stored(value: object) -> dict[str, object]:
             if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
                 try:
                     stored_values[name] = slot.__get__(value)
-                except AttributeError:  # Not set.
+                except AttributeError:  # The slot is not set.
                     continue
     try:
         own = object.__getattribute__(value, "__dict__")
-    except AttributeError:  # It has slots alone.
+    except AttributeError:  # The object has only slots.
         return stored_values
     return stored_values | own if isinstance(own, dict) else stored_values

@@ -103,14 +103,15 @@ def _check_info(info: object) -> None:
 def as_number(value: object) -> float | None:
     """Returns a number of any library as a float. A number that is too large becomes infinity.
     Returns None for anything else."""
-    # numpy's and torch's scalars, Decimal, Fraction; text has no __float__.
+    # Scalars of numpy and torch, Decimal and Fraction have this method. Text does not.
     if not hasattr(value, "__float__"):
         return None
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
-    except (TypeError, ValueError, RuntimeError):  # Arrays of several numbers have one, too.
+    except (TypeError, ValueError, RuntimeError):
+        # Arrays of several numbers have this method, too.
         return None
 
 

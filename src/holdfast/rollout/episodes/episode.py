@@ -50,7 +50,7 @@ class BoundTool(Tool):
         if self.is_async or self.isolated:
             async with super().slot(arguments) as begin:
                 yield begin
-        else:  # The environment's thread is free: its calls are made one by one.
+        else:  # The environment's thread is free, because its calls run one at a time.
             async with begin_soon(lambda: self._in_its_thread(arguments)) as begin_there:
                 yield begin_there
 
@@ -186,7 +186,7 @@ class Episode:
                 lambda recorded: divergence.of_environment(recorded, f"action {action!r}"),
             )
             if step is None and self.over:
-                # It waited for its turn, and the step before it ended the episode.
+                # While this step waited for its turn, the previous one ended the episode.
                 rejected = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
                 step = self._step(rejected, path, action, mark, self._session.clock.elapsed())
                 await self._session.log.append(step)

@@ -178,7 +178,7 @@ def can_be_called(method: Callable[..., object], *args: object, **kw: object) ->
         inspect.signature(method).bind(*args, **kw)
     except TypeError:
         return False
-    except ValueError:  # Compiled code need not have a signature.
+    except ValueError:  # Compiled code may have no signature.
         return True
     return True
 

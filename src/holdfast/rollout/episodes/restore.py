@@ -118,7 +118,7 @@ class LiveEnvironment:
         ):
             return
         async with self._way_back:
-            cuts = recorded.cuts  # Another branch may cut more while this one waits.
+            cuts = recorded.cuts  # Another branch may cut more steps while this one waits.
             await self._catch_up(recorded)
             self._cuts = cuts
 
@@ -239,7 +239,7 @@ class LiveEnvironment:
         history."""
         actions = self._recorded.actions
         cuts = [path]
-        # What hangs on an opening goes with it (see `History.cut`).
+        # If the opening is cut, everything that depends on it is cut, too (see `History.cut`).
         for action in actions[actions.index(path) :] if path != self._path else ():
             if not any(is_cut_by(action, cut) for cut in cuts):
                 cuts.append(action)

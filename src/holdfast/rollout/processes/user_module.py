@@ -21,7 +21,7 @@ def die_with(parent: int) -> None:
     """Makes the kernel end this process when its parent, the process `parent`, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before it could be tied to.
+    if os.getppid() != parent:  # The parent died before this process was tied to it.
         os._exit(0)
 
 

@@ -51,7 +51,8 @@ class UserProcess:
                     stdout=output,
                     stderr=output,
                     pass_fds=(theirs.fileno(), *more),
-                    # A group of its own, to be killed as a whole; and Ctrl-C is its parent's.
+                    # A separate group, which can be killed as a whole. Ctrl-C goes to the parent
+                    # only.
                     start_new_session=True,
                 )
         except BaseException:
@@ -70,7 +71,8 @@ class UserProcess:
         with self._lock:
             if self.is_gone:
                 return True
-            # Looked at, not reaped: its number stays its own until nothing is sent to it any more.
+            # WNOWAIT does not reap the process, so its pid stays valid as long as signals may be
+            # sent.
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
@@ -113,7 +115,7 @@ def tie() -> tuple[str, ...]:
     if setpriv is None:
         return ()
     prefix = (setpriv, "--pdeathsig", "KILL", "--")
-    # Not every setpriv has the option.
+    # Some versions of setpriv lack this option.
     probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
     return prefix if probe.returncode == 0 else ()
 

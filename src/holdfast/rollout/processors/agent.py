@@ -74,7 +74,7 @@ class AgentRolloutProcessor(RolloutProcessor):
         try:
             await self._work(t, episodes, tools)
         except Truncated as limit:
-            # What was reached until then is judged all the same.
+            # A truncated trajectory is judged, too.
             raise Truncated(limit.reason, returned=await self._judge(t, episodes)) from limit
         return await self._judge(t, episodes)
 

@@ -71,7 +71,8 @@ class DialogueRolloutProcessor(RolloutProcessor):
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         customer = self._customer(t)
         t.add(*first_messages(t.task, self.system_prompt))
-        # What was said before, from the user's side: chat templates want the other one to begin.
+        # The conversation so far, from the user's side. BEGIN comes first, because chat templates
+        # want the other side to begin.
         before = [user(BEGIN), *_mirror(t.task.messages)]
         if before[-1].role is Role.ASSISTANT:
             customer.add(*before)
@@ -114,7 +115,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
 
 
 def _check_stop(stop: object) -> str:
-    # Every text holds the empty one: it would end each dialogue at the user's first words.
+    # Every text contains the empty text, so an empty stop word would end each dialogue at once.
     if not isinstance(stop, str) or not stop:
         raise UsageError(f"stop={stop!r:.200}: give the words with which the user ends a dialogue")
     return stop

@@ -161,7 +161,7 @@ class RolloutProcessor:
 
 async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
     """Runs one rollout. Raises an error if it called a step and never awaited it."""
-    # The coroutine is made in its task: one that is cancelled before it began leaves none.
+    # Created inside its task, so that a task cancelled before its start leaves no coroutine behind.
     pending = PendingSteps.of_this_task()
     try:
         made = processor.rollout(t)

@@ -62,7 +62,7 @@ class Client(WrappedPolicy):
 
     async def sample(self, request: Request) -> Completion:
         await self.check()
-        # Messages go to engines that take no tokens, tokens to those that do.
+        # Engines without token ids get messages. The others get tokens.
         if self.policy.has_tokens == bool(request.messages):
             what = "takes tokens" if self.policy.has_tokens else "gives no token ids"
             raise UsageError(

@@ -34,12 +34,12 @@ _WHERE = frozenset({"model", "base_url", "api_base"})
 READ = frozenset({"n", "response_format", *_WHERE, *_SAMPLED} - {"json"})
 IGNORED = frozenset(
     {
-        # How an answer travels, and how often it is asked for.
+        # How an answer is sent, and how often it is requested.
         *("stream", "stream_options", "timeout", "num_retries", "max_retries", "cache", "caching"),
-        # Asks for what is always recorded.
+        # These request what is always recorded.
         *("logprobs", "top_logprobs", "return_token_ids", "raw_output"),
         "return_reasoning_with_separate_field",
-        # For the provider's books.
+        # For the provider's own records.
         *("user", "metadata", "provider", "custom_llm_provider", "drop_params"),
     }
 )

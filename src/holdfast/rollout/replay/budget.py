@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True):
             limit = getattr(self, name)
             if limit is None:
                 continue
-            # Not by type: numpy's numbers are numbers, too.
+            # Not checked by type, because numpy's numbers count, too.
             number = "__float__" if name == "seconds" else "__index__"
             if isinstance(limit, bool) or not hasattr(limit, number):
                 kind = "number" if name == "seconds" else "whole number"

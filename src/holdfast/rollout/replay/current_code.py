@@ -67,7 +67,7 @@ class StepScope:
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
 
     def __init__(self, session: "Session", path: str, *, in_environment: bool = False):
-        # Weakly: a connection that is opened in a step keeps the step's context for its own life.
+        # A weak reference, because a connection that is opened in a step keeps the step's context.
         self._session = weakref.ref(session)
         self.in_environment = in_environment
         """Whether the code belongs to an environment. Such code runs again when the environment is
@@ -102,8 +102,8 @@ class StepScope:
             session.log.mark_running(self._path)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Not by its token: a coroutine that nobody finishes is closed in another context, where
-        # something else may be going on.
+        # Not reset with its token: an unfinished coroutine is closed in another context, where
+        # another step may be current.
         if CURRENT.get().step is self:
             change_current(step=self._before)
         session = self.session

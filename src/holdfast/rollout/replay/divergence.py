@@ -111,7 +111,7 @@ def _diff(then: str, now: str) -> str:
             then.splitlines(), now.splitlines(), "recorded", "now", lineterm="", n=1
         )
         difference = "\n".join(lines)
-        # Nothing, where the ends of lines are what differs.
+        # Empty if only the line ends differ.
         if 0 < len(difference) <= MAX_DIFF_CHARACTERS:
             return difference
     at = common_prefix(then, now)

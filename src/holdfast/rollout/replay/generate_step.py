@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
+from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls
@@ -164,7 +164,7 @@ async def _sample_within_limits(
             raise
         raise EnvironmentBroken(f"another speaker met a limit: {limit}") from limit
     if completion.finish_reason == DEADLINE and not speaker.trained:
-        # Never recorded: replayed, it would fail every further attempt, too.
+        # Not recorded, because on replay it would fail every later attempt, too.
         raise EnvironmentBroken("another speaker met its deadline")
     return completion
 
@@ -295,7 +295,7 @@ def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
     message = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
     if turn.tools or not message.tool_calls:
         return message
-    # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
+    # A model without tools cannot call any, so text that looks like a call stays text.
     stops = speaker.renderer.stop_token_ids
     reply_ids = itertools.takewhile(lambda token: token not in stops, ids)
     return without_calls(message, speaker.renderer.decode(array("i", reply_ids)))
@@ -369,8 +369,8 @@ def _with_call_ids(message: Message, session: Session, turn: GenerateStep) -> Me
         return message
     name = turn.path.replace(".", "_")
     if turn.seed_from:
-        # Of calls at once, numbers are a matter of timing, and ids must not be: an agent sends
-        # them back, so that they are part of what it asks next.
+        # The numbers of concurrent calls depend on timing, but ids must not: an agent sends ids
+        # back, so they become part of its next request.
         name = hashlib.sha256(f"{session.name}/{turn.seed_from}".encode()).hexdigest()[:16]
     calls = tuple(
         call if call.id else structs.replace(call, id=f"call_{name}_{index}")

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
+from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.tokens import common_prefix, ids_of, pack_ids, unpack_ids
@@ -120,8 +120,8 @@ class Stream:
         new = messages[len(self.messages) :] if is_known else messages
         if not isinstance(renderer, MessagesOnly):
             _check_text_only(new)
-        # The stream is put together here: in a thread, a copy that is made meanwhile might see
-        # half of it.
+        # Joined here and not in the thread, where a copy made in the meantime might contain half of
+        # it.
         size = sum(map(size_of, new)) + (len(self.ids) if is_known else 0)
         size += len(msgspec.msgpack.encode(tools))
         make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
@@ -137,7 +137,7 @@ class Stream:
     ) -> Prompt:
         keep, delta, why = self._extend(messages, tools, renderer, _written(sampling))
         added = messages if why else messages[len(self.messages) :]
-        # Without tokens, the messages themselves are what is asked.
+        # Without tokens, the messages themselves are the request.
         untokenized = [msgspec.msgpack.encode(added)] if isinstance(renderer, MessagesOnly) else []
         fingerprint = _hash(
             self._digest,
@@ -159,7 +159,7 @@ class Stream:
         if not self.base:
             return 0, ids_of(renderer.render(messages, tools)), ""
         why = self._why_not_bridged(messages, tools)
-        # A template may have written them anywhere, and most do at the very beginning.
+        # A template may write tools anywhere, and usually does so at the very beginning.
         if not why and written != self._written and not isinstance(renderer, MessagesOnly):
             why = f"the {_WRITTEN[written[0] == self._written[0]]} changed"
         if not why:
@@ -207,7 +207,7 @@ def _written(sampling: Sampling) -> tuple[str | None, str]:
 
 
 def _check_text_only(messages: Sequence[Message]) -> None:
-    # What an image is in a prompt of tokens, only its engine knows: nothing is guessed.
+    # Only the engine knows how it represents an image in tokens, so Holdfast does not guess.
     if any(message.images for message in messages):
         raise Unsupported(
             IMAGES,
@@ -222,7 +222,8 @@ def _text_without_tokens(step: Generated) -> tuple[bytes, ...]:
 
 
 def _hash(*parts: bytes) -> bytes:
-    # Each part after its length, in one update: a call for each would cost more than the hashing.
+    # Each part follows its length. One update for all parts, because an update for each would cost
+    # more than the hashing.
     whole = b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)])
     return hashlib.blake2b(whole, digest_size=8).digest()
 

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.journal.journal import Lease
-from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
+from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.records.errors import (
     Cause,
     Diverged,
@@ -90,8 +90,8 @@ class Session:
         `describe` tells how the step differs from the record."""
         state, log = self.state, self.log
         if log.is_replaying:
-            # A live step waits, so that tasks made before it begin, and take their places, before
-            # what follows it. So does a replayed one; and all do, to keep the order of places.
+            # A live step yields to the loop, so that tasks created before it begin first and take
+            # their places. A replayed step does the same, to keep the order of places.
             await asyncio.sleep(0)
         state.check_unbroken()
         state.step = path
@@ -109,13 +109,13 @@ class Session:
 
     async def go_live(self) -> None:
         """Restores the replayed environments before the first step that is not replayed."""
-        # What runs inside a step is live, or is on its way back.
+        # A step inside of another step is live, or is being restored.
         if not self.episodes.is_live and not is_in_step(self):
             await self.episodes.go_live()
 
     async def keep_episodes(self) -> None:
         """Makes the present states of environments durable, between turns."""
-        # It may be the environment's own code, in the middle of an action.
+        # This may be the environment's own code, in the middle of an action.
         if self.episodes and not is_in_step(self):
             await self.episodes.keep()
 
@@ -258,12 +258,12 @@ class StepLog:
         self._context = context
         self._lease = lease
         self._state = state
-        # A trajectory that nobody claimed before was in no process that is gone.
+        # No process had reached any step of a trajectory that nobody claimed before.
         self._reached_before = history.furthest if lease.epoch > 1 else -1
         self._taken: set[str] = set()
         self._replayed: set[str] = set()
         self._cancelled_scopes: list[str] = []
-        # Written together with the first record of the attempt: one commit less for each.
+        # Written together with the attempt's first record, which saves one commit per attempt.
         self._unwritten: tuple[Record, ...] = () if continues else (self._start(context.worker),)
 
     # --- the attempt's first record
@@ -321,7 +321,7 @@ class StepLog:
             self._state.fail(error)
             raise
         except Exception:
-            self._unwritten = unwritten  # The records cannot be encoded: nothing was written.
+            self._unwritten = unwritten  # The records could not be encoded, so nothing was written.
             raise
         for record in records:
             self.history.take(record)
@@ -383,7 +383,8 @@ class StepLog:
                     f"at step {path} the rollout no longer does what is recorded: {difference}"
                 )
             )
-        # Cut before waiting: a sibling step that starts meanwhile must not replay what is cut.
+        # Cut before the first await: a concurrent step that starts in the meantime must not replay
+        # cut steps.
         self.history.cut(path)
         return Forked(path, "diverged on replay", difference, self._context.clock.now())
 

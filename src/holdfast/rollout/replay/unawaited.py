@@ -42,7 +42,8 @@ class PendingSteps:
 
     def add(self, name: str, step: Step) -> None:
         called = self._called
-        # From the end only: cheap when each step is awaited at once, and when many are gathered.
+        # Only from the end: this is cheap both if each step is awaited at once and if many are
+        # gathered.
         while called and not _is_unbegun(called[-1][1]):
             called.pop()
         called.append((name, step))
@@ -51,7 +52,7 @@ class PendingSteps:
         """Closes all steps that were never awaited. Returns the name of the first one, or ""."""
         if not self._unbegun():
             return ""
-        # A task that the rollout made for a step begins it now: it is not ours to close.
+        # If the rollout made a task for the step, the task begins now. This code must not close it.
         await asyncio.sleep(0)
         left, self._called = self._unbegun(), []
         for _, step in left:
@@ -119,7 +120,8 @@ def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
     except HoldfastError as error:
         if is_accident(error):
             reference = CURRENT.get().session
-            # The attempt whose code made the call, if it is known: `t` may be another's.
+            # The attempt whose code made the call, if known, because `t` may belong to another
+            # attempt.
             session = reference() if reference is not None else None
             (session or args[0].session).state.fail(error)
         raise

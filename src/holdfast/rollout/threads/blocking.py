@@ -36,7 +36,7 @@ def is_in_loop() -> bool:
 
 
 def _run(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    # With a factory, the runner leaves the thread's current loop as it is.
+    # With a factory, the runner does not change the thread's current loop.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(make())
 

@@ -65,14 +65,14 @@ class OwnThread:
                 mailbox.post(set_result, future, result)
 
         self._work.put(work)
-        # Cheaper than asyncio.timeout, which wants to cancel the task.
+        # Cheaper than asyncio.timeout, which would cancel the task.
         alarm = None
         if timeout is not None:
             alarm = loop.call_later(timeout, lambda: set_exception(future, CallTimedOut()))
         try:
             return await future
         except (asyncio.CancelledError, CallTimedOut):
-            # The caller is gone; the call itself may go on for ever.
+            # The caller is gone, but the call itself may run for ever.
             self._hangs = True
             raise
         finally:

@@ -31,11 +31,12 @@ class Mailbox:
         self._callbacks.append((callback, args))
         if not self._is_called:
             self._is_called = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            # The loop is closed, and nobody waits any more.
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._is_called = False  # First: what is posted from now on calls again.
+        self._is_called = False  # Cleared first, so that later posts schedule another call.
         while self._callbacks:
             callback, args = self._callbacks.popleft()
             callback(*args)
@@ -66,7 +67,7 @@ def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> Non
         return
     error = readable(error)
     if isinstance(error, StopIteration):
-        # Futures reject it: a coroutine would take it for its own end.
+        # A future rejects StopIteration, because a coroutine would take it for its own end.
         error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)
     future.set_exception(error if isinstance(error, Exception) else as_exception(error))
 

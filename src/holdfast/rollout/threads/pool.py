@@ -78,7 +78,7 @@ class DaemonThreads:
 
     def _hanging(self) -> int:
         if self._process != os.getpid():
-            self._forget()  # A fork has none of the threads of the process that it came from.
+            self._forget()  # A forked process has none of its parent's threads.
         if self._abandoned:
             self._abandoned = {call for call in self._abandoned if call.is_running}
         return len(self._abandoned)
@@ -237,7 +237,7 @@ class _Line:
 
     def join(self, call: _Call, loop: asyncio.AbstractEventLoop, *, hanging: int) -> None:
         self._waiting.append(call)
-        # A call with a start signal waits for more than a thread: it has one of its own.
+        # A call with a start signal waits for more than a free thread, so it gets its own thread.
         if call.start is not None or len(self._free) + hanging >= self._threads:
             self._more(1)
         self._watch(loop)
@@ -254,7 +254,7 @@ class _Line:
     # --- on the caller's loop
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Another loop's watch is not trusted: that loop may have ended.
+        # The watch of another loop does not count, because that loop may have ended.
         if self._watched_by is not loop:
             self._watched_by = loop
             due = loop.time() + PATIENCE_SECONDS
@@ -270,7 +270,8 @@ class _Line:
         if self._ended == ended:
             self._more(min(len(self._waiting), max(1, self._threads)))
         elif loop.time() - due < PATIENCE_SECONDS or waited > MAX_PATIENCE_SECONDS:
-            # A loop that is late holds the interpreter's lock: one more would wait for it, too.
+            # If the loop is late, it waits for the interpreter's lock. Another thread would wait
+            # for it, too.
             self._more(1)
         self._watch(loop)
 
@@ -282,17 +283,17 @@ class _Line:
             try:
                 call = self._waiting.popleft()
             except IndexError:
-                continue  # Another was faster.
+                continue  # Another thread has taken it.
             call.wait_for_start()
             call.do()
-            del call  # It holds what the user's function and its result hold.
+            del call  # Releases the function and its result, which the call holds.
             self._ended += 1
 
     def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
         """Waits for work. Returns False if no work came, and then the thread ends."""
         self._free.append(bell)
         if self._waiting and self._takes_back(bell):
-            return True  # It came at this moment, when no thread seemed free.
+            return True  # A call came just now, when no thread seemed free.
         try:
             bell.get(timeout=IDLE_SECONDS)
         except queue.Empty:
@@ -300,7 +301,7 @@ class _Line:
                 with self._counting:
                     self._threads -= 1
                 return False
-            bell.get()  # It was taken at this moment.
+            bell.get()  # The call was taken just now.
         return True
 
     def _takes_back(self, bell: "queue.SimpleQueue[None]") -> bool:

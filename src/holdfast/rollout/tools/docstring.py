@@ -99,7 +99,7 @@ class _Reader:
         below = self._indented_below()
         description = _join_lines([text, *below])
         if kind in _PARAMETER_FIELDS and subject:
-            # `:param int limit:` has the name last.
+            # In `:param int limit:`, the name is the last word.
             self._keep([(subject.split()[-1].lstrip("*"), description)])
         elif kind in _RETURNS:
             self.returns = description

@@ -40,7 +40,7 @@ def is_bug(error: Exception) -> bool:
         kind = type(error) if type(error).__module__ == "builtins" else None
     if not isinstance(kind, type):
         return False
-    # A text that cannot be decoded comes from outside, and is a `ValueError`, too.
+    # Undecodable text comes from outside, although UnicodeDecodeError is a `ValueError`.
     return kind is ValueError or issubclass(kind, _MISTAKES)
 
 
@@ -55,7 +55,7 @@ def result_text(value: object) -> str:
     """
     text = _text(value).encode("utf-8", "backslashreplace")
     if len(text) > MAX_RESULT:
-        # A record that no journal takes would stop the run, not this trajectory.
+        # A record that is too large for the journal would stop the whole run.
         raise ValueError(f"it returned {len(text):,} bytes; the limit is {MAX_RESULT:,}")
     return text.decode()
 
@@ -85,7 +85,7 @@ def _json(value: object) -> str:
     encoded = msgspec.json.encode(value, enc_hook=_repr)
     if b"null" not in encoded:
         return encoded.decode()
-    # msgspec writes NaN and infinity as null, which says something else.
+    # msgspec would write NaN and infinity as null, which means something else.
     plain = msgspec.to_builtins(value, enc_hook=_repr, str_keys=True)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 

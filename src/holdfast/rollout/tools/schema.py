@@ -79,7 +79,7 @@ class Signature:
         for parameter in parameters:
             self._check_kind(parameter)
             if parameter.default is None and parameter.name in hints:
-                # `limit: int = None` means that None may be given.
+                # `limit: int = None` means that the model may pass null.
                 hints[parameter.name] = Optional[hints[parameter.name]]  # noqa: UP045  (of any hint)
             self._check_hint(parameter, hints)
         return parameters
@@ -185,14 +185,14 @@ def _signature(function: Callable[..., object], name: str) -> inspect.Signature:
 def _takes_key(function: Callable[..., object]) -> bool:
     try:
         return KEY_PARAMETER in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # Builtins may have none.
+    except (TypeError, ValueError):  # Builtins may have no signature.
         return False
 
 
 def _hints(written: Callable[..., object], name: str) -> dict[str, Any]:
     try:
         return get_type_hints(written, include_extras=True)
-    except Exception as error:  # Annotations are evaluated: they may raise anything.
+    except Exception as error:  # Evaluating annotations may raise anything.
         raise UsageError(
             f"tool {name}: its annotations cannot be read ({headline_of(error)}); "
             "the types in them have to be defined at the top level of its module"
@@ -202,15 +202,15 @@ def _hints(written: Callable[..., object], name: str) -> dict[str, Any]:
 def _docstring(function: Callable[..., object], written: Callable[..., object]) -> Docstring:
     if inspect.isroutine(function) or isinstance(function, functools.partial):
         return parse(inspect.getdoc(written) or "")
-    # An object: what its call says, or else what its class says. `getdoc` would find words about
-    # calls of any object.
+    # For a callable object: the docstring of its `__call__`, else that of its class. `getdoc` would
+    # return the docstring of calls of any object.
     return parse(inspect.cleandoc(written.__doc__ or type(function).__doc__ or ""))
 
 
 def _field(parameter: inspect.Parameter, hint: object) -> tuple[object, ...]:
     if parameter.default is parameter.empty:
         return parameter.name, hint
-    # The function's own default stays its own: it may be anything.
+    # The function keeps its own default, which may be any object.
     return parameter.name, hint, msgspec.field(default_factory=lambda: _ABSENT)
 
 
@@ -225,7 +225,7 @@ def _describe_property(
         try:
             default = json.loads(msgspec.json.encode(parameter.default))
         except (TypeError, ValueError, RecursionError):
-            return  # A marker of the function's own, which means nothing to a model.
+            return  # A marker for the function itself, which means nothing to a model.
         if default is not None or parameter.default is None:
             properties["default"] = default
 
@@ -268,7 +268,7 @@ def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
     loops = {name for name in components if name in _reachable(name, components)}
     schema = _expand(own, components, loops)
     if loops:
-        # In an order that is the same in every process: the schema is part of the prompt.
+        # In the same order in every process, because the schema is part of the prompt.
         schema["$defs"] = {
             name: _expand(components[name], components, loops) for name in sorted(loops)
         }
@@ -308,7 +308,8 @@ def _expand(schema: Schema, components: dict[str, Schema], loops: set[str]) -> S
     def expand(part: Any) -> Any:
         return _expand(part, components, loops) if isinstance(part, dict) else part
 
-    # Titles repeat the names of types, and discriminators point at what is no longer apart.
+    # Titles repeat the names of types, and discriminators refer to definitions that are now
+    # inlined.
     made = {key: value for key, value in schema.items() if key not in ("title", "discriminator")}
     if all(isinstance(choice, str) for choice in made.get("enum", [None])):
         made = {"type": "string", **made}

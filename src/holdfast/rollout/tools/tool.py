@@ -88,7 +88,7 @@ class Tool:
         self._set_up(function, takes or Signature(function, self.name))
         self._set_limits(contract, timeout=timeout, max_result=max_result)
         self._isolated = Isolated(function, self.name) if isolated else None
-        # Its own: one that hangs uses up what is allowed to hang, and no other tool's share.
+        # Each tool has its own threads, so that a hanging tool uses up only its own share.
         self._threads = DaemonThreads(f"calls of tool {self.name}")
 
     @classmethod
@@ -260,7 +260,8 @@ def as_tool(candidate: "Tool | Function") -> Tool:
     if not callable(candidate):
         meant = "; did you mean *tools?" if isinstance(candidate, list | tuple) else ""
         raise UsageError(f"{candidate!r:.200} is not a tool: give a function or a Tool{meant}")
-    # Its schema is asked for at every turn. A method's would keep its object alive.
+    # Cached, because the schema is needed at every turn. Methods are not, because the cache would
+    # keep their object alive.
     return _tool_of(candidate) if inspect.isfunction(candidate) else Tool(candidate)
 
 
@@ -292,7 +293,7 @@ def schemas_of(
     schemas = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     for at, schema in enumerate(schemas):
         check_schema(schema, where=f"t.generate: tools[{at}]")
-    try:  # What could not be recorded is refused before it is shown.
+    try:  # A value that cannot be recorded is refused before anyone sees it.
         msgspec.json.encode(schemas)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"the tools' schemas are not JSON: {error}") from None

@@ -131,8 +131,8 @@ def _of_bounds(value: object, schema: Schema, position: _Position) -> Iterator[s
 def _of_alternatives(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     for part in _list(schema.get("allOf")):
         yield from _problems(value, part, position)
-    # Of oneOf too, one that fits is enough: rules that are not understood may
-    # separate the alternatives.
+    # For oneOf, too, one match is enough, because rules that are not checked here may separate the
+    # alternatives.
     for keyword in ("anyOf", "oneOf"):
         ways = _list(schema.get(keyword))
         first = [next(_problems(value, way, position), "") for way in ways]
@@ -180,7 +180,7 @@ def _is_number(value: object) -> bool:
 
 
 def _kind(value: object) -> str:
-    # "integer" is also a number: the narrower word comes first.
+    # An integer is also a number, and the narrower word comes first.
     return next(name for name, check in _TYPES.items() if check(value))
 
 

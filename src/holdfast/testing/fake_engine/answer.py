@@ -86,7 +86,7 @@ async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEve
             return False
         await events.closing(len(run.generation.ids))
     except ConnectionResetError:
-        # The client has left; the cancellation for it may come too late.
+        # The client has disconnected, and the cancellation may come too late.
         return False
     return run.generation.finish_reason != "abort"
 
@@ -106,7 +106,7 @@ async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
         await events.piece(generation, spoil)
         if spoil == FaultKind.TRUNCATED_BODY:
             return False
-        # Without a pause between tokens a fast stream would starve all others.
+        # Without a pause between tokens, a fast stream would block all others.
         await asyncio.sleep(0)
     return True
 
@@ -167,7 +167,7 @@ class _Sender:
     async def _send(self, data: bytes, spoil: FaultKind | None) -> None:
         fault = self._task.fault
         if spoil is None and fault is not None and fault.kind == FaultKind.NAN_LOGPROB:
-            # SGLang's events repeat what came before, also what was wrong.
+            # SGLang's events repeat the earlier tokens, including wrong ones.
             spoil = fault.kind
         if spoil is not None:
             data = wrong.spoil_bytes(data, spoil)

@@ -127,7 +127,7 @@ class FaultPlan:
 def _concerns(fault: Fault, index: int, request_id: str) -> bool:
     if fault.matching not in request_id:
         return False
-    # The index keeps two faults of a plan independent of each other.
+    # The index makes the faults of a plan independent of each other.
     return fault.rate >= 1 or _uniform(f"{index}/{request_id}") < fault.rate
 
 

@@ -100,7 +100,7 @@ class FakeGeneration:
         self._replies: dict[int, bytes] = {}
         self._state = crc32(packed, start)
         if seeds == "request":
-            # Where a request begins is part of its noise.
+            # The length of the prompt is part of a request's random state.
             self._state = crc32(b"%d" % len(prompt), self._state)
         self._scores = logprobs_at(scale)
         self._taken = 0
@@ -134,7 +134,7 @@ class FakeGeneration:
         reply, position = self._reply(salt), len(ids)
         if self._script is not None:
             position += self._script.written
-        # The hot loop of every benchmark: `mix` is written out, and nothing is called in vain.
+        # The hot loop of every benchmark, so `mix` is written out here.
         end_below, stops, texts = self._end_below, self._stop_ids, self._stop_texts
         scores = self._scores
         for index in range(position, position + count):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 START_SECONDS = 30.0
 REQUEST_SECONDS = 10.0
 
-# A proxy in the environment is not for an engine on this machine.
+# A proxy from the environment must not be used for an engine on this machine.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -283,7 +283,7 @@ def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None
     )
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
     arguments = parser.parse_args()
-    # The handle, and code that imports it, do without aiohttp.
+    # Imported late: the handle, and code that imports it, do not need aiohttp.
     from holdfast.testing.fake_engine.process import serve
     from holdfast.testing.fake_engine.server import FakeServer
 

@@ -67,7 +67,7 @@ def spoil(
 def spoil_bytes(data: bytes, kind: FaultKind) -> bytes:
     if kind == FaultKind.MALFORMED_JSON:
         return data[: len(data) // 2]
-    # msgspec never writes NaN; the json module, which engines use, does.
+    # msgspec never writes NaN, but engines use the json module, which does.
     return data.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
 
 

@@ -11,8 +11,8 @@ from aiohttp import web
 from holdfast.testing.fake_engine.server import FakeServer
 
 PARENT_POLL_SECONDS = 0.5
-# Below the ports that systems give to outgoing connections: while a killed engine is away, no
-# client can be given its port and keep it from coming back.
+# Below the ports that systems use for outgoing connections. So while a killed engine is away, no
+# client can take its port.
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
 
@@ -27,7 +27,7 @@ async def serve(server: FakeServer, *, port: int, parent: int | None) -> None:
     sys.stdout.flush()
     while parent is None or os.getppid() == parent:  # noqa: ASYNC110  # there is no event for it
         await asyncio.sleep(PARENT_POLL_SECONDS)
-    # Nothing is left to say to anyone; hanging requests would hold up an orderly end.
+    # The parent is gone, and hanging requests would delay a clean exit.
     os._exit(0)
 
 
@@ -46,7 +46,7 @@ def _bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        # On Linux two sockets may bind one address with SO_REUSEADDR; only one can listen.
+        # On Linux, two sockets may bind one address with SO_REUSEADDR, but only one can listen.
         listening.listen(4096)
     except OSError:
         listening.close()

@@ -104,7 +104,7 @@ class Schedule:
         finally:
             self._runs.discard(run)
             if self.paused:
-                # A pause may wait for the last of them.
+                # A pause may be waiting for the last running request.
                 await self._notify()
 
     async def turn(self, run: FakeRun) -> None:

@@ -83,7 +83,7 @@ class FakeServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             raw = await request.read()
             if _is_probe(request.path, raw):
-                # A client looks whether the endpoint exists: that is not a call to sample.
+                # A client tests whether the endpoint exists. This is not a request to sample.
                 wire.read(raw, "")
             request_id = await _id_of(request, wire)
             self._ledger.count_arrival(request_id, request.path)
@@ -129,7 +129,7 @@ class FakeServer:
     async def _stream(
         self, task: answer.AnswerTask, generation: FakeGeneration, content: str | None
     ) -> web.StreamResponse:
-        # The headers go out at once, also while the engine is paused.
+        # Sends the headers at once, even while the engine is paused.
         stream = connection.FakeEventStream(task.request)
         self._ledger.stats.streams += 1
         whole = False
@@ -257,7 +257,7 @@ def _is_probe(path: str, raw: bytes) -> bool:
         return False
     try:
         body = msgspec.json.decode(raw)
-    except (ValueError, RecursionError):  # `read` says what is wrong with it.
+    except (ValueError, RecursionError):  # `read` raises, with the reason.
         return False
     return isinstance(body, dict) and body.keys() == {"model"}
 

@@ -88,7 +88,7 @@ class Network:
         self._try_packed()
         _check_alike(ranks, "how the model takes packed rows", self.why_sequential or "it does")
         self.why_slow = why_unfused(self.device)
-        # In float32 attention goes segment by segment, which would be compiled anew for each row.
+        # In float32, attention runs segment by segment, and would be compiled anew for each row.
         fits = self.device.type == "cuda" and dtype != torch.float32 and ranks.size == 1
         if not self.why_sequential and (fits if compiled is None else compiled):
             self._try_compiled()
@@ -222,7 +222,8 @@ class Network:
         ones = torch.ones(len(row.targets), device=self.device)
         for layer in layers:
             layer.compile(dynamic=True)
-        # One graph for each of: shared or not, with a gradient or not, with the adapter or not.
+        # One graph for each combination: shared or not, with a gradient or not, with the adapter or
+        # not.
         dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 64)
         try:
             logprobs = self._packed(row, ones)[0]
@@ -268,13 +269,14 @@ def _layers(module: Any) -> list[Any]:
 
 
 def _checkpoint_activations(module: Any) -> None:
-    # The name from transformers 5.23 on, and the one before.
+    # The first name is of transformers 5.23 and later, the second of earlier versions.
     named = hasattr(module, "activation_checkpointing_enable")
     name = "activation_checkpointing_enable" if named else "gradient_checkpointing_enable"
     getattr(module, name)({"use_reentrant": False})
     module.enable_input_require_grads()
     for layer in _layers(module):
-        layer.training = True  # It asks for this, and its parts stay in evaluation mode.
+        # Checkpointing checks this flag. The layer's parts stay in evaluation mode.
+        layer.training = True
 
 
 def _with_adapter(module: Any, lora: Lora) -> Any:
@@ -291,7 +293,7 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        # The optimizer has float32 copies; a float32 adapter would be multiplied in float32.
+        # The optimizer keeps float32 copies. A float32 adapter would compute in float32.
         adapted = get_peft_model(module, config, autocast_adapter_dtype=False)
     except ValueError as error:
         raise _no_targets(lora.targets, names) from error

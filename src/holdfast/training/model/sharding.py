@@ -28,7 +28,7 @@ class ShardedCalls(nn.Module):
         # In bfloat16, a sum over ranks would lose digits that the float32 copies keep.
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
-        # Reshard the outermost too. Otherwise its gathered weights would survive an update.
+        # Reshard the outermost part, too. Otherwise its gathered weights would survive an update.
         for part in (*reversed(layers), self):
             fully_shard(part, reshard_after_forward=True, **options)
         for part in self.modules():

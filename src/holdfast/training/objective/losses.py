@@ -106,7 +106,8 @@ def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
 
 
 def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    # There are at most as many as tokens; how many exactly, a GPU would have to be waited for.
+    # There are at most as many sequences as tokens. Reading the exact number would wait for the
+    # GPU.
     sums = torch.zeros_like(values).index_add(0, sequences, values)
     counts = torch.zeros_like(values).index_add(0, sequences, torch.ones_like(values))
     return sums, counts.clamp(min=1)
@@ -172,7 +173,8 @@ def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
     """Returns 0 for tokens of stale sequences with a negative advantage, otherwise 1."""
     if limit is None:
         return torch.ones_like(batch.engine_logprobs)
-    # Against the engine, also with recomputed logprobs: its gap makes a sequence as wrong as age.
+    # Always against the engine's logprobs, because the gap to the engine makes a sequence as wrong
+    # as its age.
     drift = sequence_means(batch.engine_logprobs - batch.logprobs.detach(), batch.sequences)
     return 1 - ((batch.advantages < 0) & (drift > limit)).to(drift.dtype)
 
@@ -180,6 +182,6 @@ def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
 def _kl_term(batch: TokenBatch, divergence: Tensor, kl: Kl) -> Tensor | float:
     if kl.place is not KlPlace.LOSS or not kl.coefficient:
         return 0.0
-    # The ratio of the token, whatever the policy's term uses: no other makes it unbiased.
+    # Always the ratio of the token, because only this one makes the estimate unbiased.
     factor = _ratio(batch, Level.TOKEN) if kl.weighted else 1.0
     return kl.coefficient * divergence * factor

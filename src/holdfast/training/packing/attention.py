@@ -37,7 +37,7 @@ class PackedLayout:
         lengths = [sum(part.stop - part.start for part in keys) for keys in self.keys]
         widths = [part.stop - part.start for part in self.queries]
         self.key_lengths = lengths
-        # Upper bounds are enough, and few different ones are compiled for.
+        # Upper bounds suffice. Powers of two keep the number of compiled kernels small.
         self.max_query, self.max_key = _power_of_two(max(widths)), _power_of_two(max(lengths))
         if device.type != "cpu":
             self.query_ends = _ends(widths, device)

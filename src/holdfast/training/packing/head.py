@@ -178,7 +178,7 @@ def _fused() -> tuple[Any, str]:
         from holdfast.training.packing import kernels
 
         _try_out(kernels, torch.device("cuda"))
-    except Exception as error:  # Compilers fail in many ways; all of them are told.
+    except Exception as error:  # Compilers fail in many ways. Any error is reported.
         first = next(iter(str(error).splitlines()), "")
         return None, f"Triton does not work here ({first or type(error).__name__})"
     return kernels, ""

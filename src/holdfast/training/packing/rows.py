@@ -194,7 +194,7 @@ def _train(
     """Notes the trained tokens of a sequence that lies along `path`."""
     ranges = iter(path)
     begin, end = next(ranges)
-    before = 0  # How many tokens of the sequence lie in earlier segments.
+    before = 0  # The number of the sequence's tokens in earlier segments.
     for index, offset in enumerate(sequence.trained):
         predictor = offset - 1
         while predictor - before >= end - begin:

@@ -230,7 +230,7 @@ class JoinedRanks(RankGroup):
         try:
             yield
         except BaseException as error:
-            self._is_in_step = False  # The others wait for this one.
+            self._is_in_step = False  # The other ranks wait for this one.
             if isinstance(error, RuntimeError):
                 raise self._cause(error) from error
             raise
@@ -269,7 +269,7 @@ class JoinedRanks(RankGroup):
         if not self.is_leader:
             self._end_with(rank)
         if self._store.check([f"left/{rank}"]):
-            return  # It ended because another one had died, which is noticed by itself.
+            return  # It ended because another rank had died, which is detected anyway.
         key = f"cause/{rank}"
         cause = self._store.get(key).decode() if self._store.check([key]) else ""
         self._dead[rank] = cause or self._describe(rank)
@@ -314,7 +314,7 @@ class JoinedRanks(RankGroup):
         """Leaves torch.distributed as it was."""
         torch.set_num_threads(self._restore_threads)
         if self.device_type == "cpu" or not self._died.is_set():
-            dist.destroy_process_group()  # NCCL would wait for a rank that is lost.
+            dist.destroy_process_group()  # NCCL would wait for a lost rank.
 
 
 def _more(cause: str) -> str:
@@ -380,7 +380,7 @@ class DeathWatch:
 
     def close(self) -> None:
         """Stops the watch. `on_death` is not called afterwards."""
-        os.close(self._closing)  # Its reader wakes up.
+        os.close(self._closing)  # This wakes its reader.
         self._thread.join()
         for handle in (self._ending, *self._handles):
             os.close(handle)

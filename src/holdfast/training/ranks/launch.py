@@ -169,7 +169,7 @@ def join_started(store: Path, *, rank: int, size: int, kind: str) -> JoinedRanks
     leader = os.getppid()
 
     def leave() -> None:
-        shutil.rmtree(store.parent, ignore_errors=True)  # As rank 0 would have done.
+        shutil.rmtree(store.parent, ignore_errors=True)  # Otherwise rank 0 would do this.
 
     def poll() -> None:
         if os.getppid() != leader:

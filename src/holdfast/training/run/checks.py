@@ -283,7 +283,7 @@ def check_loss(loss: Callable[..., object]) -> None:
         raise UsageError(f"the loss {_name(loss)} is async: write `def`; {wants}")
     try:
         signature = inspect.signature(loss)
-    except ValueError:  # Some built-in callables have none.
+    except ValueError:  # Some built-in callables have no signature.
         return
     try:
         signature.bind(None, None)

@@ -60,7 +60,7 @@ def draw(
             parts.append(
                 f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
             )
-        # Curves rise: below their end is room.
+        # Curves rise, so there is room below their ends.
         x, y = WIDTH - MARGIN - 12, HEIGHT - MARGIN - 12 - 16 * (len(curves) - number)
         where = f'x="{x}" y="{y}" text-anchor="end"'
         parts.append(f'<text {where} fill="{colour}">{escape(name)}</text>')

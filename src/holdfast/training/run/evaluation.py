@@ -65,7 +65,7 @@ class HeldOut(Struct, frozen=True):
         deadline; the failure is reported, and training continues."""
         spec = self._spec(version)
         try:
-            # Before anything is trained, code may be another than at the first start.
+            # Until a step is trained, the code may differ from the first start.
             run = await open_run(self.journal, spec, self.tasks, accept_changes=step == 0)
             plan = structs.replace(
                 self.plan, spec=spec, tasks=self.tasks, settings=self._run_settings()
@@ -102,7 +102,7 @@ class HeldOut(Struct, frozen=True):
         return structs.replace(
             own,
             run_deadline=self.settings.eval_deadline or own.run_deadline,
-            max_tokens_total=None,  # Of the training's own rollouts.
+            max_tokens_total=None,  # This limit belongs to the training's own rollouts.
         )
 
     def _spec(self, version: str) -> RunSpec:
@@ -112,7 +112,7 @@ class HeldOut(Struct, frozen=True):
             spec,
             sampling=sampling if limit is None else structs.replace(sampling, max_tokens=limit),
             name=f"{spec.name}{HELD_OUT}{version}",
-            command=None,  # That is the training's.
+            command=None,  # The command belongs to the training.
             samples=self.settings.eval_samples,
             tasks=tasks_digest(self.tasks),
         )

@@ -102,7 +102,7 @@ def _lock(handle: int, folder: Path) -> None:
             "killed"
         ) from error
     except OSError:
-        return  # A network file system without locks: the consumer's lease is left.
+        return  # A network file system without locks. The consumer's lease still protects the run.
 
 
 def check_disk(folder: Path, needed: int) -> None:

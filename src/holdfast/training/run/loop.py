@@ -89,8 +89,8 @@ def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path
         raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
     changed = _differences(state.settings, settings.identity)
     if changed and (why := _why_not(state, settings, changed)):
-        asked = settings.trainer.optimizer.learning_rate
-        raise OtherTraining(f"{where} {why} or {_train_on(state, folder, asked=asked)}")
+        wanted_rate = settings.trainer.optimizer.learning_rate
+        raise OtherTraining(f"{where} {why} or {_train_on(state, folder, wanted_rate=wanted_rate)}")
 
 
 def _why_not(state: TrainerState, settings: TrainingSettings, changed: list[str]) -> str:
@@ -112,10 +112,10 @@ def _steps(state: TrainerState) -> int:
     return int(trainer["steps"])
 
 
-def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
+def _train_on(state: TrainerState, folder: Path, *, wanted_rate: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=wanted_rate)
 
 
 def newest_step(folder: Path, settings: TrainingSettings, *, run: str) -> int:
@@ -163,7 +163,7 @@ class TrainingState:
         saved, problems = found
         state = saved.state
         is_other = state.model != self._model
-        # An adapter makes another network of the same model; and by default, another model has
+        # An adapter makes another network from the same model. And by default, another model gets
         # another learning rate.
         if not is_other or state.settings.get("lora") != self._settings.identity.get("lora"):
             check_state(state, self._settings, folder=self._folder, run=self._run)
@@ -233,7 +233,7 @@ class TrainingState:
         scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
         before = self.version
         if before is not None and before.digest == digest:
-            # The step trained nothing: there are no two versions to tell apart.
+            # The step trained nothing, so there are no two versions to compare.
             scores = structs.replace(scores, before=())
         self.version = WeightFolder(name, path, digest, adapter, scores)
         kept = [name, *([before.name] if before else []), *self.in_use()]
@@ -320,7 +320,7 @@ class TrainingLoop:
         await self._watch.compare(policy, self._state.trainer, served.sync.dtypes)
 
     async def _work(self, done: int) -> None:
-        # A kill may have come between a step and its evaluation; step 0 is the model as it was.
+        # A kill may have come between a step and its evaluation. Step 0 is the untrained model.
         if "eval_reward" not in self._metrics.lines().get(done, {}):
             await self._evaluate_due(done)
         for step in range(done + 1, self._settings.trainer.steps + 1):
@@ -348,7 +348,7 @@ class TrainingLoop:
                 await self._journal.commit(self._consumer, step)
                 crashpoint.reach("train.committed")
             self.is_stepping = False
-            await self._journal.renew(self._consumer)  # Engines may be another trainer's by now.
+            await self._journal.renew(self._consumer)  # Another trainer may own the engines by now.
             if self._engines.done():
                 await self._engines.result().publish(version)
             crashpoint.reach("train.published")

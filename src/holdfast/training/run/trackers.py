@@ -47,7 +47,7 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
         "tensorboard": _Tensorboard,
     }
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # Keeps their prints off stdout.
+        with contextlib.redirect_stdout(sys.stderr):  # Trackers print to stdout otherwise.
             return makers[name](run=run, folder=folder, lines=lines)
     except Exception as error:
         first = next(iter(str(error).splitlines()), "") or repr(error)
@@ -70,7 +70,7 @@ class _Resumed:
     def __init__(self, *, known: int, lines: Lines):
         self._known = known
         for step, numbers in lines.items():
-            if step == known and EVALUATED in numbers:  # It may have been lost alone.
+            if step == known and EVALUATED in numbers:  # The evaluation alone may have been lost.
                 self._send({n: v for n, v in numbers.items() if n.startswith(EVALUATED)}, step)
             elif step > known:
                 self._send(numbers, step)

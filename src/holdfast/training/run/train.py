@@ -213,7 +213,7 @@ async def train_plan(call: TrainingCall) -> TrainingReport:
     if shared := describe_shared(plan.tasks, call.eval_tasks):
         call.report(shared)
     renderer = renderer_for(call.model)
-    renderer_at(renderer, plan.spec.sampling)  # Raises if it cannot render so.
+    renderer_at(renderer, plan.spec.sampling)  # Raises if it cannot render with these settings.
     stream = EpochStream(plan.tasks, seed=call.settings.seed)
     spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
     call = structs.replace(call, plan=structs.replace(plan, spec=spec))
@@ -267,7 +267,7 @@ class _Training:
     async def run(self) -> TrainingReport:
         call, spec = self._call, self._plan.spec
         async with AsyncExitStack() as stack:
-            # Before the model is loaded: that takes minutes, and engines may be unfit.
+            # Before the model is loaded, because that takes minutes and the engines may be unfit.
             await stack.enter_async_context(self._engines.connected())
             state = await in_thread(self._load)
             restored = await in_thread(state.restore)
@@ -314,7 +314,7 @@ class _Training:
         )
         state.folder_number = self._record.folder
         await self._write_record(run)
-        if newest is not None:  # Engines may have it, or be started with it.
+        if newest is not None:  # Engines may already have it, or are started with it.
             state.in_use = lambda: {newest.name}
         await rewind(
             journal, consumer, restored, trained=trained, folder=folder, report=self._report
@@ -332,7 +332,7 @@ class _Training:
         if done >= self._settings.trainer.steps and is_evaluated:
             await self._journal.seal(consumer.run)
             self._report(f"all {done} steps are trained: nothing is left to do")
-            return ""  # No engine is started for a training that is over.
+            return ""  # A finished training starts no engine.
         held_out = HeldOut(self._plan, call.eval_tasks, self._settings, self._journal)
         loop = TrainingLoop(
             state,
@@ -436,7 +436,8 @@ class _Training:
                     await self._stop.wait_or(work.training, self._renewing, work.watching)
             finally:
                 is_over = await self._end(work)
-                if not is_over and not self._stop.spent:  # If spent, requests in flight are paid.
+                # If the budget is spent, requests in flight are paid for.
+                if not is_over and not self._stop.spent:
                     self._stop.request("the trainer has ended")
                 ending = await rolling
         return ending

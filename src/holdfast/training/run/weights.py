@@ -167,7 +167,7 @@ async def open_sync(
     """Does `connect_sync` with the settings of a training. Closes the sync at the end."""
     stage = None
     if settings.weight_dir is not None:
-        # A folder of this run alone: it is removed at the end.
+        # Each run has its own folder, which is removed at the end.
         stage = settings.weight_dir / f"holdfast-{file_name(run)}"
         check_stage(stage, model)
     sync = await connect_sync(

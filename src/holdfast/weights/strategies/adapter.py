@@ -68,7 +68,7 @@ class AdapterStrategy(WeightStrategy):
         try:
             await replica.post(_LOAD[replica.kind], body, seconds=UPDATE_SECONDS)
         except WeightsNotTaken as error:
-            # Only the engine knows what it has: it may have been started anew meanwhile.
+            # Only the engine knows its adapters, because it may have restarted in the meantime.
             if "already" not in str(error):
                 raise WeightsNotTaken(f"{error}{_remedy(str(error), path)}") from error
         self._loaded.setdefault(replica, {})[name] = version.name

@@ -64,7 +64,7 @@ class DiskStrategy(WeightStrategy):
     async def send_one(self, version: WeightFolder, replica: Replica) -> None:
         path = str(self.folder_for(version))
         if replica.kind is EngineKind.EMBEDDED:
-            # Requests in flight are computed again: their next tokens are the new weights' own.
+            # Requests in flight are computed again, so their next tokens come from the new weights.
             body: dict[str, object] = {"path": path, "version": version.name, "reset_cache": True}
             await replica.post(_ROUTE, body, seconds=UPDATE_SECONDS)
         elif replica.kind is EngineKind.SGLANG:

@@ -100,7 +100,8 @@ class ObjectStoreStrategy(DiskStrategy):
         self._nodes: dict[Replica, str] = {}
 
     async def offers(self, replica: Replica) -> Offer:
-        if "ray" not in sys.modules:  # Importing it takes seconds, and connects to nothing.
+        # Importing Ray takes seconds and would not connect to a cluster.
+        if "ray" not in sys.modules:
             return Offer(False, "this process is connected to no Ray cluster")
         import ray
 
@@ -140,7 +141,7 @@ class ObjectStoreStrategy(DiskStrategy):
         try:
             done = [receiver.begin.remote(version.name, files) for receiver in receivers]
             for bucket in _buckets(version.path):
-                # Written while the next one is put.
+                # This bucket is written while the next one is put.
                 reference = ray.put(bucket)
                 done += [receiver.append.remote(reference) for receiver in receivers]
             done += [receiver.finish.remote(version.name) for receiver in receivers]

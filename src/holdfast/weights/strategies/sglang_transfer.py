@@ -82,7 +82,7 @@ class SglangTransfer(TransferStrategy):
         except WeightsNotTaken as error:
             if "already open" not in str(error):
                 raise
-            # Of an earlier trainer: all weights are sent again.
+            # Ends an earlier trainer's update. All weights are sent again.
             await replica.post(_END, {}, seconds=UPDATE_SECONDS)
             is_known = await replica.post_if_known(_BEGIN, {})
         if is_known:
@@ -95,7 +95,7 @@ class SglangTransfer(TransferStrategy):
                 "dtypes": [meta.dtype for meta in part],
                 "shapes": [list(meta.shape) for meta in part],
                 "group_name": self._group,
-                "flush_cache": False,  # Once, after the last of them.
+                "flush_cache": False,  # Flushed once, after the last weights.
             }
             path = "/update_weights_from_distributed"
             await replica.post(path, body, seconds=UPDATE_SECONDS)

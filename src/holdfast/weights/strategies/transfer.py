@@ -157,7 +157,8 @@ class TransferStrategy(WeightStrategy):
         try:
             await _together(
                 {r: self._join(r, at, offset) for r, offset in zip(replicas, offsets, strict=True)},
-                self._sender.answer(seconds + GRACE_SECONDS),  # When all members are there.
+                # It answers when all members are there.
+                self._sender.answer(seconds + GRACE_SECONDS),
             )
         except TransferBroken as error:
             await self._break_off()
@@ -223,7 +224,7 @@ async def _together(
     try:
         done, _ = await asyncio.wait(every, return_when=asyncio.FIRST_EXCEPTION)
         if beside in done and any(task not in done for task in tasks):
-            # The collective noticed first: the engines know why.
+            # The collective noticed the failure first, but the engines know the reason.
             await asyncio.wait(tasks, timeout=GRACE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         _raise_broken(tasks, beside)
     finally:

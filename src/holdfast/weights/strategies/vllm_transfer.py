@@ -58,7 +58,7 @@ async def begin_update(replica: Replica) -> None:
             raise
         if replica.transfer is not TransferBackend.HOLDFAST:
             raise _half_loaded(replica) from error
-        # An earlier trainer began an update and died before any of it was loaded.
+        # An earlier trainer began an update and died before the engine loaded any of it.
         try:
             await replica.post("/update_weights", {"update_info": _NOTHING})
         except WeightsNotTaken:

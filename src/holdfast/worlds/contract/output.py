@@ -32,7 +32,7 @@ class Output:
             self._head += chunk[:room]
             chunk = chunk[room:]
         self._tail += chunk
-        # Not for every chunk, which would copy the tail each time.
+        # Not after every chunk, because each cut copies the tail.
         if len(self._tail) > 4 * self._rest + 65536:
             del self._tail[: -self._rest]
 

@@ -384,6 +384,6 @@ def test_how_replies_were_sampled_is_shown_where_it_changes(shell: CommandLine) 
         'sampled with max_tokens 4, stop ["x"]:',
     ]
     turns = json.loads(shell.holdfast("show", "r", "sum", "--json").out)["turns"]
-    given = {"max_tokens": 4, "stop": ["x"]}
-    cold = given | {"temperature": 0.5}
-    assert [turn["sampling"] for turn in turns] == [{}, cold, cold, given]
+    sampling = {"max_tokens": 4, "stop": ["x"]}
+    cold = sampling | {"temperature": 0.5}
+    assert [turn["sampling"] for turn in turns] == [{}, cold, cold, sampling]

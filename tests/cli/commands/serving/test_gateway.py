@@ -40,7 +40,7 @@ def refused(tmp_path, capsys, monkeypatch):
 
     def run(*arguments: object) -> str:
         before = set(tmp_path.iterdir())
-        given = [
+        options = [
             "gateway",
             "--tasks",
             "tasks.jsonl",
@@ -50,7 +50,7 @@ def refused(tmp_path, capsys, monkeypatch):
             "http://127.0.0.1:9",
         ]
         try:
-            code = main([*given, *(str(word) for word in arguments)])
+            code = main([*options, *(str(word) for word in arguments)])
         except SystemExit as error:
             code = error.code
         assert code == 2
@@ -70,7 +70,7 @@ def test_each_bad_file_of_tls_is_named(tmp_path, refused):
     missing = tmp_path / "missing"
     assert "of no use without --tls-key" in refused("--tls-cert", certificate)
     assert "of no use without --tls-cert" in refused("--tls-key", key)
-    for given, text in (
+    for options, text in (
         ((missing, key), f"the certificate {missing} cannot be read"),
         ((certificate, missing), f"the key {missing} cannot be read"),
         ((tmp_path, key), "Is a directory"),
@@ -79,7 +79,7 @@ def test_each_bad_file_of_tls_is_named(tmp_path, refused):
         ((certificate, other), "does not belong to the certificate"),
         ((certificate, locked), "can be read without a password"),
     ):
-        line = refused("--tls-cert", given[0], "--tls-key", given[1])
+        line = refused("--tls-cert", options[0], "--tls-key", options[1])
         assert text in line
         assert "secret-words" not in line
 
@@ -89,9 +89,9 @@ def test_beyond_loopback_a_token_is_wanted(refused, host):
     assert "give it a token" in refused("--host", host)
 
 
-@pytest.mark.parametrize("given", ["messages", "seed,", "seed, top_k", "tools", "tool:"])
-def test_what_cannot_be_ignored_is_named(refused, given):
-    assert "cannot be ignored" in refused("--ignore", given)
+@pytest.mark.parametrize("ignored", ["messages", "seed,", "seed, top_k", "tools", "tool:"])
+def test_what_cannot_be_ignored_is_named(refused, ignored):
+    assert "cannot be ignored" in refused("--ignore", ignored)
 
 
 def test_a_journal_that_keeps_nothing_is_refused(refused):
@@ -110,10 +110,10 @@ def test_fewer_trajectories_at_once_than_workers_are_refused(refused):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "a b", "ftp://x", "http://", "http://x?y", "http://x/a b", "x/y", "u@h"]
+    "options", ["", "a b", "ftp://x", "http://", "http://x?y", "http://x/a b", "x/y", "u@h"]
 )
-def test_what_is_no_address_is_not_advertised(refused, given):
-    assert "no address to advertise" in refused("--advertise", given)
+def test_what_is_no_address_is_not_advertised(refused, options):
+    assert "not an address to advertise" in refused("--advertise", options)
 
 
 def test_an_address_that_cannot_be_listened_at_is_named(refused):

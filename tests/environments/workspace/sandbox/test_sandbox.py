@@ -95,18 +95,18 @@ def test_of_the_folders_around_an_interpreter_only_the_way_to_it_is_there(tmp_pa
 
 @needs_bwrap
 def test_what_is_named_is_there_and_cannot_be_changed(tmp_path):
-    given = tmp_path / "given"
-    given.mkdir()
-    (given / "data").write_text("for you")
-    os.symlink(given, tmp_path / "link")
+    source = tmp_path / "given"
+    source.mkdir()
+    (source / "data").write_text("for you")
+    os.symlink(source, tmp_path / "link")
     output = shell(
-        f"cat {tmp_path}/link/data; echo; touch {given}/x; rm -f {given}/data",
+        f"cat {tmp_path}/link/data; echo; touch {source}/x; rm -f {source}/data",
         sandbox="bwrap",
         read_only=[str(tmp_path / "link")],
     )
     assert output.startswith("for you\n")
     assert output.count("Read-only file system") == 2
-    assert (given / "data").exists()
+    assert (source / "data").exists()
 
 
 @needs_bwrap

@@ -213,14 +213,14 @@ def test_a_content_that_is_not_the_one_that_was_stored_is_found(length):
 
 @pytest.mark.parametrize("state", [b"x", b"nothing", b"\x80", manifest.zlib.compress(b"\xc1")])
 def test_what_is_no_snapshot_is_refused(state):
-    with pytest.raises(EnvironmentBroken, match="no snapshot of a workspace"):
+    with pytest.raises(EnvironmentBroken, match="not a snapshot of a workspace"):
         damaged(lambda *_: state)
 
 
 @pytest.mark.parametrize("path", [b"../f", b"/etc/f", b"a//b", b"", b"a/.", b"a\0b"])
 def test_a_snapshot_cannot_name_what_is_outside(path):
     state = manifest.encode_manifest([(path, manifest.ManifestEntry(0o644, b"d" * 16))])
-    with pytest.raises(EnvironmentBroken, match="no place in a workspace"):
+    with pytest.raises(EnvironmentBroken, match="not a place in a workspace"):
         damaged(lambda *_: state)
 
 

@@ -26,10 +26,10 @@ def user_says(prompt: str) -> str:
 
 
 def policy_says(prompt: str) -> str:
-    heard = prompt.count("heard")
-    if heard < (2 if "Now the next one." in prompt else 1):
-        return say(heard + 1)
-    return f"I said {heard}."
+    count = prompt.count("heard")
+    if count < (2 if "Now the next one." in prompt else 1):
+        return say(count + 1)
+    return f"I said {count}."
 
 
 def either(request) -> str:

@@ -50,7 +50,7 @@ _messages = st.builds(
 )
 
 
-def _told(message: Message) -> list[dict[str, object]]:
+def _formatted(message: Message) -> list[dict[str, object]]:
     answer = Answer("a1", 0, "m", (AnswerChoice(message, "stop"),), 1, 1)
     return json.loads(WIRE.format_answer(_ask([HELLO]), answer))["content"]  # type: ignore[no-any-return]
 
@@ -60,7 +60,7 @@ def _ask(messages: list[object]) -> object:
     return WIRE.parse(json.dumps(body).encode())
 
 
-def _heard(*contents: object) -> Message:
+def _parsed(*contents: object) -> Message:
     turns = [{"role": "assistant", "content": content} for content in contents]
     request = WIRE.parse(
         json.dumps({"model": "m", "max_tokens": 16, "messages": [HELLO, *turns, HELLO]}).encode()
@@ -80,23 +80,23 @@ def _heard(*contents: object) -> Message:
     )
 )
 def test_an_echo_is_the_message_that_was_told(message: Message) -> None:
-    messages = _told(message)
-    heard = _heard(messages)
-    assert (heard.role, heard.content, heard.reasoning) == (
+    messages = _formatted(message)
+    parsed = _parsed(messages)
+    assert (parsed.role, parsed.content, parsed.reasoning) == (
         message.role,
         message.content,
         message.reasoning,
     )
-    assert digest.after(digest.START, heard) == digest.after(digest.START, message)
+    assert digest.after(digest.START, parsed) == digest.after(digest.START, message)
     if messages:
-        assert _heard(*([block] for block in messages)) == heard
+        assert _parsed(*([block] for block in messages)) == parsed
 
 
 @settings(max_examples=points(75, 300))
 @given(_messages)
 def test_an_echo_of_an_echo_changes_nothing(message: Message) -> None:
-    heard = _heard(_told(message))
-    assert _heard(_told(heard)) == heard
+    parsed = _parsed(_formatted(message))
+    assert _parsed(_formatted(parsed)) == parsed
 
 
 @settings(max_examples=points(75, 300))
@@ -109,5 +109,7 @@ def test_arguments_come_back_as_they_were_or_as_the_same_json(written: str) -> N
 @given(_messages, _messages)
 def test_other_messages_stay_other_messages(first: Message, other: Message) -> None:
     same = digest.after(digest.START, first) == digest.after(digest.START, other)
-    heard = [digest.after(digest.START, _heard(_told(message))) for message in (first, other)]
-    assert (heard[0] == heard[1]) == same
+    parsed = [
+        digest.after(digest.START, _parsed(_formatted(message))) for message in (first, other)
+    ]
+    assert (parsed[0] == parsed[1]) == same

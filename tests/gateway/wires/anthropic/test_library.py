@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anthropic
 import pytest
-from anthropic.types import Message as Told
+from anthropic.types import Message as AnthropicMessage
 
 from holdfast.gateway.protocol.messages import (
     Answer,
@@ -86,14 +86,14 @@ def waiting(served: WireHost, act: Callable[[Client], Awaitable[object]]) -> obj
     return asyncio.run(main())
 
 
-def created(served: WireHost, **more: object) -> Told:
+def created(served: WireHost, **more: object) -> AnthropicMessage:
     result = blocking(served, lambda client: client.messages.create(**fields(**more)))  # type: ignore[call-overload]
-    assert isinstance(result, Told)
+    assert isinstance(result, AnthropicMessage)
     return result
 
 
-def streamed(served: WireHost, **more: object) -> tuple[str, Told]:
-    def act(client: anthropic.Anthropic) -> tuple[str, Told]:
+def streamed(served: WireHost, **more: object) -> tuple[str, AnthropicMessage]:
+    def act(client: anthropic.Anthropic) -> tuple[str, AnthropicMessage]:
         with client.messages.stream(**fields(**more)) as stream:  # type: ignore[arg-type]
             return "".join(stream.text_stream), stream.get_final_message()
 
@@ -112,7 +112,7 @@ def test_an_answer_is_read_by_both_clients() -> None:
         return await client.messages.create(**fields())  # type: ignore[call-overload]
 
     again = waiting(always(assistant(TEXT)), act)
-    assert isinstance(again, Told)
+    assert isinstance(again, AnthropicMessage)
     assert again.to_dict() == reply.to_dict()
 
 
@@ -122,7 +122,7 @@ def test_a_stream_is_read_by_both_clients() -> None:
     whole = created(always(assistant(TEXT)))
     assert message.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
 
-    async def act(client: Client) -> tuple[str, Told]:
+    async def act(client: Client) -> tuple[str, AnthropicMessage]:
         async with client.messages.stream(**fields()) as stream:  # type: ignore[arg-type]
             pieces = [piece async for piece in stream.text_stream]
             return "".join(pieces), await stream.get_final_message()
@@ -157,7 +157,7 @@ def test_a_tool_is_called_and_its_result_goes_on(stream: bool) -> None:
     replies = iter([answered(message, "tool_calls"), answered(assistant("A bird."))])
     served = host(lambda _: next(replies))
 
-    def act(client: anthropic.Anthropic) -> Told:
+    def act(client: anthropic.Anthropic) -> AnthropicMessage:
         messages: list[object] = [HELLO]
         while True:
             reply = _reply(client, messages, stream)
@@ -172,18 +172,18 @@ def test_a_tool_is_called_and_its_result_goes_on(stream: bool) -> None:
     first, second = served.asks
     assert first.tools == second.tools
     compact = json.dumps(json.loads(CALL.arguments), separators=(",", ":"))
-    heard = second.messages[1]
-    assert heard.tool_calls == (ToolCall("call_1", FunctionCall("look", compact)),)
-    assert (heard.content, heard.reasoning) == (message.content, message.reasoning)
+    parsed = second.messages[1]
+    assert parsed.tool_calls == (ToolCall("call_1", FunctionCall("look", compact)),)
+    assert (parsed.content, parsed.reasoning) == (message.content, message.reasoning)
     assert second.messages[0] == user("Hello")
     assert second.messages[2:] == (Message(Role.TOOL, "there", tool_call_id="call_1", name="look"),)
 
 
-def _reply(client: anthropic.Anthropic, messages: list[object], stream: bool) -> Told:
-    given = fields(messages=messages, tools=TOOLS, thinking={"type": "adaptive"})
+def _reply(client: anthropic.Anthropic, messages: list[object], stream: bool) -> AnthropicMessage:
+    request = fields(messages=messages, tools=TOOLS, thinking={"type": "adaptive"})
     if not stream:
-        return client.messages.create(**given)  # type: ignore[call-overload, no-any-return]
-    with client.messages.stream(**given) as stream_of:  # type: ignore[arg-type]
+        return client.messages.create(**request)  # type: ignore[call-overload, no-any-return]
+    with client.messages.stream(**request) as stream_of:  # type: ignore[arg-type]
         return stream_of.get_final_message()
 
 

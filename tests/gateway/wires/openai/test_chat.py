@@ -305,8 +305,8 @@ def test_a_stream_tells_role_then_text_then_the_end() -> None:
     first, *middle, last = deltas(chunks, 0)
     assert first == {"role": "assistant", "content": "", "refusal": None}
     assert last == {}
-    told_ = "".join(item.get("content", "") for item in middle)
-    assert told_ == ANSWER.choices[0].message.text
+    joined = "".join(item.get("content", "") for item in middle)
+    assert joined == ANSWER.choices[0].message.text
     assert 2 <= sum("content" in item for item in middle) <= 8
     assert "".join(item.get("reasoning_content", "") for item in middle) == "Let me think."
     ends = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
@@ -326,20 +326,20 @@ def test_a_stream_names_a_call_before_its_arguments() -> None:
 
 def test_several_calls_of_a_turn_keep_their_places() -> None:
     other = ToolCall("call_2", FunctionCall("now", ""))
-    told_ = deltas(events(answered(choice("Both.", calls=(CALL, other)))), 0)
-    calls = [item["tool_calls"][0] for item in told_ if "tool_calls" in item]
+    joined = deltas(events(answered(choice("Both.", calls=(CALL, other)))), 0)
+    calls = [item["tool_calls"][0] for item in joined if "tool_calls" in item]
     assert [(call["index"], call["id"]) for call in calls if "id" in call] == [
         (0, "call_1"),
         (1, "call_2"),
     ]
     assert {call["index"] for call in calls if "id" not in call} == {0}
-    assert told_[0]["content"] == ""
+    assert joined[0]["content"] == ""
 
 
 def test_tokens_of_reasoning_are_none_or_not_known() -> None:
-    for reasoning, told_ in ((None, 0), ("hm", None)):
+    for reasoning, joined in ((None, 0), ("hm", None)):
         data = json.loads(WIRE.format_answer(ask(), answered(choice("x", reasoning=reasoning))))
-        assert data["usage"]["completion_tokens_details"]["reasoning_tokens"] == told_
+        assert data["usage"]["completion_tokens_details"]["reasoning_tokens"] == joined
 
 
 def test_usage_comes_last_without_choices_and_only_where_asked_for() -> None:
@@ -356,8 +356,8 @@ def test_streamed_logprobs_are_those_of_the_answer(tail: str) -> None:
     given_answer = choice(text, tokens=(*tokens, *([tail] if tail else [])))
     whole = json.loads(WIRE.format_answer(ask(logprobs=True), answered(given_answer)))
     chunks = events(answered(given_answer), logprobs=True)
-    told_ = [c["choices"][0]["logprobs"] for c in chunks]
-    streamed = [item for each in told_ if each for item in each["content"]]
+    scores = [c["choices"][0]["logprobs"] for c in chunks]
+    streamed = [item for each in scores if each for item in each["content"]]
     assert streamed == whole["choices"][0]["logprobs"]["content"]
     assert len(streamed) == len(given_answer.tokens)
     assert "".join(d.get("content", "") for d in deltas(chunks, 0)) == text

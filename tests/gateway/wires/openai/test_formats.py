@@ -114,10 +114,10 @@ def test_what_the_engine_cannot_is_refused_in_the_providers_shape_and_the_attemp
     answer, arguments
 ):
     async def body():
-        heard = []
+        headers = []
 
         def once(request):
-            heard.append(request)
+            headers.append(request)
             return answer(request) if request.sampling.json else "fine"
 
         async with opened(once) as (counter, trajectory, binding):

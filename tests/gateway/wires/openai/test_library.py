@@ -25,7 +25,7 @@ WIRES: dict[str, Wire] = {
 }
 HI: Any = [{"role": "user", "content": "hi"}]
 TOKENS = ("He", "llo", ", ", "you", "!", "<|im_end|>")
-SPELLED = answered(choice("Hello, you!", tokens=TOKENS))
+WITH_TOKENS = answered(choice("Hello, you!", tokens=TOKENS))
 
 
 def models(path: str, _: bytes) -> tuple[int, bytes]:
@@ -179,7 +179,7 @@ def test_three_choices_keep_their_indices() -> None:
 def test_logprobs_are_read() -> None:
     made, (request,) = with_client(
         lambda c: c.chat.completions.create(model="m", messages=HI, logprobs=True),
-        lambda _: SPELLED,
+        lambda _: WITH_TOKENS,
     )
     assert request.logprobs
     assert made.choices[0].logprobs is not None
@@ -303,7 +303,7 @@ def test_completions_are_read_whole_and_streamed() -> None:
         ) as stream:
             return whole, list(stream)
 
-    (whole, chunks), (by_ids, by_text) = with_client(use, lambda _: SPELLED)
+    (whole, chunks), (by_ids, by_text) = with_client(use, lambda _: WITH_TOKENS)
     assert by_ids.prompt_ids == (1, 2, 3)
     assert by_text.text == "x"
     assert whole.choices[0].text == "Hello, you!"

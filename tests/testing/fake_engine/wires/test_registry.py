@@ -102,7 +102,7 @@ def test_server_info_tells_vllm_from_sglang(engines: dict[str, FakeEngine]) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("fields", "reason"),
     [
         ({"max_tokens": 3}, {"type": "length", "length": 3}),
         ({"stop_token_ids": [ord("y")]}, {"type": "stop", "matched": ord("y")}),
@@ -110,9 +110,9 @@ def test_server_info_tells_vllm_from_sglang(engines: dict[str, FakeEngine]) -> N
     ],
 )
 def test_sglang_says_why_it_stopped(
-    engines: dict[str, FakeEngine], given: dict[str, Any], reason: object
+    engines: dict[str, FakeEngine], fields: dict[str, Any], reason: object
 ) -> None:
-    meta = ask(engines["sglang"], "sglang", **given).json["meta_info"]
+    meta = ask(engines["sglang"], "sglang", **fields).json["meta_info"]
     assert meta["finish_reason"] == reason
 
 

@@ -161,8 +161,8 @@ def test_the_spans_of_generate_are_in_the_last_chunk_alone() -> None:
 # --- chat
 
 
-def chat(engine: FakeEngine, **given: Any) -> Any:
-    return ask(engine, "chat", max_tokens=300, tools=[TOOL], **given)
+def chat(engine: FakeEngine, **fields: Any) -> Any:
+    return ask(engine, "chat", max_tokens=300, tools=[TOOL], **fields)
 
 
 def replayed(events: list[Any]) -> tuple[str, list[dict[str, str]], str]:

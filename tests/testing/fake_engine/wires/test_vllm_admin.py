@@ -67,13 +67,13 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def during(
-    engine: FakeEngine, do: Callable[[], object], *, wire: str = "generate", **given: Any
+    engine: FakeEngine, do: Callable[[], object], *, wire: str = "generate", **fields: Any
 ) -> Answer:
     """The answer to a request in the middle of which, after 10 tokens, something is done."""
 
     async def both() -> Answer:
         engine.set_faults(Fault(FaultKind.HOLD, after=10))
-        request = body(engine, wire, **{"max_tokens": 40, **given})
+        request = body(engine, wire, **{"max_tokens": 40, **fields})
         sending = asyncio.create_task(send(engine, PATHS[wire], request))
         await until(lambda: engine.stats().held == 1)
         await asyncio.to_thread(do)

@@ -79,7 +79,7 @@ class Driver(Supervision):
                 requirements=self.wants.requirements,
                 log=self.log,
             ) as ray:
-                self.watch_signals()  # Once more: Ray has put handlers of its own in their place.
+                self.watch_signals()  # Again, because Ray has installed its own handlers.
                 await self.check_nodes(ray)
                 async with opened_journal(self._args.journal) as journal:
                     return await self._in_journal(ray, plan, journal)
@@ -172,7 +172,8 @@ class Driver(Supervision):
             try:
                 await journal.heartbeat(worker)
             except JournalError:
-                # It holds no trajectory: nothing is lost but the place, which is taken anew.
+                # The command holds no trajectory. It only lost its place in the run, and joins
+                # again.
                 with contextlib.suppress(JournalError):
                     worker = await journal.join(
                         run, this_process(), lease_seconds=self._args.lease, share=True

@@ -148,8 +148,8 @@ class GatewayDriver(Driver):
 def _advertised_host(args: argparse.Namespace, place: Place) -> str:
     if args.advertise is None:
         return place.reachable
-    given = args.advertise.replace(HOST, place.host)
-    return urlsplit(given).hostname or "" if "://" in given else given
+    advertised = args.advertise.replace(HOST, place.host)
+    return urlsplit(advertised).hostname or "" if "://" in advertised else advertised
 
 
 def work_on_node(args: argparse.Namespace) -> int:

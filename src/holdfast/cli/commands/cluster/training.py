@@ -93,7 +93,7 @@ class TrainingDriver(Driver):
                 if (run := await self._opened(journal)) is not None:
                     await self._supervise(ray, run, journal)
         except Exception as error:
-            # Whatever it is: without workers, the trainer would wait for ever.
+            # Any error counts: without workers, the trainer would wait for ever.
             stop.fail(error)
             if not isinstance(error, HoldfastError):
                 raise
@@ -114,7 +114,7 @@ class TrainingDriver(Driver):
         self.stop(stop.reason or OVER)
 
     def _changed(self, run: Run) -> dict[str, object]:
-        # --model is the folder that is trained; its engines serve it under a name of theirs.
+        # --model names the folder that is trained. Its engines serve it under their own name.
         return {"run": run.spec.name, "model": None, "max_failures": None}
 
     def _look(self, now: RunProgress) -> None:

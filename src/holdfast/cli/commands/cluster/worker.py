@@ -155,7 +155,7 @@ class Working:
             return Scorer(function)  # type: ignore[arg-type]
         from holdfast.engine.scoring.pool import ScorerAt, ScorerPool
 
-        # The file is at another place on another node: there, it is found from the same folder.
+        # On another node, the file has another path. Relative to the folder, the path is the same.
         there = os.path.relpath(place[0])
         pool = ScorerPool(
             function,  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ class Working:
             self.child.report(_report_of(ending.fatal))
             return Exit.STOPPED
         if ending.stopped and not self._ordered:
-            # A budget of the run is spent: the others would go beyond it.
+            # The run's budget is spent, so the other workers must stop as well.
             self.child.report(WorkerReport(fatal="Stopped", message=redact(ending.stopped)))
             return Exit.STOPPED
         return Exit.OK

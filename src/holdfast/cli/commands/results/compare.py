@@ -37,7 +37,7 @@ async def _results(name: str, where: str) -> Results:
 
         with needed_by(name, extra="evaluation"):
             return results_from(Path(name))
-    if "/" in name:  # No run's name has one.
+    if "/" in name:  # A run's name never contains a slash.
         raise UsageError(f"there is no file {name}")
     async with to_read(where) as journal:
         run = await run_named(journal, name)

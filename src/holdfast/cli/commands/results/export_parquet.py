@@ -298,7 +298,7 @@ def _cell(value: object, field: Any) -> object:
         )
     if not pa.types.is_string(field.type) or value is None:
         return value
-    # Any JSON may be a ground truth: the text "5" must not read like the number.
+    # A ground truth may be any JSON, so the text "5" must differ from the number 5.
     as_is = isinstance(value, str) and field.name != "ground_truth"
     return value if as_is else msgspec.json.encode(value).decode()
 

@@ -39,7 +39,7 @@ def check_place(what: Format, args: argparse.Namespace) -> None:
 
 def log_in(folder: Path, run: Run) -> Path:
     """Returns the path of the run's log, and creates the folder."""
-    from holdfast.convert.inspect_log import log_name  # Only exports of this kind need it.
+    from holdfast.convert.inspect_log import log_name  # Imported only for this kind of export.
 
     _make(folder)
     return folder / log_name(run)

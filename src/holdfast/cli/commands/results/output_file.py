@@ -101,7 +101,8 @@ def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
         for text in {word, word.partition("=")[2]} - {""}:
             file = split(text)[0] if ".py" in text else Path(text.removeprefix("@"))
             path = Path(command.folder) / file
-            with contextlib.suppress(OSError, ValueError):  # Too long for a path, or with a null.
+            # The path is too long, or contains a null byte.
+            with contextlib.suppress(OSError, ValueError):
                 if path.exists():
                     yield path
 
@@ -122,7 +123,8 @@ def has_all_rows(new: Path, old: Path) -> bool:
 
 def _is_within(old: Iterable[object], new: Iterable[object]) -> bool:
     rest = iter(new)
-    return all(row in rest for row in old)  # Each look goes on behind the row that was found last.
+    # `rest` is an iterator: each search begins behind the last match.
+    return all(row in rest for row in old)
 
 
 def _is_parquet(path: Path) -> bool:

@@ -40,8 +40,8 @@ def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]
 
 
 async def prune(args: argparse.Namespace) -> int:
-    given = (args.older_than, args.tag, args.untagged, args.unfinished, args.keep)
-    chooses = any(value is not None and value is not False for value in given)
+    conditions = (args.older_than, args.tag, args.untagged, args.unfinished, args.keep)
+    chooses = any(value is not None and value is not False for value in conditions)
     async with to_read(args.journal) as journal:
         rows = await (_chosen(args, journal) if chooses else _left_behind(journal))
     if not (rows or chooses):
@@ -71,7 +71,7 @@ async def prune(args: argparse.Namespace) -> int:
 async def _chosen(args: argparse.Namespace, journal: Journal) -> list[RunRow]:
     rows = await journal.runs()
     names = {row.name for row in rows}
-    # An evaluation of a training goes when the training goes.
+    # The evaluations of a training are deleted with the training.
     own = [row for row in rows if training_of(row.name, names) is None]
     chosen = [row for row in own if await _fits(args, journal, row)]
     newest_first = sorted(chosen, key=lambda row: row.created, reverse=True)
@@ -150,7 +150,7 @@ async def _delete_unless_held(args: argparse.Namespace, journal: Journal, name: 
 async def _delete(args: argparse.Namespace, journal: Journal, name: str) -> Gone:
     run = await journal.find_run(name)
     if run is None:
-        return {}  # Somebody else was quicker.
+        return {}  # Another process has deleted it.
     has_checkpoints = await is_training(journal, run)
     gone = await journal.delete_run(run)
     parts = [many(gone.trajectories, "trajectory"), many(gone.records, "record")]

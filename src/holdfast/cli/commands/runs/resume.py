@@ -41,7 +41,7 @@ def resume(args: argparse.Namespace) -> int:
         return Exit.OK
     notify(f"in {visible_name(str(folder))}: {visible_name(text)}")
     os.chdir(folder)
-    sys.argv[1:] = arguments  # What to give again after a signal.
+    sys.argv[1:] = arguments  # After a signal, the command names these words.
     return invocation.main(arguments)
 
 

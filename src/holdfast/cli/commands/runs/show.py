@@ -157,7 +157,7 @@ def _refusals(view: TrajectoryView) -> list[str]:
 
 def _lines(view: TrajectoryView, prices: Prices | None, *, full: bool) -> list[str]:
     history = view.history
-    # The recorded reason is the failure's root, without numbers, so that like failures are one.
+    # The recorded reason is the failure's root without numbers, so equal failures have equal texts.
     failed = (failure for failure in reversed(_failures(view)) if failure.root == view.reason)
     reason = next((failure.line for failure in failed), shortened(view.reason))
     reward = "none" if history.reward is None else f"{history.reward:g}"

@@ -28,7 +28,7 @@ def step_lines(view: TrajectoryView) -> list[str]:
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
     others = other_speakers(view)
     spoken = spoken_elsewhere(view, others)
-    # Tools that are steps are listed with their results; those of an agent are only in its prompts.
+    # Tools that are steps are listed with their results. An agent's own tools are only in prompts.
     has_tools = any(isinstance(step, ToolIntent) for step in view.history.steps.values())
     lines: list[str] = []
     for scope in sorted(scopes, key=lambda scope: scope != ""):
@@ -43,7 +43,7 @@ def step_lines(view: TrajectoryView) -> list[str]:
             lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
             lines += _step(step, view, others=others)
         if not scope and (finished := view.history.finished) is not None:
-            # The results of steps, which are references, have lines of their own.
+            # References stand for the results of steps, which have lines of their own.
             added = [each for each in finished.added if isinstance(each, Message)]
             lines += _prompt(added, tools_are_steps=has_tools, spoken=spoken)
     return lines
@@ -51,9 +51,9 @@ def step_lines(view: TrajectoryView) -> list[str]:
 
 def _sampling(step: Generated) -> str:
     """Returns the sampling parameters that differ from their defaults."""
-    given = changed_parameters(step.sampling)
+    changed = changed_parameters(step.sampling)
     return ", ".join(
-        f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
+        f"{name} {msgspec.json.encode(value).decode()}" for name, value in changed.items()
     )
 
 

@@ -52,7 +52,7 @@ def _listed(row: TrajectoryRow, summary: Summary | JournalCorrupt) -> Listed:
     if not row.status.is_over:
         return Listed(row, None, "")
     if isinstance(summary, JournalCorrupt):
-        return Listed(row, None, "corrupt")  # The report says more of it.
+        return Listed(row, None, "corrupt")  # The report gives the details.
     return Listed(row, summary.reward, summary.reason)
 
 

@@ -66,7 +66,7 @@ def gateway(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         sock = stack.enter_context(_listening(args, role))
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
-        if token is None:  # Before anybody is answered.
+        if token is None:  # Before the gateway answers any agent.
             stack.enter_context(LoopbackToken(sock.getsockname()[1]))
         kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         place = None if role is None else role.place
@@ -86,7 +86,7 @@ def _on_cluster(args: argparse.Namespace) -> int:
     from holdfast.cli.commands.cluster import gateways
 
     wants = gateways.check(args)
-    # What only `run` has options for.
+    # Options that only `run` has.
     vars(args).update(worker_cpus=0.0, worker_gpus=0.0, off_gpu_nodes=False)
     processor = ExternalRolloutProcessor(ignore=ignored_fields(args), on_refused=args.on_refused)
     return gateways.run(args, _work(args, processor, quiet=False), wants)
@@ -129,7 +129,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.advertise is not None:
         address.check_advertised(args.advertise)
     elif args.as_worker is None:
-        address.reachable_name(args.host)  # Or else it is refused, before the run is opened.
+        address.reachable_name(args.host)  # Raises before the run is opened.
     if args.concurrency < args.workers:
         raise UsageError(
             f"--workers {args.workers} with --concurrency {args.concurrency}: each worker has at "

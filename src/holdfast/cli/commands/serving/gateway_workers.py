@@ -114,7 +114,7 @@ class _Gateways(Supervision):
         url = await advertised_url(
             args.host,
             sock.getsockname()[1],
-            given=args.advertise,
+            advertised=args.advertise,
             secure=self._at.tls is not None,
         )
         share_passwords()
@@ -147,8 +147,8 @@ class _Gateways(Supervision):
         line."""
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
-        # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
-        # concurrency of all together.
+        # If there are few trajectories, the first worker must not take all of them. If there are
+        # many, all workers together open at most `concurrency` of them.
         at_once = min(args.concurrency, len(self._work.plan.tasks) * run.spec.samples)
         share = max(1, at_once // args.workers + (index < at_once % args.workers))
         own = {"as_worker": "-", "workers": 1, "run": run.spec.name, "concurrency": share}
@@ -194,7 +194,7 @@ async def _watch(journal: Journal, run: Run, progress: WatchedProgress) -> None:
 
 
 async def _look(journal: Journal, run: Run, progress: WatchedProgress) -> None:
-    with suppress(JournalError):  # The report will read the same, and say what is wrong.
+    with suppress(JournalError):  # The report reads the same rows, and raises the error.
         progress.seen(await journal.trajectories(run))
 
 

@@ -197,7 +197,7 @@ def end_of(path: Path, characters: int) -> str:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    # Not reaped yet, so that the pid is still its own.
+    # The process is not reaped yet, so its pid is still its own.
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)

@@ -74,7 +74,7 @@ def _is_inside(process: str, folder: bytes) -> bool:
 
 
 def _has_mounted(process: str, folder: bytes) -> bool:
-    # The path begins at the top of its file system: only its end, with a random name, is certain.
+    # The path begins at the root of its file system, so only its end, with a random name, is known.
     end = b"/".join(folder.split(b"/")[-3:])
     try:
         with open(f"/proc/{process}/mountinfo", "rb") as file:

@@ -217,7 +217,7 @@ class _BubblewrapLaunch:
                 read_only=job.read_only,
             ),
         ]
-        # In a file, since processes in the sandbox could read a command line.
+        # In a file, because processes in the sandbox could read a command line.
         passwd, group = self._file(mounts.ACCOUNTS), self._file(mounts.GROUPS)
         arguments += ["--perms", "0644", "--file", str(passwd), "/etc/passwd"]
         arguments += ["--perms", "0644", "--file", str(group), "/etc/group"]
@@ -238,7 +238,7 @@ class _BubblewrapLaunch:
         try:
             return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=tuple(passed_fds))
         finally:
-            # Now only the sandbox has them, so that they close when it ends.
+            # Now only the sandbox holds them, so they close when it ends.
             for fd in passed_fds:
                 self._fds.remove(fd)
                 os.close(fd)

@@ -205,7 +205,7 @@ class Snapshots:
         for path, file in files.items():
             entry = file.stored
             if entry.digest and not entry.pieces and file.stat.size:
-                # It waited in the pack.
+                # The content was still in the pack.
                 entry = structs.replace(entry, pieces=self._contents[entry.digest])
                 files[path] = structs.replace(file, stored=entry)
             entries[path] = entry

@@ -62,7 +62,7 @@ class McpGymEnvironment(Environment):
         self._gym = gym
         self._row = row
         self._context = dict(context or {})
-        # A call may have to close a session and open another one first.
+        # A call may have to close one session and open another one first.
         self.timeout = 3 * gym.timeout + 2 * CLOSE_SECONDS
         self._session: McpSession | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -95,7 +95,7 @@ class McpGymEnvironment(Environment):
 
         await self.close()
         self._url = await self._gym.server.url()
-        # A new name for each attempt, so that none begins with another's state.
+        # A new name for each attempt, so that no attempt gets another one's state.
         self._name = secrets.token_hex(16)
         session_seed = self._choose_seed(seed)
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self._gym.timeout))
@@ -113,7 +113,7 @@ class McpGymEnvironment(Environment):
                 }
             },
         )
-        # The first request makes the session; the second one resets it with the seed.
+        # The first request creates the session. The second one resets it with the seed.
         await self._request("GET", "initial_state")
         await self._request("POST", "reset_session", {"seed": session_seed})
         state = await self._request("GET", "initial_state")

@@ -88,7 +88,7 @@ class GymServer:
         while not await _listens(self._port):
             if ended.done():
                 output = process.last_output
-                # A script with a mistake fails at every start.
+                # A script with a mistake fails at every start, so a retry cannot help.
                 error_class = UsageError if _MISTAKE.search(output) else EnvironmentBroken
                 raise error_class(
                     f"{self.script.name} ended with exit status {ended.result()} before it "

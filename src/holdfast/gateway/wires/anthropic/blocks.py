@@ -39,8 +39,8 @@ INVALID_KEY = "INVALID_JSON"
 """The key of arguments that are not JSON object, as Anthropic recommends it."""
 Block = dict[str, object]
 
-# A coding agent writes a line into its system prompt that changes with every request: with it, no
-# request would continue the one before. No engine needs it.
+# A coding agent writes a line into its system prompt that changes with every request. With this
+# line, no request would continue the previous one. Engines do not need it.
 _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 
@@ -53,7 +53,7 @@ def parse_messages(request: CountRequest) -> tuple[Message, ...]:
     reply: Message | None = None
     for number, turn in enumerate(request.messages):
         if isinstance(turn, AssistantTurn):
-            # Assistant turns that follow one another are one.
+            # Consecutive turns of the assistant are one turn.
             reply = _extend_reply(turn.content, f"messages.{number}", before=reply)
             names.update((call.id, call.name) for call in reply.tool_calls)
             continue
@@ -153,7 +153,7 @@ def _tool_message(block: ToolResultBlock, names: dict[str, str], where: str) -> 
             "Each `tool_result` block must have a corresponding `tool_use` block before it.",
         )
     content = _content(block.content or "", where)
-    # An error without a text would read like a success.
+    # An error without a text would look like a success.
     content = content or ("Error" if block.is_error else "")
     return Message(Role.TOOL, content, tool_call_id=block.tool_use_id, name=name)
 

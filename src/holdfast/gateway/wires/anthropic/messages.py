@@ -33,7 +33,7 @@ from holdfast.gateway.wires.anthropic.blocks import (
 from holdfast.gateway.wires.anthropic.request import forced_tool, is_parallel, tool_schemas
 from holdfast.records.message import ToolCall
 
-# JSON may hold them; clients that split text into lines take them for the end of one.
+# JSON may contain these characters, but clients that split text into lines take them for line ends.
 _LINE_ENDS = (
     (b"\xc2\x85", b"\\u0085"),
     (b"\xe2\x80\xa8", b"\\u2028"),

@@ -188,7 +188,7 @@ def parse_request(body: bytes) -> AnthropicRequest:
             raise invalid(
                 f"stop_sequences.{number}", "a stop sequence must hold more than white space"
             )
-    # The answer would have to begin inside of the last message, which no template can do.
+    # The answer would have to begin inside the last message, which no template supports.
     if isinstance(request.messages[-1], AssistantTurn):
         raise invalid(
             "messages",

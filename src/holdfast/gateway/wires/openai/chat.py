@@ -136,7 +136,7 @@ class CompletionStream(ABC):
 
     def _events(self, opening: Opening, chunks: list[Json]) -> list[bytes]:
         head = self._head(opening)
-        # A request for the usage gets null for it in all chunks but the last.
+        # If usage is requested, all chunks but the last have a null usage.
         rest = {"usage": None} if self._request.include_usage else {}
         return [sse.data(_encode({**head, "choices": [chunk], **rest})) for chunk in chunks]
 
@@ -162,10 +162,10 @@ class _Body(
     thinking_budget: Budget | None = None
     """Another name of `thinking_token_budget`."""
 
-    # A guess of the answer that only makes it faster.
+    # A guess of the answer, which only makes the engine faster.
     prediction: object = None
 
-    # Followed only where they change nothing.
+    # Accepted only with values that change nothing.
     functions: object = neutral(why="it is deprecated; use 'tools'.")
     function_call: object = neutral(why="it is deprecated; use 'tools' and 'tool_choice'.")
     modalities: object = neutral(["text"])
@@ -230,7 +230,7 @@ class OpenAIChat(OpenAIWire):
 def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:
     """Returns the body, and its messages if `known` decodes them."""
     if known is not None:
-        # Only the whole body shows an error, and in which message it is.
+        # Only decoding the whole body shows the error and its message.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
             if conversation := known.messages(
@@ -302,7 +302,8 @@ def bound_logprob(logprob: float) -> float:
 
 
 def _logprob(token: str, logprob: float) -> dict[str, object]:
-    # A token that is half a character has a replacement for its text, and its bytes are not known.
+    # The text of a token that is half a character is a replacement character, so its bytes are
+    # unknown.
     known = "\ufffd" not in token
     return {
         "token": token,
@@ -328,7 +329,8 @@ class ChatStream(CompletionStream):
         self, index: int, choice: AnswerChoice, sent: sse.SentText
     ) -> Iterator[dict[str, object]]:
         reasoning, text = sent.rest(choice.message)
-        # Logprobs never come with a choice's first chunk: the published library counts those twice.
+        # The first chunk of a choice never has logprobs, because OpenAI's library would count them
+        # twice.
         pieces, apart = self._pieces(choice, text, sent)
         content = _content(choice)
         if not sent.is_open:
@@ -338,7 +340,7 @@ class ChatStream(CompletionStream):
         for piece, positions in pieces:
             yield _chunk(index, {"content": piece}, logprobs=_logprobs(choice, positions))
         if sent.is_open and content == "":
-            # The first chunk left open whether there is a text.
+            # The first chunk did not say whether there is a text.
             yield _chunk(index, {"content": ""})
         for delta in _call_deltas(choice.message.tool_calls):
             yield _chunk(index, {"tool_calls": [delta]})

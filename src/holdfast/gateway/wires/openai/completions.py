@@ -45,7 +45,7 @@ class _Body(SamplingParameters, kw_only=True, frozen=True, forbid_unknown_fields
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
-    # Followed only where they change nothing.
+    # Accepted only with values that change nothing.
     echo: object = neutral(False)
     suffix: object = neutral("")
     add_special_tokens: object = neutral(True)

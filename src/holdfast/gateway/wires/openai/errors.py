@@ -74,7 +74,8 @@ def format_value(value: object) -> str:
     """Returns a decoded value as JSON, shortened if it is long."""
     try:
         return _shorten(msgspec.json.encode(value).decode())
-    except (RecursionError, OverflowError):  # what was decoded at the limit is beyond it here
+    except (RecursionError, OverflowError):
+        # the body was decoded near the recursion limit, and here the limit is exceeded
         return "this value"
 
 

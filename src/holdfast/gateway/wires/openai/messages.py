@@ -101,16 +101,16 @@ class _Call(_Echoed, forbid_unknown_fields=True):
 
 
 class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
-    # A reply may be empty, and libraries send that back as null.
+    # An empty reply comes back from libraries as null.
     content: _Content | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    # The same as blocks of some provider, which only it can read.
+    # The same reasoning as a provider's blocks, which only the provider can read.
     reasoning_details: object = None
     thinking_blocks: object = None
-    # What a response has, and a library sends back with it.
+    # Fields of a response that a library sends back.
     refusal: object = neutral()
     annotations: object = None
     images: object = neutral([])

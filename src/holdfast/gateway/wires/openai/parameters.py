@@ -107,7 +107,7 @@ class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unkno
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
 
-    # Bookkeeping.
+    # For the client's own records.
     user: object = None
     metadata: object = None
     store: object = None
@@ -124,7 +124,7 @@ class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unkno
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     thinking_token_budget: Budget | None = None
 
-    # Followed only where they change nothing.
+    # Accepted only with values that change nothing.
     length_penalty: object = neutral(1)
     min_tokens: object = neutral(0)
     best_of: object = neutral(1)

@@ -268,7 +268,7 @@ class _Conversation:
         text = "".join(part.text for part in item.content or ()) or summary
         if not text:
             return
-        # Reasoning comes first: after text or calls it begins another reply.
+        # Reasoning comes first. After text or calls, it begins another reply.
         reply = self._reply_of(
             item.id, follows=lambda reply: reply.text is None and not reply.calls
         )

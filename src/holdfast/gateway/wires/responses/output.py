@@ -170,7 +170,8 @@ def logprobs_of(choice: AnswerChoice) -> list[Json]:
 
 
 def _logprob(token: str, logprob: float) -> Json:
-    # A token that is half a character has a replacement for its text, and its bytes are not known.
+    # The text of a token that is half a character is a replacement character, so its bytes are
+    # unknown.
     token_bytes = [] if "\ufffd" in token else list(token.encode())
     return {
         "token": token,
@@ -183,7 +184,7 @@ def _logprob(token: str, logprob: float) -> Json:
 def _tool(tool: Json) -> Json:
     function = tool["function"]
     assert isinstance(function, dict), "tools are as `responses_request` makes them"
-    # Arguments are what the model wrote: nothing is strict about them.
+    # Arguments are passed on as the model wrote them, so no function is strict.
     absent = {"description": None, "parameters": None, "strict": False}
     return {"type": "function", **absent, **function}
 

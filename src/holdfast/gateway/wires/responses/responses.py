@@ -68,7 +68,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 Includable = Literal[
     "message.output_text.logprobs",
-    # Nothing is encrypted here, and the others belong to tools and inputs that are rejected.
+    # Nothing is encrypted here. The other values belong to rejected tools and inputs.
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -87,7 +87,7 @@ class _Text(Struct, forbid_unknown_fields=True):
 
 
 class _Reasoning(Struct, forbid_unknown_fields=True):
-    # Reasoning is sent whole, whatever summary of it is requested.
+    # Reasoning is always sent whole, whatever summary the client requests.
     summary: object = None
     generate_summary: object = None
     effort: Effort | None = None
@@ -119,7 +119,7 @@ class _Body(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     reasoning: _Reasoning | None = None
     prompt_cache_options: _CacheOptions | None = None
 
-    # Bookkeeping.
+    # For the client's own records.
     client_metadata: object = None
     max_tool_calls: object = None
     """Counts the calls of built-in tools, of which there are none."""
@@ -133,7 +133,7 @@ class _Body(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     stream_options: object = None
     user: object = None
 
-    # Followed only where they change nothing.
+    # Accepted only with values that change nothing.
     access_programs: object = neutral(why="it is a matter of OpenAI's own models.")
     background: object = neutral(
         False, why="every response is waited for; its trajectory outlives the wait."
@@ -171,7 +171,7 @@ def parse_request(body: bytes, known: RequestLookup | None = None) -> Generation
         model=request.model,
         messages=messages,
         image_param=image_param,
-        # Without tools in its prompt, a model calls none.
+        # A model without tools in its prompt makes no calls.
         tools=() if choice is None else tools,
         tool_choice=choice or "",
         parallel_tool_calls=request.parallel_tool_calls is not False,

@@ -216,7 +216,7 @@ def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHo
             f"tool {tool}: {name} cannot be isolated, since another process has to import it; "
             "define it with `def` at the top level of a module"
         )
-    # Not what `sys.modules` has under the module's name: that may be another.
+    # Not taken from `sys.modules`, which may have another module under this name.
     file = inspect.unwrap(function).__globals__.get("__file__")
     if not isinstance(file, str) or not os.path.exists(file):
         raise UsageError(

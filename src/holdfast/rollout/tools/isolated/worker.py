@@ -39,7 +39,7 @@ MAX_TRACEBACK_CHARACTERS = 100_000
 def main(connection: int, driver: int, faults: int) -> None:
     """Serves until the driver is gone."""
     die_with(driver)
-    # Descriptors that a process started by the tool does not inherit.
+    # The processes that a tool starts do not inherit these descriptors.
     os.set_inheritable(connection, False)
     os.set_inheritable(faults, False)
     faulthandler.enable(faults)
@@ -47,7 +47,7 @@ def main(connection: int, driver: int, faults: int) -> None:
         try:
             _serve(talk, talk.makefile("rb"), runner)
         except (EOFError, ConnectionError):
-            # Nobody is left to run anything for. Threads of the tool must not keep this alive.
+            # The driver is gone. Threads of the tool must not keep this process alive.
             os._exit(0)
 
 
@@ -72,7 +72,7 @@ def _answer(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) 
         return WorkerResult(result_text(_call(module, request, runner)))
     except ToolSaysNo as no:
         return Refusal(type(no).__name__, cut_middle(result_text(str(no)), MAX_MESSAGE_CHARACTERS))
-    except BaseException as error:  # Also what is meant to end a process: it is one call's failure.
+    except BaseException as error:  # Even an error that would end a process fails only one call.
         return _broken_answer(error)
 
 

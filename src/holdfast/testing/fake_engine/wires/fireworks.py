@@ -111,7 +111,7 @@ def _logprobs(job: FakeRequest, piece: FakePiece) -> object:
     if job.legacy_logprobs:
         ids = None if job.hide_ids else piece.scored
         return {**text_logprobs(scores(piece), piece.start), "token_ids": ids}
-    # Where the engine lies, there may be fewer logprobs than tokens.
+    # With a fault, there may be fewer logprobs than tokens.
     pairs = zip(piece.scored, piece.logprobs, strict=False)
     return {
         "content": [_token_logprob(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]

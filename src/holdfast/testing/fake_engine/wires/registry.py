@@ -42,7 +42,7 @@ def served_routes(options: FakeOptions, schedule: Schedule, sides: EngineSides) 
             sides.sglang(options, schedule).add_to,
         )
     if options.dialect == "fireworks":
-        # Its address ends in `/inference`; a test may give it either way.
+        # Its address ends in `/inference`. A test may leave this out.
         wire, listing = FireworksWire(options), models.fireworks_models
         return ServedRoutes(
             {"/v1/completions": wire, "/inference/v1/completions": wire},

@@ -92,7 +92,7 @@ class SGLangWire(FakeWire):
         try:
             return decode(raw, SglangRequest).rid
         except EngineRequestRejected:
-            # `read` says what is wrong with it.
+            # `read` raises, with the reason.
             return None
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
@@ -168,6 +168,6 @@ def _finish_reason(piece: FakePiece, tokens: int) -> object:
 def _logprobs(job: FakeRequest, piece: FakePiece) -> list[tuple[float, int, str | None]]:
     return [
         (logprob, token, TEXT[token] if job.logprob_texts else None)
-        # Where the engine lies, there may be fewer logprobs than tokens.
+        # With a fault, there may be fewer logprobs than tokens.
         for token, logprob in zip(piece.scored, piece.logprobs, strict=False)
     ]

@@ -155,7 +155,7 @@ class CompletionsWire(_VllmWire):
     def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
         output = super()._output(job, piece)
         if job.token_ids:
-            # Its logprobs name tokens by their text: they cannot contradict its ids.
+            # The logprobs name tokens by their text, so they cannot contradict the ids.
             output.token_ids = piece.scored
         return output
 
@@ -275,7 +275,7 @@ class ChatWire(_VllmWire):
     def _prompt(self, body: ChatRequest, messages: list[Message]) -> list[int]:
         messages = [structs.replace(message, content=_visible(message)) for message in messages]
         if body.reasoning_effort is not None:
-            # As templates do that know it, and so that another effort is another sample.
+            # As in templates that support efforts. So another effort gives another sample.
             messages.insert(0, system(_EFFORT + body.reasoning_effort))
         return list(self._renderer.render(messages, body.tools or []))
 

@@ -88,7 +88,7 @@ class VllmSide:
     async def _abort_requests(self, request: web.Request) -> web.Response:
         body = decode(await request.read(), Aborted)
         number = await self._schedule.abort(body.request_ids or None)
-        # vLLM counts the ids of the request, not those that it found.
+        # vLLM counts the ids in the request, not those that it found.
         aborted = len(body.request_ids) if body.request_ids else number
         return connection.json_response({"status": "aborted", "aborted": aborted})
 

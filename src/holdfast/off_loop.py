@@ -4,6 +4,8 @@ Rendering, encoding and parsing a prompt of megabytes takes seconds and would bl
 long. A thread has a cost of its own, so small prompts stay on the loop. Nearly all prompts are
 small.
 
+Work on megabytes has threads of its own, so that one huge prompt does not delay large ones.
+
 Invariant: only pure functions run here. A cancelled caller loses only the result.
 """
 
@@ -16,6 +18,7 @@ from typing import TypeVar
 
 MIN_THREAD_SIZE = 1 << 15
 """Characters or tokens. A tokenizer takes about a second for a million characters."""
+HUGE_SIZE = 1 << 20
 MAX_THREADS = 4
 """The most threads. Each may need hundreds of bytes for every token of a prompt."""
 Result = TypeVar("Result")
@@ -26,14 +29,15 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
     `MIN_THREAD_SIZE`. For small work in each turn, call the function directly."""
     if size < MIN_THREAD_SIZE:
         return function()
-    threads = _threads(os.getpid())
+    threads = _threads(os.getpid(), is_huge=size >= HUGE_SIZE)
     return await asyncio.get_running_loop().run_in_executor(threads, function)
 
 
-@lru_cache(maxsize=1)
-def _threads(process: int) -> ThreadPoolExecutor:
+@lru_cache(maxsize=2)
+def _threads(process: int, *, is_huge: bool) -> ThreadPoolExecutor:
     """Returns the threads of this process, because a fork has none of its parent's. The loop's own
     threads do not serve: user code may fill them with calls that wait for a reply."""
-    # Half of the cores: the loop needs the interpreter's lock, too.
+    # At most half of the cores, because the loop also needs the interpreter's lock.
     most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
-    return ThreadPoolExecutor(most, thread_name_prefix="holdfast-large-prompt")
+    name = f"holdfast-{'huge' if is_huge else 'large'}-prompt"
+    return ThreadPoolExecutor(most, thread_name_prefix=name)

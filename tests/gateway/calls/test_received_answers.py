@@ -38,39 +38,39 @@ def restart(gateway: GatewayProcess) -> None:
     gateway.start()
 
 
-def ask(gateway: GatewayProcess, given: dict) -> str:
-    url = f"{given['openai_base_url']}/chat/completions"
-    return Agent(gateway).insist(url, BODY, given["key"])["id"]
+def ask(gateway: GatewayProcess, trajectory: dict) -> str:
+    url = f"{trajectory['openai_base_url']}/chat/completions"
+    return Agent(gateway).insist(url, BODY, trajectory["key"])["id"]
 
 
-def heard(gateway: GatewayProcess) -> int:
+def received_answers(gateway: GatewayProcess) -> int:
     (history,) = gateway.histories().values()
-    return sum(called.heard > 0 for called in history.calls.values())
+    return sum(called.received > 0 for called in history.calls.values())
 
 
 def test_an_answer_that_was_received_is_not_given_again_after_a_restart(gateway, engine):
-    given = taken(gateway)
-    answers = [ask(gateway, given) for _ in range(2)]
-    until(lambda: heard(gateway) == 2)
+    trajectory = taken(gateway)
+    answers = [ask(gateway, trajectory) for _ in range(2)]
+    until(lambda: received_answers(gateway) == 2)
     restart(gateway)
-    answers += [ask(gateway, given)]
-    until(lambda: heard(gateway) == 3)
+    answers += [ask(gateway, trajectory)]
+    until(lambda: received_answers(gateway) == 3)
     restart(gateway)
-    answers += [ask(gateway, given)]
+    answers += [ask(gateway, trajectory)]
     assert len(set(answers)) == 4
     assert engine.stats().completions == 4
 
 
 @pytest.mark.parametrize("engine", [(Fault(FaultKind.HOLD, matching="/1.0.0"),)], indirect=True)
 def test_an_answer_that_may_be_lost_is_given_again_after_a_restart(gateway, engine):
-    given = taken(gateway)
-    first = ask(gateway, given)
-    until(lambda: heard(gateway) == 1)
+    trajectory = taken(gateway)
+    first = ask(gateway, trajectory)
+    until(lambda: received_answers(gateway) == 1)
     # The client leaves before the answer: it becomes durable, and nobody has it.
     body = json.dumps(BODY).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
-        f"Content-Type: application/json\r\nAuthorization: Bearer {given['key']}\r\n\r\n"
+        f"Content-Type: application/json\r\nAuthorization: Bearer {trajectory['key']}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
         connection.sendall(head.encode() + body)
@@ -78,16 +78,16 @@ def test_an_answer_that_may_be_lost_is_given_again_after_a_restart(gateway, engi
     engine.release()
     until(lambda: len(gateway.durable()) == 2)
     restart(gateway)
-    assert ask(gateway, given) != first
+    assert ask(gateway, trajectory) != first
     assert engine.stats().completions == 2
 
 
 def test_a_new_agent_hears_everything_from_the_first_on(gateway, engine):
-    given = taken(gateway)
-    answers = [ask(gateway, given) for _ in range(2)]
-    until(lambda: heard(gateway) == 2)
+    trajectory = taken(gateway)
+    answers = [ask(gateway, trajectory) for _ in range(2)]
+    until(lambda: received_answers(gateway) == 2)
     restart(gateway)
     url = f"{gateway.url}/trajectories"
-    given = Agent(gateway).insist(url, {"task": "a", "sample": 0, "wait": 20})
-    assert [ask(gateway, given) for _ in range(2)] == answers
+    trajectory = Agent(gateway).insist(url, {"task": "a", "sample": 0, "wait": 20})
+    assert [ask(gateway, trajectory) for _ in range(2)] == answers
     assert engine.stats().completions == 2

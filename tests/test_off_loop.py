@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.off_loop import MIN_THREAD_SIZE
 from holdfast.policy.dialects.prompt_json import encode_prompt
-from holdfast.policy.off_loop import MIN_THREAD_SIZE
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.encoding.tokens import ids_of, last_of
