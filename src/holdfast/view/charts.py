@@ -88,9 +88,13 @@ class _Frame:
         return "".join(parts)
 
 
-def _svg(body: str, *, title: str, text: str, height: int = HEIGHT, width: int = WIDTH) -> Markup:
-    head = f'<svg class="chart" viewBox="0 0 {width} {height}" role="img">'
-    names = f"<title>{escape(title)}</title><desc>{escape(text)}</desc>"
+def _svg(body: str, *, title: str, text: str, height: int = HEIGHT) -> Markup:
+    """Returns the picture. A picture with links is a group, because an image has no parts."""
+    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {height}"'
+    if "<a " in body:
+        names = f' role="group" aria-label="{escape(f"{title}. {text}")}">'
+    else:
+        names = f' role="img"><title>{escape(title)}</title><desc>{escape(text)}</desc>'
     return Markup(f"{head}{names}{body}</svg>")  # noqa: S704 - every text in it is escaped
 
 

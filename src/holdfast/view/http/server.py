@@ -18,6 +18,7 @@ from aiohttp import web
 from holdfast.engine.export.prices import Prices
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError, UsageError
+from holdfast.request_body import read_body
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken, token_file
 from holdfast.view.http.live import Hub, Look
@@ -83,7 +84,9 @@ async def serving(
                 source, Digests(), Columns(), prices, tokenizer, str(token_file(port))
             )
             app = _application(context, hub, secret.value)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+            runner = web.AppRunner(
+                app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False
+            )
             await runner.setup()
             try:
                 await web.SockSite(runner, listener).start()
@@ -251,7 +254,7 @@ async def _static(request: web.Request) -> web.Response:
 async def _tag(request: web.Request) -> web.Response:
     _check_token(request)
     try:
-        change = msgspec.json.decode(await request.read(), type=TagChange)
+        change = msgspec.json.decode(await read_body(request), type=TagChange)
     except msgspec.DecodeError as error:
         raise RequestRefused(400, f"the body is no change of tags: {error}") from error
     source = context_of(request).source
