@@ -107,6 +107,12 @@ def environment() -> Environment:
     return made
 
 
+def prepare() -> None:
+    """Compiles the templates, so that the first page does not wait for it."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+
+
 def render(template: str, values: Mapping[str, object]) -> str:
     """Returns the page that a template makes of these values."""
     return environment().get_template(template).render(values)

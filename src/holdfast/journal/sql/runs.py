@@ -453,16 +453,21 @@ def status_of(value: object, *, of: object) -> Status:
 # --- the list of runs
 
 
-def listing(store: Store) -> list[RunRow]:
-    return [_run_row(store, run_of(row)) for row in store.rows(f"{_RUN} ORDER BY id")]
+def listing(store: Store, *, counted: bool = True) -> list[RunRow]:
+    every = store.rows(f"{_RUN} ORDER BY id")
+    return [_run_row(store, run_of(row), counted=counted) for row in every]
 
 
-def _run_row(store: Store, run: Run) -> RunRow:
-    by_status = store.rows(
-        "SELECT t.status, count(*), count(t.settled) FROM trajectories t JOIN task_groups g "
-        "ON g.run = t.run AND g.task = t.task AND g.current WHERE t.run = :run "
-        "GROUP BY t.status ORDER BY t.status",
-        run=run.id,
+def _run_row(store: Store, run: Run, *, counted: bool) -> RunRow:
+    by_status = (
+        []
+        if not counted
+        else store.rows(
+            "SELECT t.status, count(*), count(t.settled) FROM trajectories t JOIN task_groups g "
+            "ON g.run = t.run AND g.task = t.task AND g.current WHERE t.run = :run "
+            "GROUP BY t.status ORDER BY t.status",
+            run=run.id,
+        )
     )
     row = store.row(
         "SELECT count(*), NOT EXISTS (SELECT 1 FROM streams WHERE run = :run) "
@@ -486,7 +491,9 @@ def _run_row(store: Store, run: Run) -> RunRow:
             status_of(status, of=f"a trajectory of run {run.spec.name!r}").name: total
             for status, total, _ in by_status
         },
-        settled=sum(settled for _, _, settled in by_status),
+        settled=sum(settled for _, _, settled in by_status)
+        if counted
+        else progress(store, run).settled,
         sealed=bool(row[1]),
         live_workers=tuple(str(worker) for worker in identities if not is_gone(worker)),
     )

@@ -29,7 +29,7 @@ from holdfast.view.pages import trajectory as trajectory_pages
 from holdfast.view.pages.context import CONTEXT, Context, context_of
 from holdfast.view.reading.columns import Columns
 from holdfast.view.reading.digests import Digests
-from holdfast.view.rendering import run_url
+from holdfast.view.rendering import prepare, run_url
 from holdfast.view.source import ShownJournal
 
 HOST = "127.0.0.1"
@@ -79,6 +79,7 @@ async def serving(
     hub = Hub()
     try:
         await source.journal()
+        prepare()
         with LoopbackToken(port) as secret:
             context = Context(
                 source, Digests(), Columns(), prices, tokenizer, str(token_file(port))
@@ -93,6 +94,7 @@ async def serving(
                 yield f"http://{HOST}:{port}", secret.value
             finally:
                 await hub.close()
+                await context.digests.close()
                 await runner.cleanup()
     finally:
         listener.close()

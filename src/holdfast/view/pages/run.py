@@ -7,7 +7,7 @@ from aiohttp import web
 from markupsafe import Markup
 from msgspec import Struct
 
-from holdfast.journal.journal import Journal, RunRow
+from holdfast.journal.journal import Journal, RunProgress, RunRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History
@@ -54,6 +54,8 @@ async def run_page(request: web.Request) -> str:
     journal = await context.source.journal()
     run = await context.source.run(request.match_info["run"])
     row = await row_of(journal, run)
+    progress = await journal.progress(run)
+    state = state_of(row, progress)
     digest = await context.digests.read(journal, run)
     numbers = context.numbers(run, digest)
     entries = list(digest.entries())
@@ -68,11 +70,12 @@ async def run_page(request: web.Request) -> str:
         topic=run_url(name),
         run=run,
         row=row,
-        state=state_of(row),
-        command=go_on(row, run, context.source.where),
+        state=state,
+        command=go_on(run, state, context.source.where),
         numbers=numbers,
-        progress=progress_of(row, digest),
+        progress=pace_of(row, progress, digest),
         is_cut=digest.is_cut,
+        is_whole=digest.is_whole,
         filter=chosen,
         listing=listing,
         orders=ORDERS,
@@ -91,13 +94,13 @@ async def run_page(request: web.Request) -> str:
     )
 
 
-def progress_of(row: RunRow, digest: RunDigest) -> RunPace:
-    total, pace = sum(row.by_status.values()), digest.pace
+def pace_of(row: RunRow, progress: RunProgress, digest: RunDigest) -> RunPace:
+    settled, total, pace = progress.settled, progress.planned, digest.pace
     if pace is None or not row.live_workers:
-        return RunPace(row.settled, total, None, None, None, 0.0)
-    left = (total - row.settled) / pace.settled_per_second
+        return RunPace(settled, total, None, None, None, 0.0)
+    left = (total - settled) / pace.settled_per_second
     rates = (pace.settled_per_second, pace.tokens_per_second)
-    return RunPace(row.settled, total, *rates, left, pace.seconds)
+    return RunPace(settled, total, *rates, left, pace.seconds)
 
 
 def _charts(run: str, entries: Sequence[Entry]) -> dict[str, object]:

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.engine.options import JOURNAL
-from holdfast.journal.journal import Journal, RunRow
+from holdfast.journal.journal import Journal, RunProgress, RunRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.run import Run
 from holdfast.training.report import HELD_OUT
@@ -27,6 +27,7 @@ class ListedRun(Struct, frozen=True):
     """One run in the list."""
 
     row: RunRow
+    progress: RunProgress
     run: Run
     numbers: Numbers | None
     """None before its trajectories were read."""
@@ -37,27 +38,28 @@ class ListedRun(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        return sum(self.row.by_status.values())
+        return self.progress.planned
 
     @property
     def failed(self) -> int:
-        return self.row.by_status.get("FAILED", 0)
+        return self.progress.failed
 
 
 async def runs_page(request: web.Request) -> str:
     context, query = context_of(request), request.query
     journal = await context.source.journal()
-    rows = await journal.runs()
+    rows = await journal.runs(counted=False)
     names = {row.name for row in rows}
     chosen = [row for row in rows if query.get("all") or not _training_of(row.name, names)]
-    planned = sum(sum(row.by_status.values()) for row in chosen)
+    planned = sum(row.tasks * row.samples for row in chosen)
     listed = []
     for row in reversed(chosen):
         run = await context.source.run(row.name)
         if planned <= READ_AT_ONCE:
             await context.digests.read(journal, run)
-        if _matches(row, run, query):
-            listed.append(await _listed(context, row, run, rows))
+        each = await _listed(context, row, run, rows)
+        if _matches(each, query):
+            listed.append(each)
     listed = _sorted(listed, query.get("order", ""))
     pages = max(1, -(-len(listed) // PAGE))
     page = min(whole_from(query, "page"), pages - 1)
@@ -85,36 +87,38 @@ def _training_of(name: str, names: set[str]) -> bool:
 
 async def _listed(context: Context, row: RunRow, run: Run, rows: Sequence[RunRow]) -> ListedRun:
     digest = context.digests.known(run)
-    state = state_of(row)
+    progress = await (await context.source.journal()).progress(run)
+    state = state_of(row, progress)
     evaluations = sum(each.name.startswith(f"{row.name}{HELD_OUT}") for each in rows)
     numbers = None if digest is None else context.numbers(run, digest)
-    return ListedRun(row, run, numbers, state, go_on(row, run, context.source.where), evaluations)
+    command = go_on(run, state, context.source.where)
+    return ListedRun(row, progress, run, numbers, state, command, evaluations)
 
 
-def state_of(row: RunRow) -> str:
+def state_of(row: RunRow, progress: RunProgress) -> str:
     """Returns in one word how a run stands."""
     if row.live_workers:
         return "working"
-    if row.settled < sum(row.by_status.values()):
+    if progress.settled < progress.planned:
         return "stopped"
     return "finished" if row.sealed else "open"
 
 
-def go_on(row: RunRow, run: Run, journal: str) -> str:
+def go_on(run: Run, state: str, journal: str) -> str:
     """Returns the command that goes on with a run; "" if it is over or somebody works on it."""
-    if run.spec.command is None or row.live_workers or state_of(row) == "finished":
+    if run.spec.command is None or state in ("working", "finished"):
         return ""
-    words = ["holdfast", "resume", row.name]
+    words = ["holdfast", "resume", run.spec.name]
     if journal != JOURNAL.default:
         words += ["--journal", redact(journal)]
     return shlex.join(words)
 
 
-def _matches(row: RunRow, run: Run, query: Mapping[str, str]) -> bool:
+def _matches(each: ListedRun, query: Mapping[str, str]) -> bool:
     text, tag, state = (query.get(name, "") for name in ("text", "tag", "state"))
-    if text not in row.name and text not in run.spec.model:
+    if text not in each.row.name and text not in each.run.spec.model:
         return False
-    return (not tag or tag in run.spec.tags) and (not state or state == state_of(row))
+    return (not tag or tag in each.run.spec.tags) and state in ("", each.state)
 
 
 def _reward(each: ListedRun) -> float:
@@ -139,7 +143,7 @@ async def look_at_runs(context: Context) -> object:
     """Returns what changes when the list does. Reads the next run whose trajectories are not yet
     known."""
     journal = await context.source.journal()
-    rows = await journal.runs()
+    rows = await journal.runs(counted=False)
     versions = []
     has_read = False
     for row in reversed(rows[-PAGE:]):
@@ -153,4 +157,5 @@ async def look_at_runs(context: Context) -> object:
 
 
 async def row_of(journal: Journal, run: Run) -> RunRow:
-    return next(row for row in await journal.runs() if row.name == run.spec.name)
+    rows = await journal.runs(counted=False)
+    return next(row for row in rows if row.name == run.spec.name)

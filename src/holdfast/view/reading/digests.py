@@ -1,5 +1,8 @@
-"""The digests of the runs that were looked at last. Each run is read by one reader at a time,
-however many pages ask."""
+"""The digests of the runs that were looked at last.
+
+Each run is read by one reader at a time, however many pages ask. A page does not wait for a large
+run: it shows what was read so far, and the reading goes on.
+"""
 
 import asyncio
 import time
@@ -18,9 +21,13 @@ FRESH_SECONDS = 0.5
 """A digest that was read so recently is shown as it is."""
 
 
+PATIENCE_SECONDS = 0.7
+"""How long a page waits for a digest."""
+
+
 class _Kept(Struct):
     digest: RunDigest = field(default_factory=RunDigest)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reading: asyncio.Task[None] | None = None
     read_at: float = 0.0
     cost: float = 0.0
 
@@ -36,23 +43,27 @@ class Digests:
         kept = self._kept.get(run.id)
         return kept.digest if kept is not None and kept.digest.is_whole else None
 
-    def cost(self, run: Run) -> float:
-        """Returns how many seconds the last reading took."""
-        kept = self._kept.get(run.id)
-        return 0.0 if kept is None else kept.cost
-
     async def read(self, journal: Journal, run: Run) -> RunDigest:
-        """Returns the digest as the journal is now."""
+        """Returns the digest as the journal is now, or as far as it was read in a short time."""
         kept = self._kept.setdefault(run.id, _Kept())
         self._kept.move_to_end(run.id)
-        async with kept.lock:
-            if time.monotonic() - kept.read_at > max(FRESH_SECONDS, 4 * kept.cost):
-                start = time.monotonic()
-                await kept.digest.refresh(journal, run)
-                kept.read_at = time.monotonic()
-                kept.cost = kept.read_at - start
+        is_fresh = time.monotonic() - kept.read_at < max(FRESH_SECONDS, 4 * kept.cost)
+        if kept.reading is None and not is_fresh:
+            kept.reading = asyncio.create_task(_refresh(kept, journal, run))
+        if (reading := kept.reading) is not None:
+            done, _ = await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
+            if done:
+                kept.reading = None
+                reading.result()
         self._forget()
         return kept.digest
+
+    async def close(self) -> None:
+        reading = {kept.reading for kept in self._kept.values() if kept.reading is not None}
+        for task in reading:
+            task.cancel()
+        if reading:
+            await asyncio.wait(reading)
 
     def _forget(self) -> None:
         while len(self._kept) > 1 and (
@@ -60,3 +71,10 @@ class Digests:
             or sum(kept.digest.count for kept in self._kept.values()) > MAX_KEPT
         ):
             self._kept.popitem(last=False)
+
+
+async def _refresh(kept: _Kept, journal: Journal, run: Run) -> None:
+    start = time.monotonic()
+    await kept.digest.refresh(journal, run)
+    kept.read_at = time.monotonic()
+    kept.cost = kept.read_at - start
