@@ -81,6 +81,7 @@ def test_a_body_is_never_unpacked_beyond_its_limit():
         gzip.compress(TEXT) + b"more",
         gzip.compress(TEXT) + gzip.compress(TEXT),
     ],
+    ids=["not packed", "cut off", "with text behind it", "packed twice"],
 )
 def test_a_body_that_is_not_packed_as_it_says_is_refused(body):
     ((status, _),) = asyncio.run(answered((body, "gzip")))
