@@ -6,6 +6,7 @@ task behind, every append that it began is durable or refused, and the leases ar
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -20,6 +21,7 @@ from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.running.reuse import Sources, find_sources, read_source
+from holdfast.engine.scoring.outdated import outdated_verdicts
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
@@ -44,6 +46,7 @@ from holdfast.rollout.threads.contain import in_background
 
 CLAIM_AHEAD = 64
 STAND_BY_SECONDS = 1.0
+_log = logging.getLogger("holdfast")
 
 
 class Ending(Struct, frozen=True):
@@ -170,6 +173,8 @@ class Engine:
                     await self._on_joined(worker)
                 if self._reopen_failed:
                     await open_for_retry(self._journal, self._run)
+                if scoring is not None and not self._run.spec.training:
+                    await self._judge_anew(scoring.scorer)
                 await self._spending.read(self._journal, self._run)
                 # Without work, the processor is not set up, because it may start a browser.
                 if await self._has_work() and not self.stop.requested:
@@ -183,6 +188,17 @@ class Engine:
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+
+    async def _judge_anew(self, scorer: Scorer) -> None:
+        """Opens the verdicts of judges that the scorer would make otherwise today."""
+        policy = self._scoring_policy()
+        outdated = await outdated_verdicts(self._journal, self._run, scorer, policy)
+        if outdated and (number := await self._journal.rescore(self._run, outdated)):
+            _log.warning(
+                "%s: the scorer makes another judge than before; %d of its verdicts are given anew",
+                self._run.spec.name,
+                number,
+            )
 
     def _why_stopped(self) -> str:
         """Returns why the run stopped. For a spending limit, the text includes the usage of
