@@ -43,6 +43,7 @@ from holdfast.rollout.replay.current_code import enter_trajectory
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.threads.contain import in_background
+from holdfast.worlds.running.worlds import Worlds
 
 CLAIM_AHEAD = 64
 STAND_BY_SECONDS = 1.0
@@ -140,6 +141,7 @@ class Engine:
             if scorer
             else None
         )
+        self._worlds = Worlds(run.spec.name)
         context = RunContext(
             spec=run.spec,
             journal=journal,
@@ -152,6 +154,7 @@ class Engine:
             stop=self.stop.event,
             on_record=self._recorded,
             on_cut=self._cuts.append,
+            worlds=self._worlds,
         )
         self._runner = TrajectoryRunner(
             context, processor, settings=self._settings, settles=scorer is None and settles
@@ -183,6 +186,7 @@ class Engine:
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
+            await self._worlds.close()
             await self._leave(worker)
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
