@@ -3,10 +3,11 @@
 import pytest
 
 from holdfast.engine.arguments import address_of, is_hosted
-from holdfast.policy.client.endpoint import Endpoint, base_url
+from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.providers import (
     PROVIDERS,
+    base_url,
     key_of,
     meant_provider,
     names_of,

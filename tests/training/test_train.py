@@ -45,6 +45,7 @@ from holdfast.training.settings import (
     TrainingSettings,
 )
 from holdfast.training.trainer import Trainer
+from holdfast.weights.engine_lock import EngineInUse, hold_engines
 from holdfast.weights.probe import compared
 from support.records import (
     consuming,
@@ -447,6 +448,25 @@ def test_a_trainer_keeps_its_lease_while_its_engine_starts(tmp_path, monkeypatch
     monkeypatch.setattr("holdfast.training.run.serving.TrainingEngine", SlowEngine)
     lease = {"lease_seconds": 0.3}
     attempt(tmp_path, journal=journal, rollout_settings=lease).match("no engine")
+
+
+def test_no_other_training_gives_weights_to_an_engine_that_was_started_for_one(tmp_path):
+    owners = []
+
+    async def look(t):
+        (endpoint,) = t.speaker.policy.endpoints
+        with pytest.raises(EngineInUse) as caught, hold_engines([endpoint.url], run="second"):
+            pass
+        owners.append(str(caught.value))
+        await solve(t)
+
+    one = structs.replace(SMALL, trainer=TrainerSettings(steps=1))
+    training = train(
+        look, tasks=TASKS, name="first", scorer=score, journal=MemoryJournal(), out=tmp_path,
+        settings=one,
+    )  # fmt: skip
+    asyncio.run(training)
+    assert "has the weights of another training (run 'first' in process" in owners[0]
 
 
 def test_a_run_that_is_no_training_is_not_trained(tmp_path):

@@ -4,10 +4,13 @@ Runs, trainings, judges and evaluations share one table. Keys come only from the
 """
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from holdfast.addresses import is_http_address
 from holdfast.records.encoding.near_names import nearest
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 
 
@@ -77,3 +80,17 @@ def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
         f"model {model!r} is served by {provider.url}, which wants a key: set {provider.key}, or "
         f"{instead}"
     )
+
+
+def base_url(url: str) -> str:
+    """Returns the base address of an API. Without a path, `/v1` is implied; other paths stay. `/v1`
+    itself is cut off, so that each API has one address."""
+    if not is_http_address(url):
+        # An address with an @ may hold a password in an unknown format.
+        address = "what was given" if "@" in url else repr(redact(url))
+        raise UsageError(
+            "an inference engine's address (--policy, from Python: policy=) looks like "
+            f"http://127.0.0.1:8000, not {address}{meant_provider(url) or unknown_provider(url)}"
+        )
+    url = url.rstrip("/")
+    return url.removesuffix("/v1") if urlsplit(url).path == "/v1" else url

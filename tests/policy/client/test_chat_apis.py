@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 import holdfast
-from holdfast.policy.client.endpoint import base_url
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.providers import base_url
 from holdfast.records.errors import PolicyRefused
 from holdfast.testing import FakeEngine
 

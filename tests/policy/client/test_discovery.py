@@ -192,7 +192,7 @@ def test_a_vllm_that_gives_no_logprobs_anywhere_is_for_evaluation_only_and_it_is
     run(main())
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +225,22 @@ def test_an_engine_that_stops_answering_while_it_is_looked_at_is_down_and_is_no_
                 await chosen(server, [])
             assert len(server.bodies(GENERATE)) == 3
             assert server.bodies(COMPLETIONS) == []
+
+    run(main())
+
+
+def test_an_engine_that_answers_500_before_it_is_gone_is_down_and_is_no_chat_api(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
+
+    async def main() -> None:
+        async with Canned() as server:
+            server.always("/v1/models", PLAIN_MODELS)
+            server.says(GENERATE, Answer(500))
+            server.always(GENERATE, Answer(503))
+            with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
+                await chosen(server, [])
 
     run(main())
 

@@ -62,12 +62,12 @@ def serving(remote: Remote) -> Iterator[Remote]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             threading.Thread(target=remote.begin, args=(json.loads(body),), daemon=True).start()
-            self._tell({"status": "accepted"})
+            self._answer({"status": "accepted"})
 
         def do_GET(self) -> None:
-            self._tell(remote.status(self.path.rpartition("rollout_id=")[2]))
+            self._answer(remote.status(self.path.rpartition("rollout_id=")[2]))
 
-        def _tell(self, message: object) -> None:
+        def _answer(self, message: object) -> None:
             body = json.dumps(message).encode()
             self.send_response(404 if message is None else 200)
             self.send_header("content-length", str(len(body)))

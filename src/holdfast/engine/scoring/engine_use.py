@@ -23,8 +23,8 @@ class Outages(Protocol):
     def seconds_down(self) -> float: ...
 
 
-class NotAsked(Exception):
-    """A judge was found, and no engine is asked."""
+class FirstJudgeReached(Exception):
+    """The call ends at its first judge, because no engine may be asked."""
 
 
 class EngineUse:
@@ -52,7 +52,7 @@ class EngineUse:
         self.first_judge = self.first_judge or identity
         self.makes_judges = self.makes_judges or is_made
         if not self._asks:
-            raise NotAsked
+            raise FirstJudgeReached
 
     def add(self, model: str, usage: Usage) -> None:
         """Counts the tokens of an answer."""

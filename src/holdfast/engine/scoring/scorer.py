@@ -190,7 +190,7 @@ class Scorer:
         it would ask none. No engine is asked."""
         await self._open()
         with track_engine_use(0, asks=False) as use:
-            # Another error than `NotAsked` will come again when the views are scored.
+            # Another error than `FirstJudgeReached` will come again when the views are scored.
             with suppress(Exception):
                 deadline = _Deadline(seconds, use, lambda _: None)
                 await self._call(list(views) if self.is_group else views[0], deadline)

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
@@ -48,7 +47,7 @@ from holdfast.policy.dialects.dialect import (
 from holdfast.policy.dialects.prompt_json import PromptCache
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.policy import Request
-from holdfast.policy.providers import meant_provider, unknown_provider
+from holdfast.policy.providers import base_url
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import (
@@ -570,20 +569,6 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
     if status in (401, 403):
         return Denied(message, status, _KEY_REJECTED if has_key else _KEY_MISSING)
     return Denied(message, status) if 300 <= status < 400 else None
-
-
-def base_url(url: str) -> str:
-    """Returns the base address of an API. Without a path, `/v1` is implied; other paths stay. `/v1`
-    itself is cut off, so that each API has one address."""
-    if not is_http_address(url):
-        # An address with an @ may hold a password in an unknown format.
-        address = "what was given" if "@" in url else repr(redact(url))
-        raise UsageError(
-            "an inference engine's address (--policy, from Python: policy=) looks like "
-            f"http://127.0.0.1:8000, not {address}{meant_provider(url) or unknown_provider(url)}"
-        )
-    url = url.rstrip("/")
-    return url.removesuffix("/v1") if urlsplit(url).path == "/v1" else url
 
 
 def _message(body: bytes) -> str:

@@ -47,15 +47,19 @@ def sanitize(message: str) -> str:
 
 
 async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where: str) -> bytes:
-    """Returns the result of `send`, which is repeated if there is no answer. Raises `EndpointDown`
+    """Returns the result of `send`, which is repeated if there is no answer, or an error of the
+    engine itself (500), because a dying engine answers so before it is gone. Raises `EndpointDown`
     if no answer comes at all. Other errors of `send` pass through."""
     for pause in (*PAUSES, None):
         try:
             return await send()
         except UNREACHABLE as error:
-            if not _is_silence(error):
+            is_silence = _is_silence(error)
+            if not (is_silence or isinstance(error, EngineUnavailable)):
                 raise
             if pause is None:
+                if not is_silence:
+                    raise
                 raise EndpointDown(
                     f"{where} does not answer ({describe_error(error)}): start it again, or wait "
                     "until it is ready"

@@ -23,7 +23,7 @@ from holdfast.policy.client.discovery import (
     logprobs_mode_of,
     served_models,
 )
-from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
+from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint
 from holdfast.policy.client.logprobs_probe import Likeness, likeness_of, why_different
 from holdfast.policy.client.supported import check_run, check_taken
 from holdfast.policy.client.weight_gate import WeightGate
@@ -31,6 +31,7 @@ from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind, Seeds, ServedModel
 from holdfast.policy.hold import CallHolds
 from holdfast.policy.policy import Completion, Request
+from holdfast.policy.providers import base_url
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import (

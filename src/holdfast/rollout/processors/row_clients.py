@@ -112,8 +112,8 @@ class ClientCache:
         Returns None if the run's policy itself serves."""
         if urls is None and model == own.model:
             return None
-        from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
+        from holdfast.policy.providers import base_url
 
         own_urls = (
             [endpoint.url for endpoint in own.endpoints] if isinstance(own, EnginePolicy) else []
@@ -130,8 +130,8 @@ class ClientCache:
     def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
         """Returns the client, and makes it first if needed. `own` is the run's policy, whose
         patience and retries apply unless others are set."""
-        from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
+        from holdfast.policy.providers import base_url
 
         addresses = tuple(base_url(url) for url in urls)
         if (addresses, model) not in self._open:

@@ -3,7 +3,7 @@ newest weights whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -117,14 +117,10 @@ class TrainingEngines:
         if not self._address.urls:
             yield
             return
-        with hold_engines(self._address.urls, run=self._plan.spec.name):
-            await resume_paused(
-                self._address.urls, api_key=self._address.api_key, report=self._report
-            )
-            async with self._connected(self._address) as connection, self._sync(connection) as sync:
-                check_tokenizer(_policy(connection), self._model, renderer=self._renderer.name)
-                self._running = connection, sync
-                yield
+        async with self._connected(self._address) as connection, self._sync(connection) as sync:
+            check_tokenizer(_policy(connection), self._model, renderer=self._renderer.name)
+            self._running = connection, sync
+            yield
 
     @asynccontextmanager
     async def serve(
@@ -175,10 +171,14 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:
+        """Connects to engines that no other training gives weights to."""
         engines = EmbeddedEngines(self._report)
-        async with connect(
-            address, engines=engines, notify=self._report, renderer=self._renderer
-        ) as connection:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(hold_engines(address.urls, run=self._plan.spec.name))
+            await resume_paused(address.urls, api_key=address.api_key, report=self._report)
+            connection = await stack.enter_async_context(
+                connect(address, engines=engines, notify=self._report, renderer=self._renderer)
+            )
             policy = _policy(connection)
             if not policy.has_tokens:
                 raise UsageError(

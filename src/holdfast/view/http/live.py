@@ -32,7 +32,7 @@ class _Topic:
         self.watchers = 0
         self.polling: asyncio.Task[None] | None = None
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         self.version += 1
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
@@ -112,7 +112,7 @@ async def _poll(topic: _Topic, look: Look) -> None:
         cost = time.monotonic() - start
         is_first, is_same = before is None, now == before
         if not is_first and not is_same:
-            topic.tell()
+            topic.announce()
         before = now
         pause = min(pause * 1.5, MOST_SECONDS) if is_same else LEAST_SECONDS
         await asyncio.sleep(max(pause, COST_FACTOR * cost))
