@@ -434,9 +434,12 @@ def test_a_second_consumer_of_the_same_name_is_refused(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, _ = await ready(journal, "a")
         first = await journal.subscribe(run, "trainer", someone_else(), lease_seconds=600)
+        assert await journal.is_held(run, "trainer")
+        assert not await journal.is_held(run, "other")
         with pytest.raises(ConsumerHeld, match=r"process 1 on elsewhere .* for 600 s"):
             await consuming(journal, run)
         await journal.unsubscribe(first)
+        assert not await journal.is_held(run, "trainer")
         await consuming(journal, run)
 
     check(body)

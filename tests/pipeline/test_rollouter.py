@@ -21,7 +21,7 @@ from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.testing import FakeEngine
 from holdfast.training.settings import TrainingRecord
-from support.records import make_tasks
+from support.records import consuming, make_tasks
 
 
 async def solve(t):
@@ -185,6 +185,29 @@ def test_a_rollouter_that_is_sent_no_weights_ends_and_says_who_owes_them(tmp_pat
             await journal.close()
 
     with FakeEngine(replies=["yes"], version="unpublished") as engine:
+        asyncio.run(main(engine))
+
+
+def test_it_waits_longer_for_a_trainer_that_trains_steps_again_only_while_the_trainer_lives(
+    tmp_path,
+):
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            trainer = await consuming(journal, run)
+            await asyncio.sleep(2.5)
+            assert not working.done()
+            await journal.unsubscribe(trainer)
+            with pytest.raises(EndpointDown, match="the trainer sends weights"):
+                await asyncio.wait_for(working, 60)
+
+        try:
+            await rolled_out(journal, engine, body, training=CATCHING_UP, patience=2.0)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="step-0") as engine:
         asyncio.run(main(engine))
 
 

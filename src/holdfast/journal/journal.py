@@ -544,6 +544,10 @@ class Journal(Protocol):
         ...
 
     async def consumers(self, run: Run) -> list[str]: ...
+    async def is_held(self, run: Run, consumer: str) -> bool:
+        """Returns whether a live process holds the lease of the consumer with this name."""
+        ...
+
     async def held_groups(self, run: Run) -> dict[str, list[str]]:
         """Returns the groups that each consumer has taken or dismissed, named by their tasks and in
         their order. Such groups keep their members and rewards. Consumers without groups are left

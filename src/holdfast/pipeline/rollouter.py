@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.engine.connect import Connection
+from holdfast.engine.open_run import TRAINER
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
@@ -92,16 +93,17 @@ class Rollouter:
     async def _until_sent(self, run: Run, policy: EnginePolicy) -> bool:
         """Waits until a replica has weights that the trainer sent. Returns False if the run is over
         or a stop is requested. Raises `EndpointDown` if the trainer sends no weights for as long as
-        an outage may last."""
+        an outage may last. The time in which a live trainer trains steps again does not count."""
         began, is_reported = time.monotonic(), False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:
             seen = self._journal.changes.count
             records = await self._journal.replica_weights(run)
-            is_busy = await self._is_catching_up(run)
-            if not is_busy and any(record.is_checked for record in records):
+            is_catching_up = await self._is_catching_up(run)
+            if not is_catching_up and any(record.is_checked for record in records):
                 return True
-            waited = time.monotonic() - began
-            if not is_busy and waited > policy.patience:
+            if is_catching_up and await self._journal.is_held(run, TRAINER):
+                began = time.monotonic()
+            if (waited := time.monotonic() - began) > policy.patience:
                 raise EndpointDown(
                     f"waited {waited:.0f} s until the trainer sends weights to "
                     f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
@@ -126,6 +128,6 @@ class Rollouter:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _is_catching_up(self, run: Run) -> bool:
-        found = await self._journal.find_run(run.spec.name)
-        training = None if found is None else training_of(found)
+        stored = await self._journal.find_run(run.spec.name)
+        training = None if stored is None else training_of(stored)
         return training is not None and training.is_catching_up

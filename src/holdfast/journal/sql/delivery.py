@@ -77,9 +77,8 @@ def subscribe(
     refuse_if_shared(store, run)
     lock(store, run)
     now = store.now().parameters
-    holder = store.row(_HOLDER, run=run.id, name=name, **now)
-    if holder is not None and not is_gone(who := WorkerIdentity(*holder[:4])):
-        raise consumer_held(run, name, holder=str(who), seconds=holder[4])
+    if holder := _holder(store, run, name):
+        raise consumer_held(run, name, holder=str(holder[0]), seconds=holder[1])
     [(epoch, committed)] = store.rows(
         _SUBSCRIBE,
         run=run.id,
@@ -89,6 +88,18 @@ def subscribe(
         **now,
     )
     return Consumer(run, name, epoch, identity, lease_seconds, committed)
+
+
+def is_held(store: Store, run: Run, name: str) -> bool:
+    return _holder(store, run, name) is not None
+
+
+def _holder(store: Store, run: Run, name: str) -> tuple[WorkerIdentity, float] | None:
+    """Returns the live process that holds the consumer's lease, and the seconds that are left."""
+    row = store.row(_HOLDER, run=run.id, name=name, **store.now().parameters)
+    if row is None or is_gone(holder := WorkerIdentity(*row[:4])):
+        return None
+    return holder, row[4]
 
 
 def renew(store: Store, consumer: Consumer) -> None:

@@ -375,5 +375,6 @@ class SqlJournal(ClosedByBlock):
     commit = writes(delivery.commit)
     rewind = writes(delivery.rewind)
     consumers = reads(delivery.consumers)
+    is_held = reads(delivery.is_held)
     held_groups = reads(run_tables.held_groups)
     ledger = reads(delivery.ledger)
