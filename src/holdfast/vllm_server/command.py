@@ -14,8 +14,10 @@ from holdfast.records.errors import UsageError
 from holdfast.vllm_server import start
 from holdfast.vllm_server.access import TOKEN
 from holdfast.vllm_server.installation import OLDEST, Installation
+from holdfast.vllm_server.version_route import ROUTE
 
 MIDDLEWARE = "holdfast.vllm_server.access.TokenGuard"
+VERSION_MIDDLEWARE = "holdfast.vllm_server.version_route.VersionRoute"
 TRANSFER_SINCE = (0, 28)
 """An older vLLM does not start with Holdfast's weight transfer, because it requires more of the
 transfer's class.
@@ -36,7 +38,10 @@ def command_of(
     chosen = settings.vllm or VllmSettings()
     command = [vllm.python, start.__file__, "--model", str(model), "--served-model-name", name]
     command += ["--host", settings.host, "--port", str(port)]
-    command += ["--logprobs-mode", "processed_logprobs", "--middleware", MIDDLEWARE]
+    command += ["--logprobs-mode", "processed_logprobs"]
+    if not vllm.has_route(ROUTE):
+        command += ["--middleware", VERSION_MIDDLEWARE]
+    command += ["--middleware", MIDDLEWARE]  # vLLM asks the last one first.
     if vllm.knows("--enable-scale-out"):  # Older versions have the route without a switch.
         command.append("--enable-scale-out")
     command += ["--worker-extension-cls", _WORKER]
