@@ -20,7 +20,7 @@ TASK = {"id": "sum", "prompt": "What is 1 + 4?", "ground_truth": 5, "level": "ea
 FIELD = re.compile(r"^(?:await )?([a-z_]\w*(?:\.\w+)*)")
 
 Found = dict[str, object]
-"""Objects of one rollout and of its scorer, under the words that the tables have for them."""
+"""Objects of one rollout and of its scorer, under the words that the pages have for them."""
 
 
 @holdfast.tool(contract="idempotent")
@@ -53,8 +53,8 @@ class Seen:
     def score(self, trajectory: holdfast.TrajectoryView) -> float:
         self.objects |= {
             "a `TrajectoryView`": trajectory,
-            "one of `turns`": trajectory.turns[0],
-            "one of `tool_uses`": trajectory.tool_uses[0],
+            "each of `turns`": trajectory.turns[0],
+            "each of `tool_uses`": trajectory.tool_uses[0],
         }
         return 1.0
 
@@ -92,20 +92,18 @@ async def _run(seen: Seen, engine: FakeEngine, place: Path) -> None:
 
 
 def documented() -> list[tuple[str, str]]:
-    """Each field of each table whose head says what `has` it: `(what, field)`."""
+    """Each member of each list that a line such as "A `Task` has:" begins: `(what, member)`."""
     rows: list[tuple[str, str]] = []
     for page in ("rollouts.md", "scorers.md"):
         owner = ""
         for line in (DOCS / page).read_text().splitlines():
-            head = re.match(r"\| (.+) has \| \|$", line)
-            owner = head[1] if head else owner if line.startswith("|") else ""
-            if owner and not head:
-                first = line.split(" | ")[0]
-                rows += [
-                    (owner, match[1])
-                    for item in re.findall(r"`([^`]+)`", first)
-                    if (match := FIELD.match(item))
-                ]
+            if head := re.match(r"(?:## What does )?(.+) (?:has:|have\?)$", line):
+                owner = head[1][0].lower() + head[1][1:]
+            elif line and not line.startswith("- "):
+                owner = ""
+            elif owner:
+                members = re.findall(r"`([^`]+)`", line.split(": ")[0])
+                rows += [(owner, match[1]) for each in members if (match := FIELD.match(each))]
     return rows
 
 
@@ -119,7 +117,7 @@ def test_every_exported_class_says_itself_what_it_is(name: str) -> None:
     assert (vars(getattr(holdfast, name)).get("__doc__") or "").strip()
 
 
-def test_each_table_is_about_something_that_the_rollout_met(documented_objects: Found) -> None:
+def test_each_list_is_about_something_that_the_rollout_met(documented_objects: Found) -> None:
     assert {owner for owner, _ in documented()} == set(documented_objects)
 
 
@@ -130,8 +128,8 @@ def test_each_documented_field_exists(documented_objects: Found, owner: str, fie
 
 def test_each_parameter_of_generate_is_documented() -> None:
     page = (DOCS / "rollouts.md").read_text()
-    table = page.partition("| parameter | |\n")[2].partition("\n\n")[0]
-    named = re.findall(r"`(\w+)`", "\n".join(line.split(" | ")[0] for line in table.splitlines()))
+    lines = page.partition("These keywords of `t.generate`")[2].split("\n\n")[1].splitlines()
+    named = [name for line in lines for name in re.findall(r"`(\w+)`", line.split(": ")[0])]
     assert set(named) == set(inspect.signature(holdfast.Rollout.generate).parameters) - {"self"}
 
 

@@ -134,6 +134,8 @@ if TYPE_CHECKING:
     from holdfast.training.objective.objective import Objective as Objective
     from holdfast.training.run.train import train as train
     from holdfast.training.settings import TrainingSettings as TrainingSettings
+    from holdfast.worlds.contract.spec import WorldSpec as WorldSpec
+    from holdfast.worlds.running.environment import WorldEnvironment as WorldEnvironment
 
     __version__: str
 
@@ -175,6 +177,8 @@ _MODULES = {
     "rollout.processors.training": "TrainingRolloutProcessor",
     "rollout.replay.budget": "Limits",
     "rollout.replay.run_context": "OnDivergence",
+    "worlds.contract.spec": "WorldSpec",
+    "worlds.running.environment": "WorldEnvironment",
     "rollout.replay.speaker": "Speaker",
     "rollout.tools.tool": "Tool tool",
     "tasks.read": "read_tasks",

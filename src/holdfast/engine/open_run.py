@@ -18,6 +18,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
@@ -287,12 +288,21 @@ def _why_not_rewritten(
 
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
-    """Returns the recorded run of the spec if all its trajectories are settled, or None."""
+    """Returns the recorded run of the spec if all its trajectories are settled, or None. Judges
+    that its scorer made itself have to be looked at first."""
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
     same = with_engine_of(run, spec)
-    return None if run.spec.differences(same) else run
+    if run.spec.differences(same) or await has_made_judges(journal, run):
+        return None
+    return run
+
+
+async def has_made_judges(journal: Journal, run: Run) -> bool:
+    """Returns whether the run has a verdict of a judge that the scoring function made itself."""
+    summaries = [summary async for _, summary in journal.summaries(run)]
+    return any(isinstance(each, Summary) and each.made_judge for each in summaries)
 
 
 async def rolled_out_run(

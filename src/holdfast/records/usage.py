@@ -70,6 +70,9 @@ JUDGE = "judge"
 
 USED = "judge_usage"
 """The key in a score's details of the usage of further judges, by model."""
+MADE_JUDGE = "judge_made"
+"""The key in a score's details of the identity of the first judge that was asked, if the scoring
+function made a judge itself."""
 UNREAD = "unread"
 """The key in a judge's details that says that the judge's answers could not be read."""
 UNREAD_JUDGE = "judge_unread"

@@ -2,4 +2,6 @@
 
 - `contract`: the protocols, values and errors.
 - `docker`: containers of Docker and Podman.
+- `tools`: the tools with which a model acts in its world.
+- `running`: the worlds of a run: an environment over them, and their ledger.
 """

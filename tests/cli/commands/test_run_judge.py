@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import CommandLine
@@ -134,3 +136,48 @@ def test_a_judge_that_a_function_asks_is_checked_before_anything_is_sampled(
     assert refused.code == Exit.STOPPED, refused.err
     assert f"the judge: the policy at {gone.url} does not answer" in refused.err
     assert shell.engine.stats().tokens == 0
+
+
+MADE = """
+import os
+import pathlib
+import holdfast
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=12)
+
+
+async def score(trajectory):
+    rubric = pathlib.Path(__file__).with_name("rubric.txt").read_text()
+    try:
+        return (await holdfast.Judge(rubric, policy=os.environ["JUDGE_AT"])(trajectory)).reward
+    except Exception:
+        return 0.0
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--score-workers", 1)], ids=["here", "in a process"])
+def test_verdicts_of_a_judge_that_the_scorer_makes_are_given_anew_when_it_makes_another_one(
+    shell: CommandLine, options: tuple[object, ...]
+) -> None:
+    shell.write("made.py", MADE)
+    shell.write("rubric.txt", "Is it kind?")
+    with FakeEngine(replies=['{"score": 9}']) as engine:
+        arguments = {"rollout": "made.py:solve", "env": {"JUDGE_AT": engine.url}}
+        done = shell.run(*options, **arguments)
+        assert "mean reward: 0.9000 (n=2)" in done.out, done.err
+        judged = len(engine.requests())
+        again = shell.run(*options, **arguments)
+        assert "mean reward: 0.9000 (n=2)" in again.out, again.err
+        assert "another judge" not in again.err
+        assert len(engine.requests()) == judged
+    shell.write("rubric.txt", "Is it brief?")
+    sampled = shell.engine.stats().tokens
+    with FakeEngine(replies=['{"score": 2}']) as engine:
+        arguments["env"] = {"JUDGE_AT": engine.url}
+        other = shell.run(*options, **arguments)
+    assert "mean reward: 0.2000 (n=2)" in other.out, other.err
+    assert "the scorer makes another judge than before; 2 of its verdicts" in other.err
+    assert shell.engine.stats().tokens == sampled

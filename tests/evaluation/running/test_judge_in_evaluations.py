@@ -260,6 +260,8 @@ async def test_it(row):
     return await judge(row)
 """
 OF_A_FUNCTION = QUESTIONS.replace("await judge(row)", "await ask()(row)")
+BY_THE_FUNCTION = QUESTIONS.replace("await judge(row)", "await make()(row)")
+BY_THE_FUNCTION = BY_THE_FUNCTION.replace("judge = make()", "")
 A_FIXTURE = QUESTIONS.replace("judge = make()", "@pytest.fixture\ndef judge():\n    return make()")
 A_FIXTURE = A_FIXTURE.replace("test_it(row)", "test_it(row, judge)")
 OF_THE_CLASS = (
@@ -288,8 +290,8 @@ class TestAChangedJudge:
 
     @pytest.mark.parametrize(
         "source",
-        [QUESTIONS, OF_A_FUNCTION, A_FIXTURE, OF_THE_CLASS],
-        ids=["of the module", "of a function", "a fixture", "of the class"],
+        [QUESTIONS, OF_A_FUNCTION, BY_THE_FUNCTION, A_FIXTURE, OF_THE_CLASS],
+        ids=["of the module", "of a function", "by the function", "a fixture", "of the class"],
     )
     def test_another_rubric_from_the_same_file_scores_all_rows_anew(
         self,
@@ -308,10 +310,15 @@ class TestAChangedJudge:
         assert questions(engine) == 4
         assert project.engine.stats().tokens == sampled
 
+    @pytest.mark.parametrize("source", [QUESTIONS, BY_THE_FUNCTION], ids=["module", "function"])
     def test_rows_that_are_appended_are_in_no_mean_with_verdicts_of_another_judge(
-        self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self,
+        project: EvaluationProject,
+        engine: FakeEngine,
+        source: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        project.write(QUESTIONS)
+        project.write(source)
         monkeypatch.setenv("NUMBER", "2")
         project.run().assert_outcomes(passed=1)
         assert project.only()["agg_score"] == pytest.approx(0.8)

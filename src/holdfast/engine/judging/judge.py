@@ -134,6 +134,7 @@ class Judge:
         self._shared: WeakKeyDictionary[asyncio.AbstractEventLoop, JudgeConnection] = (
             WeakKeyDictionary()
         )
+        self._is_made_by_scorer = engine_use() is not None
         self.usage: Usage = NOTHING
         """The tokens of the judge's answers so far. Cached answers cost nothing."""
         if compare:
@@ -255,6 +256,8 @@ class Judge:
         trajectories are not to blame, so the run stops and can go on later.
         """
         use = engine_use()
+        if use is not None:
+            use.add_judge(self.identity, is_made=self._is_made_by_scorer)
         try:
             async with self._connected(use) as connection:
                 return await self._ask_engine(connection, messages, names)

@@ -6,6 +6,7 @@ task behind, every append that it began is durable or refused, and the leases ar
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -20,6 +21,7 @@ from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.running.reuse import Sources, find_sources, read_source
+from holdfast.engine.scoring.outdated import outdated_verdicts
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
@@ -41,9 +43,11 @@ from holdfast.rollout.replay.current_code import enter_trajectory
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.threads.contain import in_background
+from holdfast.worlds.running.worlds import Worlds
 
 CLAIM_AHEAD = 64
 STAND_BY_SECONDS = 1.0
+_log = logging.getLogger("holdfast")
 
 
 class Ending(Struct, frozen=True):
@@ -137,6 +141,7 @@ class Engine:
             if scorer
             else None
         )
+        self._worlds = Worlds(run.spec.name)
         context = RunContext(
             spec=run.spec,
             journal=journal,
@@ -149,6 +154,7 @@ class Engine:
             stop=self.stop.event,
             on_record=self._recorded,
             on_cut=self._cuts.append,
+            worlds=self._worlds,
         )
         self._runner = TrajectoryRunner(
             context, processor, settings=self._settings, settles=scorer is None and settles
@@ -170,6 +176,8 @@ class Engine:
                     await self._on_joined(worker)
                 if self._reopen_failed:
                     await open_for_retry(self._journal, self._run)
+                if scoring is not None and not self._run.spec.training:
+                    await self._judge_anew(scoring.scorer)
                 await self._spending.read(self._journal, self._run)
                 # Without work, the processor is not set up, because it may start a browser.
                 if await self._has_work() and not self.stop.requested:
@@ -178,11 +186,23 @@ class Engine:
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
+            await self._worlds.close()
             await self._leave(worker)
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+
+    async def _judge_anew(self, scorer: Scorer) -> None:
+        """Opens the verdicts of judges that the scorer would make otherwise today."""
+        policy = self._scoring_policy()
+        outdated = await outdated_verdicts(self._journal, self._run, scorer, policy)
+        if outdated and (number := await self._journal.rescore(self._run, outdated)):
+            _log.warning(
+                "%s: the scorer makes another judge than before; %d of its verdicts are given anew",
+                self._run.spec.name,
+                number,
+            )
 
     def _why_stopped(self) -> str:
         """Returns why the run stopped. For a spending limit, the text includes the usage of

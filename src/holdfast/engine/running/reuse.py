@@ -6,8 +6,8 @@ everything that the rollout can read of its task are the same. If the run has a 
 
 The worker that holds the new trajectory copies the old records in one append. After a kill, the
 trajectory is either copied or not begun, and the old run may be deleted or continued. The score is
-copied if the scorer and the whole task are the same. For a group scorer, this must hold for the
-whole group.
+copied if the scorer and the whole task are the same, and the scorer makes no judges itself. For a
+group scorer, this must hold for the whole group.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from itertools import product
 
 from msgspec import Struct, structs
 
+from holdfast.engine.open_run import has_made_judges
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
@@ -106,10 +107,13 @@ async def _sources_in(
         for row in await journal.trajectories(other)
         if row.status.is_over and row.key.task in alike
     }
+    same_scorer = not run.spec.has_other_scorer(other.spec)
+    # The judges that a scorer makes itself may be others by now.
+    same_scorer = same_scorer and not await has_made_judges(journal, other)
     scored = {
         name
         for name in alike
-        if not run.spec.has_other_scorer(other.spec)
+        if same_scorer
         and content_digest(tasks[name]) == content_digest(theirs[name])
         and (not whole or _is_whole(over, name, run, other))
     }

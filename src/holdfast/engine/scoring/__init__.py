@@ -6,5 +6,6 @@
 - `reward_functions`: Turns reward functions that were written for verl or TRL into scorers.
 - `wire`, `process`, `pool`: Scorers in separate processes, and the messages to them.
 - `settle`: Scores trajectories durably, while rollouts go on.
+- `outdated`: Finds verdicts of judges that the scoring function would make otherwise today.
 - `late`: Scores that need more than one task, or more than one run.
 """

@@ -3,7 +3,8 @@
 Any code in that call, however deep, finds the current `EngineUse` here. It tells how long an engine
 may be down. It also counts outages, so that the scorer's deadline covers only its own work, and the
 tokens that were used. If an engine cannot be used, the error is kept here, even if user code hides
-it behind another error. It also keeps whether a judge's answer was unreadable.
+it behind another error. It also keeps whether a judge's answer was unreadable, and which judge was
+asked first.
 """
 
 from collections.abc import Iterator
@@ -22,10 +23,16 @@ class Outages(Protocol):
     def seconds_down(self) -> float: ...
 
 
+class NotAsked(Exception):
+    """A judge was found, and no engine is asked."""
+
+
 class EngineUse:
     """The use of engines by one call of a scorer, visible in all tasks and threads of the call."""
 
-    def __init__(self, patience: float):
+    def __init__(self, patience: float, *, asks: bool = True):
+        """Without `asks`, the call ends at its first judge, and no engine is asked."""
+        self._asks = asks
         self.patience = patience
         """How many seconds an outage may last."""
         self.unusable: EndpointDown | PolicyRefused | None = None
@@ -34,7 +41,18 @@ class EngineUse:
         """The tokens of all answers."""
         self.unread = False
         """Whether a judge gave no verdict, because its answers could not be read."""
+        self.first_judge = ""
+        """The identity of the first judge that was asked."""
+        self.makes_judges = False
+        """Whether a judge was asked that the scorer made in this call or an earlier one."""
         self._before: dict[Outages, float] = {}
+
+    def add_judge(self, identity: str, *, is_made: bool) -> None:
+        """Notes a judge that is about to be asked."""
+        self.first_judge = self.first_judge or identity
+        self.makes_judges = self.makes_judges or is_made
+        if not self._asks:
+            raise NotAsked
 
     def add(self, model: str, usage: Usage) -> None:
         """Counts the tokens of an answer."""
@@ -59,10 +77,10 @@ def engine_use() -> EngineUse | None:
 
 
 @contextmanager
-def track_engine_use(patience: float) -> Iterator[EngineUse]:
-    waits = EngineUse(patience)
-    token = _current.set(waits)
+def track_engine_use(patience: float, *, asks: bool = True) -> Iterator[EngineUse]:
+    use = EngineUse(patience, asks=asks)
+    token = _current.set(use)
     try:
-        yield waits
+        yield use
     finally:
         _current.reset(token)

@@ -43,6 +43,7 @@ from holdfast.engine.scoring.wire import (
 )
 from holdfast.records.encoding import codec
 from holdfast.records.errors import EndpointDown, ScorerDied, ScorerTimeout, ScorerUnloadable
+from holdfast.records.usage import MADE_JUDGE
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processes.frames import LENGTH, BadFrame, frame, receive
 from holdfast.rollout.processes.user_process import STREAM_LIMIT, UserProcess
@@ -326,15 +327,35 @@ class ScorerPool(Scorer):
             raise TypeError(f"scorer {self.name} gave {len(answer.scores)} scores for {len(views)}")
         return [checked(score, f"scorer {self.name}") for score in answer.scores]
 
+    async def first_judge(
+        self,
+        views: Sequence[TrajectoryView],
+        *,
+        seconds: float | None = None,
+        read: Read | None = None,
+    ) -> str:
+        assert read is not None, "a pool is given what the journal holds"
+        encoded = [await _encode(view, read) for view in views]
+        answer = await self._ask(encoded, seconds, 0, only_judge=True)
+        if isinstance(answer, ScoreFailed):
+            raise ScorerFailed(answer.failure)
+        return str(answer.scores[0].details[MADE_JUDGE])
+
     async def _ask(
-        self, views: list[EncodedView], seconds: float | None, patience: float
+        self,
+        views: list[EncodedView],
+        seconds: float | None,
+        patience: float,
+        *,
+        only_judge: bool = False,
     ) -> ScoreResult | ScoreFailed:
         loop, why = asyncio.get_running_loop(), ""
         deaths, deadline = 0, loop.time() + START_SECONDS
         while deaths < MAX_DEATHS:
             slot = await self._take(deadline, why)
             try:
-                return await slot.ask(ScoreRequest(next(self._numbers), seconds, views, patience))
+                number = next(self._numbers)
+                return await slot.ask(ScoreRequest(number, seconds, views, patience, only_judge))
             except _ConnectionLost as lost:
                 deaths, why, deadline = deaths + 1, str(lost), loop.time() + START_SECONDS
             except (OSError, TimeoutError) as error:  # There was no process that could die.

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.scoring.reward_functions import scorer_named
-from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.scoring.scorer import Score, Scorer
 from holdfast.engine.scoring.wire import (
     MAX_FRAME,
     ScoreExtended,
@@ -37,6 +37,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EndpointDown, PolicyRefused, ScorerTimeout, ThreadsHang
 from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.foreign import headline_of, text_of
+from holdfast.records.usage import MADE_JUDGE
 from holdfast.rollout.processes.frames import LENGTH, frame, receive
 from holdfast.rollout.processes.user_module import die_with, import_module
 from holdfast.rollout.processes.user_process import STREAM_LIMIT
@@ -156,12 +157,16 @@ class Serving:
         answer: ScorerAnswer
         try:
             views = [view.decode() for view in request.views]
-            scores = await scorer.score(
-                views,
-                seconds=request.seconds,
-                patience=request.patience,
-                on_extended=partial(self._extend, request.number),
-            )
+            if request.only_judge:
+                identity = await scorer.first_judge(views, seconds=request.seconds)
+                scores = [Score(None, details={MADE_JUDGE: identity})]
+            else:
+                scores = await scorer.score(
+                    views,
+                    seconds=request.seconds,
+                    patience=request.patience,
+                    on_extended=partial(self._extend, request.number),
+                )
             answer = ScoreResult(request.number, scores)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             root = as_exception(error)

@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.usage import (
     JUDGE,
+    MADE_JUDGE,
     NOTHING,
     UNREAD_JUDGE,
     USED,
@@ -174,7 +175,26 @@ class Scorer:
                 raise
         each = listed(returned, len(views), self._called) if self.is_group else [returned]
         scores = [checked(item, self._called) for item in each]
+        if use.makes_judges:
+            scores = _with_details(scores, {MADE_JUDGE: use.first_judge})
         return _with_usage(_with_unread(scores) if use.unread else scores, use.used)
+
+    async def first_judge(
+        self,
+        views: Sequence[TrajectoryView],
+        *,
+        seconds: float | None = None,
+        read: Read | None = None,
+    ) -> str:
+        """Returns the identity of the first judge that the scorer would ask about the views; "" if
+        it would ask none. No engine is asked."""
+        await self._open()
+        with track_engine_use(0, asks=False) as use:
+            # Another error than `NotAsked` will come again when the views are scored.
+            with suppress(Exception):
+                deadline = _Deadline(seconds, use, lambda _: None)
+                await self._call(list(views) if self.is_group else views[0], deadline)
+            return use.first_judge
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -248,6 +268,10 @@ class Scorer:
 
     def _late(self, deadline: "_Deadline") -> ScorerTimeout:
         return ScorerTimeout(f"{self._called} did not answer within {deadline.seconds:g} s")
+
+
+def _with_details(scores: list[Score], more: Mapping[str, object]) -> list[Score]:
+    return [structs.replace(score, details={**more, **score.details}) for score in scores]
 
 
 def _with_unread(scores: list[Score]) -> list[Score]:

@@ -49,6 +49,8 @@ class ScoreRequest(Struct, frozen=True):
     seconds: float | None
     views: list[EncodedView]
     patience: float = PATIENCE.default
+    only_judge: bool = False
+    """Whether only the scorer's first judge is wanted: a `ScoreResult` with `MADE_JUDGE`."""
 
 
 class ScorerReady(Struct, frozen=True, tag=True):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.engine.open_run import describe_differences, is_rolled_out, open_run
+from holdfast.engine.open_run import describe_differences, has_made_judges, is_rolled_out, open_run
 from holdfast.engine.scoring.retry import unread_verdicts
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -156,6 +156,8 @@ async def settled_already(
         rows = [row for row in await journal.trajectories(run) if not row.resting]
         over = all(row.settled and (even_failed or row.status.is_outcome) for row in rows)
         if over and not even_failed and await unread_verdicts(journal, run):
+            return None
+        if over and await has_made_judges(journal, run):
             return None
         return run if over else None
     return None

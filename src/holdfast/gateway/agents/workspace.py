@@ -110,9 +110,7 @@ class AgentWorkspace(Episode):
         """Opens the workspace. Unlike other episodes, it is opened at once, even on replay, because
         the agent needs it."""
         session, workspace = self._session, self.workspace
-        if getattr(workspace, "blobs", None) is not None:
-            raise UsageError("the workspace is in use already: make a new one for each attempt")
-        workspace.blobs = session.blobs
+        workspace.bind(session, PATH)
         session.episodes.add(self)
         mark = fingerprint(workspace.name.encode(), identity_of(workspace).encode(), b"agent")
         step = await session.match(

@@ -12,7 +12,7 @@ from holdfast.records.failure import Failure, shortened
 from holdfast.records.history import CAME_BACK_DIFFERENT, WEIGHTS_LOST, History
 from holdfast.records.step import EnvironmentStepped, Generated, VersionSource
 from holdfast.records.trajectory import Status
-from holdfast.records.usage import UsageByModel, is_unread
+from holdfast.records.usage import MADE_JUDGE, UsageByModel, is_unread
 
 RETURNED_NONE = "returned None"
 """The end of the reason for a score that the scorer did not explain."""
@@ -71,6 +71,9 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
     """The weight versions that sampled the trajectory; None if one is unknown."""
     reused: str = ""
     """The run that recorded the trajectory's beginning, if it was another run; "" otherwise."""
+    made_judge: str = ""
+    """The identity of the first judge that was asked, if the scoring function made a judge itself;
+    "" otherwise."""
 
 
 def summarize(history: History) -> Summary:
@@ -104,6 +107,7 @@ def summarize(history: History) -> Summary:
         used=history.used,
         versions=_versions(replies),
         reused=history.reused,
+        made_judge=_made_judge(history),
     )
 
 
@@ -164,6 +168,11 @@ def _unscored(history: History) -> str | None:
 def _is_unread(history: History) -> bool:
     scored = history.scored if history.status.is_outcome else None
     return scored is not None and scored.reward is None and is_unread(scored.details)
+
+
+def _made_judge(history: History) -> str:
+    scored = history.scored if history.status.is_outcome else None
+    return "" if scored is None else str(scored.details.get(MADE_JUDGE, ""))
 
 
 def _seconds(history: History, replies: list[Generated]) -> float:

@@ -8,16 +8,23 @@ these methods never block the run and may hold objects that are bound to a threa
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.step import EnvironmentStepped, ToolResult
 from holdfast.rollout.tools.tool import Function, Tool, result_text
 
+if TYPE_CHECKING:
+    from holdfast.rollout.replay.session import Session
+
 DEFAULT_TIMEOUT = 600.0
+
+
+class SnapshotGone(EnvironmentBroken):
+    """The snapshot does not exist any more. An older one is restored."""
 
 
 class Recovery(StrEnum):
@@ -152,6 +159,8 @@ class Environment:
     event loop itself. A call that hangs there holds up the whole run."""
     blobs: Blobs
     """The store for large parts of snapshots. Set before any call."""
+    is_world = False
+    """Whether it is a world: a machine that outlives the process which made it."""
 
     @property
     def name(self) -> str:
@@ -190,8 +199,27 @@ class Environment:
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `snapshot`")
 
     def restore(self, state: bytes) -> Awaitable[None] | None:
-        """Called instead of `reset`. Puts the environment back into the state of the snapshot."""
+        """Called instead of `reset`. Puts the environment back into the state of the snapshot. May
+        raise `SnapshotGone`."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `restore`")
+
+    # --- for Holdfast's own environments
+
+    def bind(self, session: "Session", path: str) -> None:
+        """Called once, with the attempt and the path of the opening, before any other call."""
+        del path
+        if getattr(self, "blobs", None) is not None:
+            raise UsageError(f"{self.name} is in use already: make a new instance for each attempt")
+        self.blobs = session.blobs
+
+    async def attach(self) -> bool:
+        """Called before `restore` if all recorded actions took effect in the last environment.
+        Returns whether that environment is alive and goes on."""
+        return False
+
+    def is_alike(self, recorded: str, now: str) -> bool:
+        """Returns whether two texts of the same action mean the same."""
+        return recorded == now
 
 
 def earns_rewards(environment: Environment) -> bool:

@@ -138,11 +138,7 @@ class Episode:
         session, environment = self._session, self.environment
         if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
             raise UsageError(f"a seed is a whole number, not {seed!r:.200}")
-        if getattr(environment, "blobs", None) is not None:
-            raise UsageError(
-                f"{environment.name} is in use already: make a new instance for each trajectory"
-            )
-        environment.blobs = session.blobs
+        environment.bind(session, self.path)
         session.episodes.add(self)
         await self._live.guarded.prepare()
         offered = tools_of(environment.tools, where=f"{environment.name}.tools")

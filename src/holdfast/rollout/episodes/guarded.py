@@ -21,6 +21,7 @@ from holdfast.rollout.episodes.environment import (
     Environment,
     Observation,
     Recovery,
+    SnapshotGone,
     check_observation,
 )
 from holdfast.rollout.replay.session import AttemptState, is_accident
@@ -98,7 +99,7 @@ class GuardedEnvironment:
     async def _call(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         try:
             return await self._within_timeout(what, lambda: method(*args, **kw), of=method)
-        except (ToolSaysNo, JournalCorrupt):
+        except (ToolSaysNo, JournalCorrupt, SnapshotGone):
             raise
         except HoldfastError as error:
             if is_accident(error):

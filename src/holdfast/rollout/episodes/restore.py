@@ -25,6 +25,7 @@ from holdfast.rollout.episodes.environment import (
     Environment,
     Observation,
     Recovery,
+    SnapshotGone,
     answer_of,
     check_observation,
     observation_of,
@@ -169,7 +170,7 @@ class LiveEnvironment:
         for applied, digest in reversed(recorded.snapshots):
             try:
                 await self.guarded.restore(await self._session.blobs.get_blob(digest))
-            except JournalCorrupt:
+            except (JournalCorrupt, SnapshotGone):
                 continue
             self._kept, self._done = applied, recorded.actions[:applied]
             return True
@@ -210,7 +211,9 @@ class LiveEnvironment:
 
     async def _compare(self, path: str, observation: Observation) -> None:
         recorded = self._recorded_at(path)
-        if _shape(observation) == _shape(recorded):
+        if _shape(observation) == _shape(recorded) and self._environment.is_alike(
+            recorded.text, observation.text
+        ):
             return
         session, name = self._session, self._environment.name
         difference = divergence.of_observations(_describe(recorded), _describe(observation))
@@ -247,7 +250,7 @@ class LiveEnvironment:
 
 
 def _shape(seen: Observation) -> tuple[object, ...]:
-    return seen.text, seen.reward, seen.done, seen.truncated, seen.error
+    return seen.reward, seen.done, seen.truncated, seen.error
 
 
 def _describe(seen: Observation) -> str:

@@ -43,6 +43,8 @@ class RunContext(Struct, frozen=True):
     generation is durable only when it is whole."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the run is asked to stop. Then no new step begins."""
+    worlds: object = None
+    """The run's worlds (`worlds.running.Worlds`). Only the world's own environment uses them."""
     on_record: Callable[[Record], None] = lambda record: None
     """Called with each record of an attempt once it is durable."""
     on_cut: Callable[[Cut], None] = lambda cut: None

@@ -6,6 +6,9 @@ samples.
 """
 
 from holdfast.records.errors import Cause, EnvironmentBroken, HoldfastError, UsageError
+from holdfast.rollout.episodes.environment import SnapshotGone
+
+__all__ = ["ProviderDown", "ProviderFull", "SnapshotGone", "WorldGone", "WorldRefused"]
 
 
 class WorldRefused(UsageError):
@@ -26,7 +29,3 @@ class ProviderFull(ProviderDown):
 
 class WorldGone(EnvironmentBroken):
     """The world does not exist any more, or does not run."""
-
-
-class SnapshotGone(EnvironmentBroken):
-    """The snapshot does not exist any more."""

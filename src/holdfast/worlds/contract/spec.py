@@ -12,12 +12,14 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
+from holdfast.records.task import Task
 from holdfast.worlds.contract.failures import WorldRefused
 from holdfast.worlds.contract.output import GIB, KIB, MIB
 
 PROVIDERS = ("docker", "podman")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
+METADATA = "world"
 EXAMPLE = "such as docker:python:3.12-slim or docker:./image,memory=2g,network=bridge"
 
 
@@ -40,6 +42,8 @@ class Mount(Struct, frozen=True):
 
 
 class WorldSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a world has to be: its image, its limits, its network."""
+
     provider: str
     image: str = ""
     folder: str = ""
@@ -105,6 +109,25 @@ def parse_spec(text: str) -> WorldSpec:
         {"provider": provider, **where, **dict(_setting(text, part) for part in settings)},
         WorldSpec,
     )
+
+
+def as_spec(given: object) -> WorldSpec:
+    """Returns a spec that is given as text, as a mapping of its fields, or as itself."""
+    if isinstance(given, str):
+        return parse_spec(given)
+    try:
+        return msgspec.convert(given, WorldSpec, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise WorldRefused(f"{given!r:.200} is no world: {error}; write text {EXAMPLE}") from error
+
+
+def spec_of(task: Task) -> WorldSpec | None:
+    """Returns the world that the task's row asks for, as `world` of its metadata."""
+    given = (task.metadata or {}).get(METADATA)
+    try:
+        return None if given is None else as_spec(given)
+    except WorldRefused as error:
+        raise WorldRefused(f"task {task.id}: {error}") from error
 
 
 def _setting(text: str, part: str) -> tuple[str, object]:

@@ -1,0 +1,108 @@
+"""WorldEnvironment: a world as an environment of a trajectory.
+
+Its commands are actions of an episode: they are recorded before anyone sees their output. When the
+rollout comes back, the world is taken again if it is alive and every call in it is answered.
+Otherwise its newest snapshot is restored, and the later commands run again.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.tools.tool import Function, Tool
+from holdfast.worlds.contract.spec import WorldSpec, as_spec
+from holdfast.worlds.contract.world import COMMAND_SECONDS, World
+from holdfast.worlds.running.comparison import without_chance
+from holdfast.worlds.running.worlds import WorldOwner, Worlds
+from holdfast.worlds.tools import LEEWAY_SECONDS, OUTPUT, TOOLS, result_text, world_tools
+
+
+class WorldState(Struct, frozen=True):
+    """What a snapshot of the environment records."""
+
+    spec: WorldSpec
+    snapshot: str
+    """The provider's handle."""
+
+
+class WorldEnvironment(Environment):
+    """A world. Give its tools to the policy, or call `step` with shell commands.
+
+    Without `spec`, the world is the one of the task (`metadata["world"]`), or that of the run
+    (`--world`). Between `reset` or `restore` and the end of the attempt, `world` is the running
+    world: what it is told to do directly is no recorded action.
+    """
+
+    recovery = Recovery.SNAPSHOT
+    earns = False
+    is_world = True
+    world: World
+    """The running world."""
+    spec: WorldSpec
+
+    def __init__(
+        self,
+        spec: WorldSpec | str | None = None,
+        *,
+        tools: Sequence[str] = TOOLS,
+        command_timeout: float = COMMAND_SECONDS,
+        output_limit: int = OUTPUT,
+    ):
+        self._given = None if spec is None else as_spec(spec)
+        self._tools = tuple(tools)
+        self._seconds = command_timeout
+        self._output = output_limit
+        self.timeout = command_timeout + 2 * LEEWAY_SECONDS
+
+    @property
+    def identity(self) -> str:
+        return str(self.spec)
+
+    @property
+    def tools(self) -> Sequence[Tool | Function]:
+        return world_tools(
+            lambda: self.world, names=self._tools, seconds=self._seconds, output=self._output
+        )
+
+    def bind(self, session: Session, path: str) -> None:
+        super().bind(session, path)
+        worlds, lease = session.context.worlds, session.lease
+        if not isinstance(worlds, Worlds):
+            raise UsageError(f"{self.name} needs a run of an engine that has worlds")
+        self._worlds = worlds
+        self._owner = WorldOwner(lease.id, lease.epoch, session.name, path)
+        self.spec = self._given or worlds.spec_of(session.task)
+
+    async def reset(self, *, seed: int) -> Observation:
+        del seed
+        self.world = await self._worlds.create(self._owner, self.spec)
+        return Observation("")
+
+    async def step(self, action: str) -> Observation:
+        result = await self.world.exec(action, timeout=self._seconds, output=self._output)
+        info = {"exit_code": result.exit_code, "timed_out": result.timed_out}
+        return Observation(result_text(result, self._seconds), info=info)
+
+    async def snapshot(self) -> bytes:
+        handle = await self.world.snapshot(f"{self._owner.trajectory}")
+        return msgspec.msgpack.encode(WorldState(self.spec, handle))
+
+    async def restore(self, state: bytes) -> None:
+        try:
+            kept = msgspec.msgpack.decode(state, type=WorldState)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise JournalCorrupt(f"the snapshot of {self.name} is damaged: {error}") from error
+        self.world = await self._worlds.restore(self._owner, kept.spec, kept.snapshot)
+
+    async def attach(self) -> bool:
+        world = await self._worlds.attach(self._owner)
+        if world is not None:
+            self.world = world
+        return world is not None
+
+    def is_alike(self, recorded: str, now: str) -> bool:
+        return without_chance(recorded) == without_chance(now)
