@@ -41,10 +41,8 @@ def test_what_training_needs_is_always_on(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_a_version_does_not_know_is_left_out(tmp_path: Path) -> None:
-    """0.26 and 0.28 end with "unrecognized arguments"; 0.26 cannot load our weight transfer."""
+    """0.26 and 0.28 end with "unrecognized arguments"."""
     assert "--enable-scale-out" not in command(installation(tmp_path, "0.28.0"))
-    assert "--weight-transfer-config" in command(installation(tmp_path, "0.28.0"))
-    assert "--weight-transfer-config" not in command(installation(tmp_path, "0.26.0"))
 
 
 def test_a_version_without_the_route_for_versions_gets_ours_behind_the_token(
