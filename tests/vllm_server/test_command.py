@@ -16,6 +16,8 @@ def installation(folder: Path, version: str = "0.32.0", **more: bool) -> Install
     arguments.parent.mkdir(parents=True, exist_ok=True)
     known = "enable_scale_out: bool\n" if version >= "0.30" else ""
     arguments.write_text(f"middleware: list[str]\n{known}")
+    route = '@router.post("/update_weight_version")\n' if version >= "0.28" else ""
+    (folder / "entrypoints" / "api_router.py").write_text(route)
     return Installation("python", version, folder, **more)
 
 
@@ -39,10 +41,18 @@ def test_what_training_needs_is_always_on(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_a_version_does_not_know_is_left_out(tmp_path: Path) -> None:
-    """0.26 and 0.28 end with "unrecognized arguments"; 0.26 cannot load our weight transfer."""
+    """0.26 and 0.28 end with "unrecognized arguments"."""
     assert "--enable-scale-out" not in command(installation(tmp_path, "0.28.0"))
-    assert "--weight-transfer-config" in command(installation(tmp_path, "0.28.0"))
-    assert "--weight-transfer-config" not in command(installation(tmp_path, "0.26.0"))
+
+
+def test_a_version_without_the_route_for_versions_gets_ours_behind_the_token(
+    tmp_path: Path,
+) -> None:
+    own, guard = "version_route.VersionRoute", "access.TokenGuard"
+    assert own not in command(installation(tmp_path, "0.28.0"))
+    old = command(installation(tmp_path, "0.26.0"))
+    # vLLM wraps them in this order, so the last one sees a request first.
+    assert 0 < old.index(own) < old.index(guard)
 
 
 def test_memory_and_type_and_adapters_are_passed_on(tmp_path: Path) -> None:

@@ -7,5 +7,6 @@ session, and none of its processes outlives the Holdfast process.
 - `command`: The command and the environment that start a vLLM for training.
 - `start`: What each of vLLM's processes runs first: it ends with ours, and leaves nothing behind.
 - `access`: What vLLM's server does not do: its state is changed only with our token.
+- `version_route`: The route for the version of the weights, where vLLM has none.
 - `serving`: The process of `holdfast serve --engine vllm`.
 """

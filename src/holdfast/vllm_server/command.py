@@ -13,13 +13,11 @@ from holdfast.embedded.arguments import ServeSettings, VllmSettings
 from holdfast.records.errors import UsageError
 from holdfast.vllm_server import start
 from holdfast.vllm_server.access import TOKEN
-from holdfast.vllm_server.installation import OLDEST, Installation
+from holdfast.vllm_server.installation import Installation
+from holdfast.vllm_server.version_route import ROUTE
 
 MIDDLEWARE = "holdfast.vllm_server.access.TokenGuard"
-TRANSFER_SINCE = (0, 28)
-"""An older vLLM does not start with Holdfast's weight transfer, because it requires more of the
-transfer's class.
-"""
+VERSION_MIDDLEWARE = "holdfast.vllm_server.version_route.VersionRoute"
 _WORKER = "holdfast.weights.vllm_worker.WeightWorker"
 _TRANSFER = '{"backend": "holdfast"}'
 _PACKAGE = Path(__file__).parents[1]
@@ -36,12 +34,13 @@ def command_of(
     chosen = settings.vllm or VllmSettings()
     command = [vllm.python, start.__file__, "--model", str(model), "--served-model-name", name]
     command += ["--host", settings.host, "--port", str(port)]
-    command += ["--logprobs-mode", "processed_logprobs", "--middleware", MIDDLEWARE]
+    command += ["--logprobs-mode", "processed_logprobs"]
+    if not vllm.has_route(ROUTE):
+        command += ["--middleware", VERSION_MIDDLEWARE]
+    command += ["--middleware", MIDDLEWARE]  # vLLM asks the last one first.
     if vllm.knows("--enable-scale-out"):  # Older versions have the route without a switch.
         command.append("--enable-scale-out")
-    command += ["--worker-extension-cls", _WORKER]
-    if not OLDEST <= vllm.number < TRANSFER_SINCE:
-        command += ["--weight-transfer-config", _TRANSFER]
+    command += ["--worker-extension-cls", _WORKER, "--weight-transfer-config", _TRANSFER]
     if chosen.dtype:
         command += ["--dtype", chosen.dtype]
     if chosen.memory is not None and not vllm.is_cpu:

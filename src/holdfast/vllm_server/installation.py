@@ -63,6 +63,10 @@ class Installation(Struct, frozen=True):
         sources = self.folder.glob("entrypoints/**/cli_args.py")
         return any(name in _text(source) for source in sources)
 
+    def has_route(self, path: str) -> bool:
+        """Returns whether vLLM's server has a route. Looks in its source, as `knows` does."""
+        return any(path in _text(source) for source in self.folder.glob("entrypoints/**/*.py"))
+
 
 def find_vllm(python: str) -> Installation:
     """Finds the vLLM of a Python. For "", takes the Python that runs this process.

@@ -45,6 +45,7 @@ from holdfast.server_tokens import LoopbackToken
 from holdfast.vllm_server import start
 from holdfast.vllm_server.command import command_of, environment_of
 from holdfast.vllm_server.installation import Installation, find_vllm
+from holdfast.vllm_server.version_route import ROUTE
 
 POLL_SECONDS = 0.25
 REPORT_SECONDS = 2.0
@@ -93,8 +94,7 @@ def _serve(server: "VllmProcess", settings: ServeSettings, *, name: str, port: i
     if vllm.caveat:
         _print_note(settings, vllm.caveat)
     server.wait_until_ready(settings)
-    if not server.name_version(settings.version):
-        _print_note(settings, f"vllm {vllm.version} has no route for a version: it reports none")
+    server.name_version(settings.version)
     share = _share(settings, vllm)
     how = f"logprobs of the sampled distribution{'' if vllm.is_cpu else share}"
     _print_note(settings, f"vllm {vllm.version}, started here (port {port}), {how}")
@@ -246,19 +246,10 @@ class VllmProcess:
             return False
         return True
 
-    def name_version(self, version: str) -> bool:
-        """Tells vLLM the version of the weights that it was started with. Returns False if vLLM
-        has no such route.
-        """
-        if version == ServeSettings().version:
-            return True
-        try:
-            self._request("POST", "/update_weight_version", {"new_version": version})
-        except urllib.error.HTTPError as error:
-            if error.code in (404, 405):
-                return False
-            raise
-        return True
+    def name_version(self, version: str) -> None:
+        """Tells vLLM the version of the weights that it was started with."""
+        if version != ServeSettings().version:
+            self._request("POST", ROUTE, {"new_version": version})
 
     def _request(self, method: str, path: str, body: object = None) -> None:
         data = None if body is None else msgspec.json.encode(body)

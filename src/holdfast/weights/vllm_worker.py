@@ -128,6 +128,11 @@ class HoldfastWeightTransferEngine(
             raise RuntimeError("no weights were received")
         load(self.model, self.model_config, received.items())
 
+    @staticmethod
+    def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
+        """Abstract in vLLM 0.27 and older. The trainer sends with Holdfast's own strategies."""
+        raise RuntimeError("Holdfast's trainer sends the weights itself")
+
     def shutdown(self) -> None:
         if self._group is not None:
             self._group.close()

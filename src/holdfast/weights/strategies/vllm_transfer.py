@@ -77,6 +77,8 @@ def _half_loaded(replica: Replica) -> WeightsNotTaken:
 async def finish_update(replica: Replica, version: WeightFolder) -> None:
     body = {"weight_version": version.name}
     await replica.post("/finish_weight_update", body, seconds=UPDATE_SECONDS)
+    if await replica.endpoint.version() != version.name:  # vLLM 0.27 and older drop the name.
+        await replica.name_version(version.name)
 
 
 class VllmTransfer(TransferStrategy):
