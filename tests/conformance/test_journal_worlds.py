@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.journal.journal import Journal, Lease
-from holdfast.journal.worlds import WorldIntent, WorldState
+from holdfast.journal.worlds import WorldIntent, WorldPhase
 from holdfast.records.errors import LeaseLost
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
@@ -14,7 +14,7 @@ INTENT = WorldIntent(name="w1", provider="docker", spec="docker:a", trajectory="
 SNAPSHOT = structs.replace(INTENT, name="s1", origin="w1", after="4")
 
 
-async def states(journal: Journal) -> dict[str, WorldState]:
+async def states(journal: Journal) -> dict[str, WorldPhase]:
     return {row.name: row.state for row in await journal.worlds(removed=True)}
 
 
@@ -35,16 +35,16 @@ def test_a_world_is_in_the_ledger_from_its_intent_to_its_end(check: Check) -> No
         (row, snapshot) = await journal.worlds(trajectory=lease.id)
         assert (row.intent, row.state, row.handle, row.ended) == (
             INTENT,
-            WorldState.WANTED,
+            WorldPhase.WANTED,
             "",
             None,
         )
         assert (snapshot.intent, snapshot.is_snapshot, row.is_snapshot) == (SNAPSHOT, True, False)
-        assert await journal.change_world("w1", WorldState.READY, lease=lease, handle="box-1")
-        assert await journal.change_world("w1", WorldState.REMOVING, lease=lease, cpu_seconds=2.5)
-        assert await journal.change_world("w1", WorldState.REMOVED, lease=lease)
+        assert await journal.change_world("w1", WorldPhase.READY, lease=lease, handle="box-1")
+        assert await journal.change_world("w1", WorldPhase.REMOVING, lease=lease, cpu_seconds=2.5)
+        assert await journal.change_world("w1", WorldPhase.REMOVED, lease=lease)
         (gone,) = [row for row in await journal.worlds(run=run, removed=True) if row.name == "w1"]
-        assert (gone.state, gone.handle, gone.cpu_seconds) == (WorldState.REMOVED, "box-1", 2.5)
+        assert (gone.state, gone.handle, gone.cpu_seconds) == (WorldPhase.REMOVED, "box-1", 2.5)
         assert gone.ended is not None
         assert gone.ended >= gone.created > 0
         assert [row.name for row in await journal.worlds(run=run)] == ["w2", "s1"]
@@ -57,11 +57,11 @@ def test_a_state_only_grows(check: Check) -> None:
         _, _, claims = await ready(journal, "a", samples=1)
         lease = claims[0].open[0]
         await journal.plan_world(lease, INTENT)
-        assert await journal.change_world("w1", WorldState.REMOVING, lease=lease)
-        assert not await journal.change_world("w1", WorldState.READY, lease=lease, handle="late")
-        assert await journal.change_world("w1", WorldState.REMOVED, lease=lease)
-        assert not await journal.change_world("w1", WorldState.REMOVING, lease=lease)
-        assert not await journal.change_world("nobody", WorldState.REMOVED, lease=lease)
+        assert await journal.change_world("w1", WorldPhase.REMOVING, lease=lease)
+        assert not await journal.change_world("w1", WorldPhase.READY, lease=lease, handle="late")
+        assert await journal.change_world("w1", WorldPhase.REMOVED, lease=lease)
+        assert not await journal.change_world("w1", WorldPhase.REMOVING, lease=lease)
+        assert not await journal.change_world("nobody", WorldPhase.REMOVED, lease=lease)
 
     check(body)
 
@@ -74,12 +74,12 @@ def test_a_fenced_worker_changes_nothing_and_the_next_one_adopts(check: Check) -
         fresh = await claimed_again(journal, run, worker)
         for call in (
             journal.plan_world(stale, SNAPSHOT),
-            journal.change_world("w1", WorldState.READY, lease=stale, handle="box-1"),
+            journal.change_world("w1", WorldPhase.READY, lease=stale, handle="box-1"),
         ):
             with pytest.raises(LeaseLost):
                 await call
-        assert await states(journal) == {"w1": WorldState.WANTED}
-        assert await journal.change_world("w1", WorldState.READY, lease=fresh, handle="box-1")
+        assert await states(journal) == {"w1": WorldPhase.WANTED}
+        assert await journal.change_world("w1", WorldPhase.READY, lease=fresh, handle="box-1")
         (row,) = await journal.worlds()
         assert (row.epoch, row.is_held) == (fresh.epoch, True)
 
@@ -91,12 +91,12 @@ def test_what_a_living_worker_holds_is_not_changed_without_its_lease(check: Chec
         _, worker, claims = await ready(journal, "a", samples=1)
         lease = claims[0].open[0]
         await journal.plan_world(lease, INTENT)
-        assert not await journal.change_world("w1", WorldState.REMOVING)
+        assert not await journal.change_world("w1", WorldPhase.REMOVING)
         await journal.leave(worker)
         (row,) = await journal.worlds()
         assert not row.is_held
-        assert await journal.change_world("w1", WorldState.REMOVING)
-        assert await states(journal) == {"w1": WorldState.REMOVING}
+        assert await journal.change_world("w1", WorldPhase.REMOVING)
+        assert await states(journal) == {"w1": WorldPhase.REMOVING}
 
     check(body)
 
@@ -107,7 +107,7 @@ def test_the_worlds_of_a_settled_trajectory_are_held_by_nobody(check: Check) -> 
         lease = claims[0].open[0]
         await journal.plan_world(lease, INTENT)
         await journal.append(lease, [], status=Status.COMPLETED, settled=True)
-        assert await journal.change_world("w1", WorldState.REMOVING)
+        assert await journal.change_world("w1", WorldPhase.REMOVING)
 
     check(body)
 
@@ -118,11 +118,11 @@ def test_what_may_exist_outlives_its_run(check: Check) -> None:
         lease = claims[0].open[0]
         await journal.plan_world(lease, INTENT)
         await journal.plan_world(lease, SNAPSHOT)
-        await journal.change_world("s1", WorldState.REMOVED, lease=lease)
+        await journal.change_world("s1", WorldPhase.REMOVED, lease=lease)
         await journal.leave(worker)
         await journal.delete_run(run)
-        assert await states(journal) == {"w1": WorldState.WANTED}
-        assert await journal.change_world("w1", WorldState.REMOVED)
+        assert await states(journal) == {"w1": WorldPhase.WANTED}
+        assert await journal.change_world("w1", WorldPhase.REMOVED)
         assert await journal.worlds() == []
 
     check(body)

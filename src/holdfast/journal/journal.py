@@ -21,7 +21,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from holdfast.journal.changes import Changes
-from holdfast.journal.worlds import WorldIntent, WorldRow, WorldState
+from holdfast.journal.worlds import WorldLedger
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
 from holdfast.records.samples.replica_weights import ReplicaWeights
@@ -230,7 +230,7 @@ class ClosedByBlock:
         raise NotImplementedError
 
 
-class Journal(Protocol):
+class Journal(WorldLedger, Protocol):
     """The store of everything durable. All methods are safe to call concurrently from one event
     loop."""
 
@@ -434,36 +434,6 @@ class Journal(Protocol):
         ...
 
     async def get_blob(self, digest: bytes) -> bytes: ...
-
-    # --- worlds
-    async def plan_world(self, lease: Lease, intent: WorldIntent) -> None:
-        """Writes that a world or snapshot is about to be made. Raises `LeaseLost`."""
-        ...
-
-    async def change_world(
-        self,
-        name: str,
-        state: WorldState,
-        *,
-        lease: Lease | None = None,
-        handle: str = "",
-        cpu_seconds: float = 0.0,
-    ) -> bool:
-        """Writes a new state, and with a lease its owner's epoch. Returns False without writing if
-        the row has a later state, or if there is no `lease` and a living worker holds the
-        trajectory. Raises `LeaseLost`."""
-        ...
-
-    async def worlds(
-        self, *, run: Run | None = None, trajectory: int = 0, removed: bool = False
-    ) -> list[WorldRow]:
-        """Returns the worlds and snapshots of a run, of a trajectory (by its number), or all, in
-        the order in which they were planned. `removed` includes those that are gone."""
-        ...
-
-    async def worlds_label(self) -> str:
-        """Returns the mark of this journal's worlds at their providers."""
-        ...
 
     # --- weight versions
     async def publish_version(

@@ -1,11 +1,17 @@
-"""The rows of the journal's ledger of worlds: one for each world, and one for each snapshot."""
+"""The ledger of worlds: a row for each world, and one for each snapshot of a world."""
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from holdfast.records.run import Run
 
-class WorldState(IntEnum):
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Lease
+
+
+class WorldPhase(IntEnum):
     """What the provider may have. A state is durable before the provider is asked to reach it, and
     only ever grows."""
 
@@ -46,7 +52,7 @@ class WorldRow(Struct, frozen=True):
     """The trajectory's number."""
     epoch: int
     """The epoch of the last owner."""
-    state: WorldState
+    state: WorldPhase
     handle: str
     """The provider's handle; "" before the provider answered."""
     created: float
@@ -64,3 +70,36 @@ class WorldRow(Struct, frozen=True):
     @property
     def is_snapshot(self) -> bool:
         return bool(self.intent.origin)
+
+
+class WorldLedger(Protocol):
+    """The part of a journal that knows which worlds may exist."""
+
+    async def plan_world(self, lease: "Lease", intent: WorldIntent) -> None:
+        """Writes that a world or snapshot is about to be made. Raises `LeaseLost`."""
+        ...
+
+    async def change_world(
+        self,
+        name: str,
+        state: WorldPhase,
+        *,
+        lease: "Lease | None" = None,
+        handle: str = "",
+        cpu_seconds: float = 0.0,
+    ) -> bool:
+        """Writes a new state, and with a lease its owner's epoch. Returns False without writing if
+        the row has a later state, or if there is no `lease` and a living worker holds the
+        trajectory. Raises `LeaseLost`."""
+        ...
+
+    async def worlds(
+        self, *, run: Run | None = None, trajectory: int = 0, removed: bool = False
+    ) -> list[WorldRow]:
+        """Returns the worlds and snapshots of a run, of a trajectory (by its number), or all, in
+        the order in which they were planned. `removed` includes those that are gone."""
+        ...
+
+    async def worlds_label(self) -> str:
+        """Returns the mark of this journal's worlds at their providers."""
+        ...

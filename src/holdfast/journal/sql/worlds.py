@@ -13,7 +13,7 @@ from holdfast.journal.entries import lost
 from holdfast.journal.journal import Lease
 from holdfast.journal.sql.deletion import holders
 from holdfast.journal.sql.store import Store
-from holdfast.journal.worlds import WorldIntent, WorldRow, WorldState
+from holdfast.journal.worlds import WorldIntent, WorldPhase, WorldRow
 from holdfast.records.run import Run
 
 _COLUMNS = """w.intent, w.trajectory, w.epoch, w.state, w.handle, w.created, w.ended,
@@ -28,14 +28,14 @@ def plan_world(store: Store, lease: Lease, intent: WorldIntent) -> None:
     run = _fence(store, lease)
     columns = "run, trajectory, epoch, name, intent, state, handle, created, cpu_seconds"
     body = msgspec.msgpack.encode(intent)
-    row = (run, lease.id, lease.epoch, intent.name, body, WorldState.WANTED, "", time.time(), 0.0)
+    row = (run, lease.id, lease.epoch, intent.name, body, WorldPhase.WANTED, "", time.time(), 0.0)
     store.insert("worlds", columns, [row])
 
 
 def change_world(
     store: Store,
     name: str,
-    state: WorldState,
+    state: WorldPhase,
     *,
     lease: Lease | None = None,
     handle: str = "",
@@ -72,7 +72,7 @@ def worlds(
     store: Store, *, run: Run | None = None, trajectory: int = 0, removed: bool = False
 ) -> list[WorldRow]:
     """Returns the rows in the order in which they were planned."""
-    most = WorldState.REMOVED if removed else WorldState.REMOVING
+    most = WorldPhase.REMOVED if removed else WorldPhase.REMOVING
     number = 0 if run is None else run.id
     rows = store.rows(_ROWS, run=number, trajectory=trajectory, most=int(most))
     living = _living(store) if rows else set()
@@ -81,7 +81,7 @@ def worlds(
             msgspec.msgpack.decode(intent, type=WorldIntent),
             owned,
             epoch,
-            WorldState(state),
+            WorldPhase(state),
             handle,
             created,
             ended,
