@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from holdfast.policy.client.http_sessions import HttpSessions, Session, read_body
+from holdfast.policy.client.http_sessions import HttpSession, HttpSessions, read_body
 
 
-def new_session() -> Session:
-    return Session({}, on_connection=lambda: None)
+def new_session() -> HttpSession:
+    return HttpSession({}, on_connection=lambda: None)
 
 
 def test_callers_of_one_loop_share_a_session_and_each_loop_has_its_own() -> None:
     sessions = HttpSessions(new_session)
 
-    async def together() -> Session:
+    async def together() -> HttpSession:
         first, second = await asyncio.gather(sessions.get(), sessions.get())
         assert first is second
         return first
@@ -85,7 +85,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(talk: Talk, *, user: str = "") -> AsyncIterator[tuple[Session, str]]:
+async def serving(talk: Talk, *, user: str = "") -> AsyncIterator[tuple[HttpSession, str]]:
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     session = new_session()
     try:
@@ -95,7 +95,7 @@ async def serving(talk: Talk, *, user: str = "") -> AsyncIterator[tuple[Session,
         server.close()
 
 
-async def post(session: Session, url: str, body: bytes = b"{}") -> tuple[int, bytes]:
+async def post(session: HttpSession, url: str, body: bytes = b"{}") -> tuple[int, bytes]:
     async with session.post(url, body, request_id="run/7", timeout=QUICK) as response:
         return response.status, await read_body(response, 1 << 20)
 

@@ -20,9 +20,9 @@ from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.http_sessions import (
+    HttpSession,
     HttpSessions,
     Response,
-    Session,
     header_text,
     read_body,
 )
@@ -540,8 +540,8 @@ class Endpoint:
         address = urlsplit(self.url).netloc.rpartition("@")[2]
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
-    def _new_session(self) -> Session:
-        return Session(self._headers(), on_connection=self._count_connection)
+    def _new_session(self) -> HttpSession:
+        return HttpSession(self._headers(), on_connection=self._count_connection)
 
     def _headers(self) -> dict[str, str]:
         if not self._api_key:

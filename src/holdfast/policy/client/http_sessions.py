@@ -47,7 +47,7 @@ class _Response(Struct, frozen=True):
     content: aiohttp.StreamReader
 
 
-class Session:
+class HttpSession:
     """Sends POST requests with JSON bodies, over connections that stay open between requests."""
 
     def __init__(self, headers: Mapping[str, str], *, on_connection: Callable[[], None]):
@@ -138,8 +138,8 @@ async def _first_response(
 
 
 class _Open(Struct, frozen=True):
-    session: Session
-    lifetime: "AsyncGenerator[Session, None]"
+    session: HttpSession
+    lifetime: "AsyncGenerator[HttpSession, None]"
     """The generator that closes the session. It is kept here because it would end at once
     otherwise."""
 
@@ -147,11 +147,11 @@ class _Open(Struct, frozen=True):
 class HttpSessions:
     """The sessions of all event loops. `make` creates a session when a loop first needs it."""
 
-    def __init__(self, make: Callable[[], Session]):
+    def __init__(self, make: Callable[[], HttpSession]):
         self._make = make
         self._by_loop: dict[asyncio.AbstractEventLoop, _Open] = {}
 
-    async def get(self) -> Session:
+    async def get(self) -> HttpSession:
         """Returns the session of the running loop. Two concurrent callers get the same session."""
         loop = asyncio.get_running_loop()
         session = self._by_loop.get(loop)
@@ -166,7 +166,7 @@ class HttpSessions:
         for loop in [loop for loop in self._by_loop if loop.is_closed()]:
             del self._by_loop[loop]
 
-    async def _lifetime(self) -> "AsyncGenerator[Session, None]":
+    async def _lifetime(self) -> "AsyncGenerator[HttpSession, None]":
         session = self._make()
         try:
             yield session
