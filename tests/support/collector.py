@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry spans that a test starts: it decodes what it gets by their own package."""
+"""A collector of spans that a test starts. OpenTelemetry's own package decodes what it gets."""
 
 import threading
 from collections import Counter

@@ -78,21 +78,21 @@ def test_a_run_that_is_killed_and_resumed_sends_each_span_and_the_journal_sends_
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
         assert len(collector.spans) < 4 * TRAJECTORIES, "it was sent while the run worked"
         assert ended(begin(folder, collector.url)) == (0, "")
         assert len(collector.named("chat fake")) >= 3 * TRAJECTORIES
-        own = collector.named("invoke_agent agent.py:solve")
+        own = collector.named("invoke_agent solve")
         assert {fields(span)["gen_ai.conversation.id"] for span in own} == {
             f"live/q{n}/0" for n in range(TRAJECTORIES)
         }
         [run] = collector.named("invoke_workflow live")
         assert {span.links[0].span_id for span in own} == {run.span_id}
         assert fields(run)["holdfast.completed"] == TRAJECTORIES
-        before = {id: span.SerializeToString() for id, span in collector.spans.items()}
+        before = {key: span.SerializeToString() for key, span in collector.spans.items()}
         done = trace(folder[0], collector.url)
         assert done.stdout == f"sent {len(before)} spans of run live to {collector.url}\n"
-        assert before == {id: span.SerializeToString() for id, span in collector.spans.items()}
+        assert before == {key: span.SerializeToString() for key, span in collector.spans.items()}
 
 
 @pytest.mark.parametrize("state", ["dead", "slow", "refusing"])
@@ -108,6 +108,8 @@ def test_a_collector_that_takes_nothing_costs_the_run_nothing_and_what_is_left_i
         code, errors = ended(begin(folder, url))
         assert code == 0
         [line] = errors.splitlines()
+        reason = {"dead": "(Connection refused)", "slow": "(", "refusing": "code: 401"}[state]
+        assert reason in line
         assert f"60 trajectories of run live could not be sent to {url}" in line
         assert f"send it by holdfast trace live --otel {url} --journal holdfast.db" in line
         collector.status = 200

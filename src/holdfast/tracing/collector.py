@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -11,6 +12,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 TIMEOUT_SECONDS = 5.0
 """How long a batch may take, with all tries of the exporter."""
 _PATH = "/v1/traces"
+_SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^\"')]+)")
+"""Finds the words of the system within the exporter's nested errors."""
 
 
 class _FirstMessage(logging.Handler):
@@ -46,5 +49,6 @@ class Collector:
             self.problem = ""
             self.sent += len(spans)
             return True
-        self.problem = self._messages.text or "it took no spans"
+        error = _SYSTEM_ERROR.search(self._messages.text)
+        self.problem = error[1] if error else self._messages.text or "it took no spans"
         return False
