@@ -76,7 +76,6 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("export first --what trajectories --out rows.csv --format csv", "", (0,)),
     ("export first --what samples --out samples.parquet", "parquet", (0,)),
     ("compare first other", "", (0,)),
-    ("view first --port 0 --until-stdin-closes", "view", (5,)),
     ("trace first --otel http://127.0.0.1:1", "otel", (5,)),
     ("report first", "", (0,)),
     ("report first --out report.html", "", (0,)),

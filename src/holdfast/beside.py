@@ -41,8 +41,8 @@ def trace_beside(journal: str, url: str) -> Iterator[Callable[[str], None]]:
     check_collector(url)
     if journal == MEMORY:
         raise UsageError(f"--otel needs a journal that another process can read, not {MEMORY}")
-    words = ("trace", "--journal", journal, "--otel", url)
-    with _beside(*words, stop_seconds=2 * TRACE_SECONDS) as child:
+    arguments = ("trace", "--journal", journal, "--otel", url)
+    with _beside(*arguments, stop_seconds=2 * TRACE_SECONDS) as child:
 
         def follow(run: str) -> None:
             assert child.stdin is not None, "it is a pipe"
@@ -70,12 +70,12 @@ def check_collector(url: str) -> None:
 
 
 @contextmanager
-def _beside(*words: str, stop_seconds: float) -> "Iterator[subprocess.Popen[bytes]]":
+def _beside(*arguments: str, stop_seconds: float) -> "Iterator[subprocess.Popen[bytes]]":
     share_passwords()
     environment = dict(os.environ)
     os.environ.pop(PASSWORDS, None)  # Agents and tools do not inherit them.
     child = subprocess.Popen(  # noqa: S603  # our own module, our own arguments
-        [sys.executable, "-m", "holdfast", *words, "--until-stdin-closes"],
+        [sys.executable, "-m", "holdfast", *arguments, "--until-stdin-closes"],
         stdin=subprocess.PIPE,
         env=environment,
         start_new_session=True,  # Ctrl-C is the command's, which ends it in its turn.

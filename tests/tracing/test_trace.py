@@ -13,8 +13,8 @@ pytest.importorskip("opentelemetry.sdk")
 from holdfast.testing import FakeEngine
 from support.collector import collecting, fields
 from support.fork_server import Popen
+from support.hidden_packages import hide
 from support.view import rich_journal
-from test_extras import hide
 
 AGENT = """
 import asyncio

@@ -27,7 +27,7 @@ class _FirstMessage(logging.Handler):
         self.text = self.text or record.getMessage()
 
 
-class Collector:
+class OtlpCollector:
     """A collector at an address. `problem` says why the last batch was not taken; "" if it was."""
 
     def __init__(self, url: str):

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from holdfast.journal.journal import GroupEnd, Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
-from holdfast.tracing.collector import Collector
+from holdfast.tracing.collector import OtlpCollector
 from holdfast.tracing.spans import TrajectorySpans, run_span, step_span
 from holdfast.view.reading.training import metrics_of
 
@@ -27,7 +27,7 @@ Key = tuple[object, ...]
 class TracedRun:
     """A run, and what a collector has of it. `send` sends the rest."""
 
-    def __init__(self, run: Run, collector: Collector):
+    def __init__(self, run: Run, collector: OtlpCollector):
         self._run = run
         self._collector = collector
         self._sent: dict[Key, int] = {}

@@ -34,12 +34,12 @@ async def trace(args: argparse.Namespace) -> int:
         return Exit.OK
     if args.run is None:
         raise UsageError("trace wants the name of a run (`holdfast runs` lists them)")
-    from holdfast.tracing.collector import Collector
+    from holdfast.tracing.collector import OtlpCollector
     from holdfast.tracing.sending import TracedRun
 
     async with to_read(args.journal) as journal:
         run = await run_named(journal, args.run)
-        collector = Collector(args.otel)
+        collector = OtlpCollector(args.otel)
         traced = TracedRun(run, collector)
         if not await traced.send(journal):
             reason = collector.problem or "their records cannot be read (holdfast journal check)"
@@ -76,11 +76,11 @@ class _Following:
     """The runs that a command works on."""
 
     def __init__(self, args: argparse.Namespace, names: list[str]):
-        from holdfast.tracing.collector import Collector
+        from holdfast.tracing.collector import OtlpCollector
 
         self._args = args
         self._names = names
-        self._collector = Collector(args.otel)
+        self._collector = OtlpCollector(args.otel)
         self._runs: dict[str, TracedRun] = {}
         self.problem = ""
 
@@ -115,8 +115,8 @@ class _Following:
         """Says what the collector lacks, and how to send it again."""
         for name, traced in self._runs.items():
             if traced.left:
-                words = ("trace", name, "--otel", self._args.otel, "--journal", self._args.journal)
-                again = shlex.join(("holdfast", *words))
+                options = ("--otel", self._args.otel, "--journal", self._args.journal)
+                again = shlex.join(("holdfast", "trace", name, *options))
                 notify(f"{_left(self._args, name, traced)} ({self.problem}); send it by {again}")
 
 
