@@ -143,10 +143,11 @@ def harmless(error: BaseException, carrier: BaseException) -> Exception:
 
 def guarded(read: "Callable[[], Found]", otherwise: "Callable[[BaseException], Found]") -> Found:
     """Returns the result of `read`. If `read` raises, returns the result of `otherwise` for the
-    raised error."""
+    raised error. Only an interrupt by the user passes. A cancellation comes from the foreign code,
+    because `read` does not await."""
     try:
         return read()
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         raise
     except BaseException as worse:
         return otherwise(worse)
