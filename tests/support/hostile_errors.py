@@ -46,4 +46,24 @@ class SubtleMessage(Exception):
         return Subtle("subtle")
 
 
-HOSTILE = [NoAttributes, NoMessage, CancelsWhenRead, NoClass, NoNotes, NoCause, SubtleMessage]
+class _Closed(type):
+    def __getattribute__(cls, name: str) -> object:
+        if name in ("__mro__", "__module__"):
+            raise RuntimeError(f"no {name} of the class")
+        return super().__getattribute__(name)
+
+
+class NoModule(Exception, metaclass=_Closed):
+    pass
+
+
+HOSTILE = [
+    NoModule,
+    NoAttributes,
+    NoMessage,
+    CancelsWhenRead,
+    NoClass,
+    NoNotes,
+    NoCause,
+    SubtleMessage,
+]

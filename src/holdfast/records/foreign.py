@@ -116,6 +116,7 @@ def _looked_at(error: BaseException) -> BaseException:
 
 def _read(error: BaseException) -> BaseException:
     isinstance(error, _Nobody)  # This reads `__class__`.
+    _ = type(error).__mro__, type(error).__module__  # A metaclass may refuse.
     str(error), repr(error), list(map(str, getattr(error, "__notes__", None) or ()))
     if issubclass(type(error), BaseExceptionGroup):
         for inner in _members(error):
