@@ -409,6 +409,34 @@ def test_rewinding_to_a_checkpoint_that_was_not_committed_commits_it(check: Chec
     check(body)
 
 
+def test_rewinding_to_the_beginning_leaves_step_0_to_a_consumer_that_committed_nothing(
+    check: Check,
+) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a")
+        trainer = await consuming(journal, run)
+        await settle(journal, claims[0])
+        await journal.rewind(trainer, 0)
+        assert names_of(await journal.next_batch(trainer, 0, groups=1)) == ["a"]
+
+    check(body)
+
+
+def test_committing_an_earlier_step_again_takes_no_later_commit_back(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", "b")
+        trainer = await consuming(journal, run)
+        for step in (1, 2):
+            await settle(journal, claims[step - 1])
+            await journal.next_batch(trainer, step, groups=1)
+            await journal.commit(trainer, step)
+        await journal.commit(trainer, 1)
+        await journal.unsubscribe(trainer)
+        assert (await consuming(journal, run)).committed == 2
+
+    check(body)
+
+
 def test_a_group_is_in_one_step_only(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, claims = await ready(journal, *"abcd", samples=1)
