@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast.journal.journal import Consumer, GroupEnd
 from holdfast.journal.rules import not_taken, step_passed
+from holdfast.journal.types import Consumer, GroupEnd
 
 KnownGroup = tuple[int, int | None, int | None, str]
 """A group that a consumer names: the number of its task, its state, its step and the reason of its

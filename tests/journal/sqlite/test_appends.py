@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import LeaseLost
 from support.journal.faulty_journal import FaultyConnections
 from support.records import ready, sql, values

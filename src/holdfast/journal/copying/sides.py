@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.journal.copying.run_image import PlacedTrajectory, RunImage
 from holdfast.journal.entries import AppendEntry
-from holdfast.journal.journal import Lease
 from holdfast.journal.rows import kept_summary, summary_body, task_checksum
 from holdfast.journal.sql.groups import recount, recount_totals
 from holdfast.journal.sql.runs import by_id, rename, unseal
 from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
+from holdfast.journal.types import Lease
 from holdfast.records.encoding.codec import checksum
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status, TrajectoryKey

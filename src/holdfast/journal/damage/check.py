@@ -30,13 +30,13 @@ from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, m
 from holdfast.journal.damage.report import Finding, Report
 from holdfast.journal.damage.tables import check_tables, named_trajectories, refuse_if_held
 from holdfast.journal.files import witness
-from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect, remove_empty_log
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.schema import SALVAGE, explained, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.journal.types import Cut
 from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
 

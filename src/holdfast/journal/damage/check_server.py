@@ -19,13 +19,13 @@ from holdfast.journal.damage.tables import (
     put_tasks_back,
     refuse_if_held,
 )
-from holdfast.journal.journal import Cut
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import Link, explain, plain_connect
 from holdfast.journal.postgres.store import PostgresStore
 from holdfast.journal.sql import logs
 from holdfast.journal.sql.store import Store
+from holdfast.journal.types import Cut
 from holdfast.records.errors import HoldfastError
 
 RESTORE = "restore it from a backup"

@@ -11,5 +11,4 @@
 - `delivery`: The ledger of a run's groups.
 - `deletion`: Deletes a run.
 - `writer`: One thread, one connection, group commit.
-- `sql_journal`: The journal over a store.
 """

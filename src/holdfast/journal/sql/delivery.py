@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from holdfast.journal.journal import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
 from holdfast.journal.ledger import (
     UNKNOWN,
@@ -27,6 +26,8 @@ from holdfast.journal.ledger import (
 )
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
+    check_batch,
+    check_consumer,
     check_reason,
     check_step,
     check_version,
@@ -46,6 +47,7 @@ from holdfast.journal.sql.runs import (
     trajectories,
 )
 from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.journal.types import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
 from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
@@ -74,6 +76,9 @@ _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name
 def subscribe(
     store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
 ) -> Consumer:
+    """Takes the consumer's lease. Raises `ConsumerHeld` while a live process holds the lease, and
+    `UsageError` if a run that shares trajectories with this run has a consumer."""
+    check_consumer(name, lease_seconds)
     refuse_if_shared(store, run)
     lock(store, run)
     now = store.now().parameters
@@ -91,6 +96,7 @@ def subscribe(
 
 
 def is_held(store: Store, run: Run, name: str) -> bool:
+    """Returns whether a live process holds the lease of the consumer with this name."""
     return _holder(store, run, name) is not None
 
 
@@ -103,6 +109,8 @@ def _holder(store: Store, run: Run, name: str) -> tuple[WorkerIdentity, float] |
 
 
 def renew(store: Store, consumer: Consumer) -> None:
+    """Extends the lease, as every operation of the consumer does. Raises `LeaseLost` if another
+    process holds the lease now."""
     _renew(store, consumer)
 
 
@@ -129,6 +137,7 @@ def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
 
 
 def unsubscribe(store: Store, consumer: Consumer) -> None:
+    """Gives the lease back at once. Groups that were taken stay taken."""
     store.run(
         "UPDATE consumers SET epoch = epoch + 1, lease_until = 0, clock_until = 0, "
         "lease_seconds = 0 WHERE run = :run AND consumer = :name AND epoch = :epoch",
@@ -165,6 +174,7 @@ def take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> Batch:
     """Returns the whole batch of a step. `step` is None if the consumer names the step later."""
+    check_batch(groups, 0 if step is None else step)
     committed = begin(store, consumer)
     reserved, missing = _reserved(store, consumer, step, groups, committed)
     if missing > 0:
@@ -343,6 +353,8 @@ def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[Trajectory
 
 
 def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+    """Dismisses taken groups, named by their tasks: they will not be trained. Repeating the call
+    changes nothing."""
     check_reason(reason)
     committed = begin(store, consumer)
     known = _known(store, consumer, groups)
@@ -382,6 +394,10 @@ def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, 
 def commit(
     store: Store, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
 ) -> None:
+    """Notes that a checkpoint with everything up to `step` is safe.
+
+    `groups` names the groups of `take`, by their tasks, that were trained in `step`.
+    """
     check_step(step)
     committed = begin(store, consumer)
     if groups:
@@ -406,6 +422,14 @@ def commit(
 def rewind(
     store: Store, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
 ) -> int:
+    """Resets the consumer to the checkpoint of `step`, after a restore. Returns the number of
+    groups that are given back.
+
+    Groups of later steps are given back, and groups that the checkpoint holds count as trained.
+    Groups without a step that were taken or dismissed since the last commit are given back too.
+    `trained` names groups of `take`, by their tasks, that the checkpoint holds, each with its step.
+    These groups are kept, even if no commit has named them.
+    """
     check_step(step)
     committed = begin(store, consumer)
     _hold(store, consumer, step, trained or {})
@@ -463,6 +487,12 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
 def publish_version(
     store: Store, run: Run, name: str, *, step: int, digest: str, consumer: Consumer | None = None
 ) -> int:
+    """Makes a version durable before any engine gets it, and returns the ordinal of the version.
+
+    The same name and digest again give the same ordinal. The same name with another digest raises
+    `UsageError`, so that a name always stands for the same bytes. If a `consumer` is given and has
+    lost its lease, raises `LeaseLost`.
+    """
     check_version(name, step, digest)
     if consumer is not None:
         begin(store, consumer, "UPDATE")
@@ -492,6 +522,8 @@ _LEDGER = """SELECT k.id, k.ordinal, d.state, d.step, d.reason, g.settled
 
 
 def ledger(store: Store, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
+    """Returns the state of each admitted group from ordinal `since` on, in the order of tasks. The
+    cost grows with the length of the returned list."""
     row = store.row(
         "SELECT committed FROM consumers WHERE run = :run AND consumer = :name",
         run=run.id,

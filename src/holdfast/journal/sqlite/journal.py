@@ -17,10 +17,9 @@ from typing import TypeVar
 
 from holdfast import crashpoint
 from holdfast.journal.files.wal import log_of
-from holdfast.journal.journal import MEMORY, Worker
+from holdfast.journal.journal import Journal
 from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
 from holdfast.journal.sql import deletion
-from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import InlineWriter, Writer
 from holdfast.journal.sqlite import schema
@@ -37,6 +36,7 @@ from holdfast.journal.sqlite.schema import (
     require,
 )
 from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.journal.types import MEMORY, Worker
 from holdfast.records.errors import JournalError
 
 CACHE_KIB = 8192
@@ -78,7 +78,7 @@ def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
-class SqliteJournal(SqlJournal):
+class SqliteJournal(Journal):
     """A journal in a file. `Journal` describes its guarantees. Use `opened_journal`, or close the
     journal yourself."""
 
@@ -220,7 +220,7 @@ class SqliteJournal(SqlJournal):
                 remove_empty_log(self._file, self._raw_connect)
 
 
-class MemoryJournal(SqlJournal):
+class MemoryJournal(Journal):
     """A journal in memory, for tests, notebooks and runs that may be lost. `close` keeps the
     content. Deleting the object loses it."""
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 from msgspec import json
 
 from holdfast.journal.entries import AppendEntry, Refuse
-from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql import logs
 from holdfast.journal.sql.store import LogRow, Row
 from holdfast.journal.sqlite import chain
+from holdfast.journal.types import Cut
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
@@ -67,7 +67,6 @@ class SqliteStore:
         connection.text_factory = _text
         self.connection = connection
         self.now = clock
-        self.log_ends = chain.LogEnds(connection)
 
     def _execute(self, statement: str, values: dict[str, object]) -> sqlite3.Cursor:
         sql, lists = dialect(statement)
@@ -114,7 +113,7 @@ class SqliteStore:
     # --- records
 
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        self.log_ends.write(appends, refuse)
+        chain.append(self.connection, appends, refuse)
 
     def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
         for trajectory in trajectories:

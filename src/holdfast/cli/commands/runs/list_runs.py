@@ -21,7 +21,8 @@ from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import many
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import GroupEnd, Journal, RunRow
+from holdfast.journal.journal import Journal
+from holdfast.journal.types import GroupEnd, RunRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
