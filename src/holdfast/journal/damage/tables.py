@@ -246,7 +246,7 @@ _PLACES = """SELECT run, consumer, step, count(*) FROM deliveries WHERE place IS
     GROUP BY run, consumer, step
     HAVING max(place) + 1 <> count(*) OR count(DISTINCT place) <> count(*)"""
 _STATES = """SELECT run, consumer, task, state FROM deliveries
-    WHERE state NOT IN (0, 1, 2, 3) OR (state IN (0, 3) AND step IS NOT NULL)
+    WHERE state NOT IN (1, 2, 3) OR (state = 3 AND step IS NOT NULL)
     OR (state IN (2, 3) AND reason = '') OR settled < 0"""
 
 

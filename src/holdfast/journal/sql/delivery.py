@@ -1,10 +1,10 @@
 """The ledger of a run's groups, which are reserved, committed with a checkpoint, or given back.
 
-A group becomes ready when its last member is settled, and it has a place in that order. A consumer
-looks at each ready group once, in that order, and `seen` is the last place that it has looked at.
-Each group that it has looked at is a row of `deliveries` with one state. The primary key (run,
-task, consumer) allows only one such row. A group is therefore trained at most once (I6), and the
-cost of a step depends only on the number of its groups.
+A group becomes ready when its last member is settled, and it has a place in that order. Each group
+that a consumer has taken or that was dismissed is a row of `deliveries` with one state. The primary
+key (run, task, consumer) allows only one such row, so a group is trained at most once (I6). All
+ready groups up to the consumer's place `seen` have such a row. A consumer therefore looks only at
+the groups behind it, and the cost of a step depends only on the number of its groups.
 
 Every operation first renews the consumer's lease, with its epoch (I7). The renewal locks the
 consumer's row, so that two operations of one consumer happen one after the other. The operation
@@ -52,10 +52,6 @@ from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
 
-LOOK_AHEAD = 256
-"""The number of groups that one statement looks at."""
-
-
 # --- the lease
 
 _LEASE = """lease_until = :wall + :lease, clock = :clock, clock_until = :ticks + :lease,
@@ -70,7 +66,7 @@ _SUBSCRIBE = f"""INSERT INTO consumers(run, consumer, committed, seen, epoch, ho
 _HOLDER = f"""SELECT host, pid, born, namespace, {SECONDS_LEFT}
     FROM consumers w WHERE run = :run AND consumer = :name AND {IS_LEASED}"""  # noqa: S608 - ours
 _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name AND epoch = :epoch
-    RETURNING committed, seen"""  # noqa: S608 - ours
+    RETURNING committed"""  # noqa: S608 - ours
 
 
 def subscribe(
@@ -151,20 +147,16 @@ def _named(consumer: Consumer) -> dict[str, object]:
 
 # --- taking
 
-_UNSEEN = """SELECT g.task, g.settled FROM task_groups g
+_UNSEEN = """FROM task_groups g
     LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
-    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL
-    ORDER BY g.settled LIMIT :limit"""
-_READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
-    ORDER BY settled LIMIT :limit"""
-# The plus makes SQLite use the index of ready groups. The primary key would lead through all groups
-# that were ever trained.
-_OLDEST = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
-    AND +task < :before ORDER BY +task LIMIT :limit"""
-_UNSEEN_BEFORE = """SELECT g.task FROM task_groups g
-    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
-    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL AND +g.task < :before
-    LIMIT :limit"""
+    WHERE g.run = :run AND g.current AND d.task IS NULL AND g.settled >
+        (SELECT seen FROM consumers c WHERE c.run = :run AND c.consumer = :name)
+    ORDER BY g.settled"""
+_READY = f"SELECT g.task, g.settled {_UNSEEN} LIMIT :limit"
+_SEE = f"""UPDATE consumers SET seen = coalesce((SELECT g.settled - 1 {_UNSEEN} LIMIT 1),
+        (SELECT settled FROM task_groups WHERE run = :run AND settled IS NOT NULL
+            ORDER BY settled DESC LIMIT 1), seen)
+    WHERE run = :run AND consumer = :name"""  # noqa: S608 - ours
 # SQLite uses the index only if the condition is repeated word for word.
 _IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
     AND state IN (1, 2) AND state = 1 ORDER BY place"""
@@ -183,7 +175,7 @@ def take(
             return Batch(consumer.name, step, (), missing=short_of)
         reserved += more
     members = _members(store, consumer.run, reserved)
-    ended = progress(store, consumer.run).is_over and not _ready(store, consumer, 1)
+    ended = progress(store, consumer.run).is_over and not _kept_groups(store, consumer, 1)
     return Batch(consumer.name, step, members, ended)
 
 
@@ -211,74 +203,54 @@ def _take(
     # Read first: groups that settle after this are examined in the next call.
     is_over = progress(store, consumer.run).is_over
     if before is None:
-        ready = _ready(store, consumer, groups)
+        ready = _kept_groups(store, consumer, groups)
     else:
-        first = MAX_TRAJECTORIES if is_over else min(before, MAX_TRAJECTORIES)
-        ready = _oldest(store, consumer, groups, first)
+        every = _kept_groups(store, consumer, MAX_TRAJECTORIES)
+        ready = sorted(row for row in every if is_over or row[0] < before)[:groups]
     if len(ready) < groups and not is_over:
         return [], groups - len(ready)
-    _put_in_step(store, consumer, step, ready)
-    return ready, 0
+    _note(store, consumer, ready, DeliveryState.TAKEN)
+    tasks = values_of(ready)
+    if step is not None:
+        _put_in_step(store, consumer, step, tasks)
+    return tasks, 0
 
 
-_PUT_IN_STEP = """UPDATE deliveries SET state = 1, step = :step, place = :first + each.number - 1
+_PUT_IN_STEP = """UPDATE deliveries SET step = :step, place = :first + each.number - 1
     FROM EACH(:tasks) WHERE run = :run AND task = each.value AND task = ANY(:tasks)
         AND consumer = :name"""
 
 
-def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list[int]) -> None:
-    first = None
-    if step is not None:
-        [(first,)] = store.rows(
-            "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
-            "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
-            step=step,
-            **_named(consumer),
-        )
+def _put_in_step(store: Store, consumer: Consumer, step: int, tasks: list[int]) -> None:
+    [(first,)] = store.rows(
+        "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
+        "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
+        step=step,
+        **_named(consumer),
+    )
     store.run(_PUT_IN_STEP, tasks=tasks, step=step, first=first, **_named(consumer))
 
 
-def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:
-    """Returns the first groups that can be taken. Looks at new groups if there are too few."""
+def _kept_groups(store: Store, consumer: Consumer, limit: int) -> list[Row]:
+    """Returns the tasks and places of the first groups that can be taken. Dismisses groups before
+    them that the run's policy does not keep."""
     while True:
         rows = store.rows(_READY, limit=limit, **_named(consumer))
-        if len(rows) >= limit or not _look(store, consumer, limit - len(rows)):
-            return values_of(rows)
+        kept = _kept(store, consumer.run, values_of(rows)) if rows else set()
+        short = [row for row in rows if row[0] not in kept]
+        if not short:
+            return rows
+        _note(store, consumer, short, DeliveryState.SHORT)
 
 
-def _oldest(store: Store, consumer: Consumer, limit: int, before: int) -> list[int]:
-    """Returns the first tasks below `before` whose groups can be taken."""
-    while _look(store, consumer, LOOK_AHEAD):
-        pass
-    return values_of(store.rows(_OLDEST, limit=limit, before=before, **_named(consumer)))
-
-
-def _look(store: Store, consumer: Consumer, limit: int) -> bool:
-    """Looks at up to `limit` groups that became ready. Returns False if there are none."""
-    [(seen,)] = store.rows(
-        "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", **_named(consumer)
-    )
-    new = store.rows(_UNSEEN, seen=seen, limit=limit, **_named(consumer))
-    if not new:
-        return False
-    kept = _kept(store, consumer.run, values_of(new))
+def _note(store: Store, consumer: Consumer, groups: list[Row], state: DeliveryState) -> None:
+    reason = str(Dismissal.TOO_FEW_VALID) if state is DeliveryState.SHORT else ""
     store.insert(
         "deliveries",
         "run, task, consumer, state, settled, reason",
-        [_entry(consumer, task, place, is_kept=task in kept) for task, place in new],
+        [(consumer.run.id, task, consumer.name, int(state), at, reason) for task, at in groups],
     )
-    store.run(
-        "UPDATE consumers SET seen = :seen WHERE run = :run AND consumer = :name",
-        seen=new[-1][1],
-        **_named(consumer),
-    )
-    return True
-
-
-def _entry(consumer: Consumer, task: int, place: int, *, is_kept: bool) -> Row:
-    state = DeliveryState.READY if is_kept else DeliveryState.SHORT
-    reason = "" if is_kept else str(Dismissal.TOO_FEW_VALID)
-    return (consumer.run.id, task, consumer.name, int(state), place, reason)
+    store.run(_SEE, **_named(consumer))
 
 
 def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
@@ -301,20 +273,12 @@ def may_take(
     named = _named(consumer)
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
-    row = store.row(
-        "SELECT seen, epoch FROM consumers WHERE run = :run AND consumer = :name", **named
-    )
-    if row is None or row[1] != consumer.epoch or progress(store, consumer.run).is_over:
+    row = store.row("SELECT epoch FROM consumers WHERE run = :run AND consumer = :name", **named)
+    if row is None or row[0] != consumer.epoch or progress(store, consumer.run).is_over:
         return True
-    limit = max(groups, 0)
-    if before is None:
-        ready = len(store.rows(_READY, limit=limit, **named))
-        unseen = store.rows(_UNSEEN, seen=row[0], limit=limit - ready, **named)
-    else:
-        ready = len(store.rows(_OLDEST, limit=limit, before=before, **named))
-        left = {"seen": row[0], "limit": limit - ready, "before": before}
-        unseen = store.rows(_UNSEEN_BEFORE, **left, **named)
-    return ready + len(unseen) >= groups
+    limit = max(groups, 0) if before is None else MAX_TRAJECTORIES
+    ready = store.rows(_READY, limit=limit, **named)
+    return len([row for row in ready if before is None or row[0] < before]) >= groups
 
 
 def _tasks_in(store: Store, consumer: Consumer, step: int) -> list[int]:
@@ -433,17 +397,10 @@ def rewind(
     check_step(step)
     committed = begin(store, consumer)
     _hold(store, consumer, step, trained or {})
-    # These groups, and those waiting behind them, are examined again from the start. So the order
-    # stays the same, and a group that was reopened in the meantime is not delivered.
     returned = store.rows(
         "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
         "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
         step=step,
-        **_named(consumer),
-    )
-    waiting = store.rows(
-        "DELETE FROM deliveries WHERE run = :run AND consumer = :name AND state = 0 "
-        "RETURNING settled",
         **_named(consumer),
     )
     # The restored checkpoint is the truth, whether or not its step or a later one was committed.
@@ -453,7 +410,7 @@ def rewind(
         committed=step if holds else None,
         **_named(consumer),
     )
-    if places := values_of(returned + waiting):
+    if places := values_of(returned):
         store.run(
             "UPDATE consumers SET seen = :seen "
             "WHERE run = :run AND consumer = :name AND seen > :seen",

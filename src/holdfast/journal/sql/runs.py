@@ -147,7 +147,7 @@ def amend(
     _plan(store, run.id, spec.samples, planned)
     _unsettle_outcomes(store, run.id, [known[name] for name in anew])
     # The new policy may keep dismissed groups, and groups may have grown.
-    store.run("DELETE FROM deliveries WHERE run = :run AND state IN (0, 3)", run=run.id)
+    store.run("DELETE FROM deliveries WHERE run = :run AND state = 3", run=run.id)
     store.run("UPDATE consumers SET seen = 0 WHERE run = :run", run=run.id)
     recount_totals(store, run.id)
     store.notify(run.id, "work")
