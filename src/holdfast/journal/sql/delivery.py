@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
+from holdfast.journal import rules
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
 from holdfast.journal.ledger import (
     UNKNOWN,
@@ -25,27 +26,8 @@ from holdfast.journal.ledger import (
     later_than,
 )
 from holdfast.journal.process import is_gone
-from holdfast.journal.rules import (
-    check_batch,
-    check_consumer,
-    check_reason,
-    check_step,
-    check_version,
-    consumer_held,
-    known_version,
-    lease_lost,
-    not_taken,
-    step_passed,
-)
+from holdfast.journal.sql import runs
 from holdfast.journal.sql.lineage import refuse_if_shared
-from holdfast.journal.sql.runs import (
-    OUTCOMES,
-    lock,
-    policy_of,
-    progress,
-    text_of,
-    trajectories,
-)
 from holdfast.journal.sql.store import Row, Store, values_of
 from holdfast.journal.types import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
 from holdfast.records.errors import UsageError
@@ -74,12 +56,12 @@ def subscribe(
 ) -> Consumer:
     """Takes the consumer's lease. Raises `ConsumerHeld` while a live process holds the lease, and
     `UsageError` if a run that shares trajectories with this run has a consumer."""
-    check_consumer(name, lease_seconds)
+    rules.check_consumer(name, lease_seconds)
     refuse_if_shared(store, run)
-    lock(store, run)
+    runs.lock(store, run)
     now = store.now().parameters
     if holder := _holder(store, run, name):
-        raise consumer_held(run, name, holder=str(holder[0]), seconds=holder[1])
+        raise rules.consumer_held(run, name, holder=str(holder[0]), seconds=holder[1])
     [(epoch, committed)] = store.rows(
         _SUBSCRIBE,
         run=run.id,
@@ -117,7 +99,7 @@ def _renew(store: Store, consumer: Consumer) -> int | None:
         _RENEW, lease=float(consumer.lease_seconds), **_named(consumer), **store.now().parameters
     )
     if row is None:
-        raise lease_lost(consumer)
+        raise rules.lease_lost(consumer)
     committed: int | None = row[0]
     return committed
 
@@ -126,9 +108,9 @@ def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
     """Locks the run and then the consumer, in the order that all operations use, and renews the
     lease. Returns the last committed step. Raises `LeaseLost`."""
     try:
-        lock(store, consumer.run, how)
+        runs.lock(store, consumer.run, how)
     except UsageError as error:
-        raise lease_lost(consumer) from error
+        raise rules.lease_lost(consumer) from error
     return _renew(store, consumer)
 
 
@@ -166,7 +148,7 @@ def take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> Batch:
     """Returns the whole batch of a step. `step` is None if the consumer names the step later."""
-    check_batch(groups, 0 if step is None else step)
+    rules.check_batch(groups, 0 if step is None else step)
     committed = begin(store, consumer)
     reserved, missing = _reserved(store, consumer, step, groups, committed)
     if missing > 0:
@@ -175,7 +157,7 @@ def take(
             return Batch(consumer.name, step, (), missing=short_of)
         reserved += more
     members = _members(store, consumer.run, reserved)
-    ended = progress(store, consumer.run).is_over and not _kept_groups(store, consumer, 1)
+    ended = runs.progress(store, consumer.run).is_over and not _kept_groups(store, consumer, 1)
     return Batch(consumer.name, step, members, ended)
 
 
@@ -190,7 +172,7 @@ def _reserved(
     if not reserved and not (is_later and _has_step(store, consumer, step)):
         last = _last_step(store, consumer, committed)
         if last is not None and step <= last:
-            raise step_passed(consumer.name, step=step, last=last)
+            raise rules.step_passed(consumer.name, step=step, last=last)
     # A step that a checkpoint holds gets no new groups.
     return reserved, groups - len(reserved) if is_later else 0
 
@@ -201,7 +183,7 @@ def _take(
     """Takes the requested number of groups, or the rest of a run that is over. Returns their tasks
     and the number of missing groups."""
     # Read first: groups that settle after this are examined in the next call.
-    is_over = progress(store, consumer.run).is_over
+    is_over = runs.progress(store, consumer.run).is_over
     if before is None:
         ready = _kept_groups(store, consumer, groups)
     else:
@@ -255,13 +237,13 @@ def _note(store: Store, consumer: Consumer, groups: list[Row], state: DeliverySt
 
 def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
     """Returns the groups that the run's policy keeps."""
-    policy = policy_of(store, run)
+    policy = runs.policy_of(store, run)
     rows = store.rows(
         "SELECT task, count(*), count(*) FILTER (WHERE status = ANY(:outcomes)) FROM trajectories "
         "WHERE run = :run AND task = ANY(:tasks) GROUP BY task",
         run=run.id,
         tasks=tasks,
-        outcomes=OUTCOMES,
+        outcomes=runs.OUTCOMES,
     )
     return {task for task, members, valid in rows if valid > 0 and policy.keeps(valid, of=members)}
 
@@ -274,7 +256,7 @@ def may_take(
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
     row = store.row("SELECT epoch FROM consumers WHERE run = :run AND consumer = :name", **named)
-    if row is None or row[0] != consumer.epoch or progress(store, consumer.run).is_over:
+    if row is None or row[0] != consumer.epoch or runs.progress(store, consumer.run).is_over:
         return True
     limit = max(groups, 0) if before is None else MAX_TRAJECTORIES
     ready = store.rows(_READY, limit=limit, **named)
@@ -308,7 +290,7 @@ def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int |
 
 def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[TrajectoryRow, ...], ...]:
     members: dict[int, list[TrajectoryRow]] = {task: [] for task in tasks}
-    for row in trajectories(store, run, ordinals=tasks) if tasks else []:
+    for row in runs.trajectories(store, run, ordinals=tasks) if tasks else []:
         members[row.ordinal].append(row)
     return tuple(tuple(members[task]) for task in tasks)
 
@@ -319,7 +301,7 @@ def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[Trajectory
 def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
     """Dismisses taken groups, named by their tasks: they will not be trained. Repeating the call
     changes nothing."""
-    check_reason(reason)
+    rules.check_reason(reason)
     committed = begin(store, consumer)
     known = _known(store, consumer, groups)
     tasks: list[int] = []
@@ -332,7 +314,7 @@ def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: 
             wrong.append(name)
         tasks.append(task)
     if wrong:
-        raise not_taken(consumer.name, wrong)
+        raise rules.not_taken(consumer.name, wrong)
     store.run(
         "UPDATE deliveries SET state = 2, reason = :reason "
         "WHERE run = :run AND consumer = :name AND task = ANY(:tasks)",
@@ -362,7 +344,7 @@ def commit(
 
     `groups` names the groups of `take`, by their tasks, that were trained in `step`.
     """
-    check_step(step)
+    rules.check_step(step)
     committed = begin(store, consumer)
     if groups:
         known = _known(store, consumer, groups)
@@ -394,7 +376,7 @@ def rewind(
     `trained` names groups of `take`, by their tasks, that the checkpoint holds, each with its step.
     These groups are kept, even if no commit has named them.
     """
-    check_step(step)
+    rules.check_step(step)
     committed = begin(store, consumer)
     _hold(store, consumer, step, trained or {})
     returned = store.rows(
@@ -433,7 +415,7 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
         elif later_than(before, step):
             steps.setdefault(at, []).append(task)
     if wrong:
-        raise not_taken(consumer.name, wrong)
+        raise rules.not_taken(consumer.name, wrong)
     for at, tasks in steps.items():
         _put_in_step(store, consumer, at, tasks)
 
@@ -450,17 +432,17 @@ def publish_version(
     `UsageError`, so that a name always stands for the same bytes. If a `consumer` is given and has
     lost its lease, raises `LeaseLost`.
     """
-    check_version(name, step, digest)
+    rules.check_version(name, step, digest)
     if consumer is not None:
         begin(store, consumer, "UPDATE")
-    lock(store, run)
+    runs.lock(store, run)
     row = store.row(
         "SELECT ordinal, digest FROM versions WHERE run = :run AND name = :name",
         run=run.id,
         name=name,
     )
     if row is not None:
-        return known_version(run, name, digest, known=(row[0], row[1]))
+        return rules.known_version(run, name, digest, known=(row[0], row[1]))
     query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
     [(last,)] = store.rows(query, run=run.id)
     ordinal: int = last + 1
@@ -490,7 +472,7 @@ def ledger(store: Store, run: Run, consumer: str, *, since: int = 0) -> list[Led
     rows = store.rows(_LEDGER, run=run.id, name=consumer, since=min(since, MAX_TRAJECTORIES))
     return [
         LedgerEntry(
-            text_of(name, of=f"the name of task {ordinal}"),
+            runs.text_of(name, of=f"the name of task {ordinal}"),
             ordinal,
             *end_of(state, step, reason, committed=committed, settled=settled is not None),
         )
@@ -502,4 +484,4 @@ def consumers(store: Store, run: Run) -> list[str]:
     rows = store.rows(
         "SELECT consumer FROM consumers WHERE run = :run ORDER BY consumer", run=run.id
     )
-    return [text_of(name, of="the name of a consumer") for (name,) in rows]
+    return [runs.text_of(name, of="the name of a consumer") for (name,) in rows]

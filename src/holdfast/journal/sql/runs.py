@@ -10,19 +10,10 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import structs
 
+from holdfast.journal import rules
 from holdfast.journal.lease_clock import IS_LEASED
 from holdfast.journal.process import is_gone
 from holdfast.journal.rows import summary_of_row, task_body, task_of
-from holdfast.journal.rules import (
-    amended_spec,
-    check_size,
-    check_tags,
-    distinct,
-    name_taken,
-    other_task,
-    run_sealed,
-    tasks_scored_anew,
-)
 from holdfast.journal.sql.groups import recount, recount_totals, reopen
 from holdfast.journal.sql.store import Row, Store, values_of
 from holdfast.journal.types import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
@@ -43,7 +34,7 @@ def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool =
     """Creates a run and plans every sample of every task. With `sealed=False`, the run accepts more
     tasks later."""
     if find(store, spec.name) is not None:
-        raise name_taken(spec.name)
+        raise rules.name_taken(spec.name)
     if spec.series:
         spec = structs.replace(spec, lineage=(secrets.token_hex(8),))
     store.run(
@@ -56,7 +47,7 @@ def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool =
     )
     run = find(store, spec.name)
     if run is None or _has_tasks(store, run):  # Another process has created it.
-        raise name_taken(spec.name)
+        raise rules.name_taken(spec.name)
     store.run("INSERT INTO totals(run) VALUES (:run)", run=run.id)
     if not sealed:
         unseal(store, run)
@@ -130,8 +121,8 @@ def amend(
     recorded = lock(store, run).spec
     before = {task.id: task for task in tasks_of(store, run)}
     known = {name: ordinal for ordinal, name in enumerate(before)}
-    anew = tasks_scored_anew(recorded, spec, before, tasks, held=held_groups(store, run))
-    spec = amended_spec(recorded, spec)
+    anew = rules.tasks_scored_anew(recorded, spec, before, tasks, held=held_groups(store, run))
+    spec = rules.amended_spec(recorded, spec)
     changes = (*run.changes, RunChange(tuple(differences), store.now().wall))
     store.run(
         "UPDATE runs SET spec = :spec, changes = :changes WHERE id = :run",
@@ -167,7 +158,7 @@ def annotate(
     recorded = lock(store, run)
     spec = structs.replace(
         recorded.spec,
-        tags=recorded.spec.tags if tags is None else check_tags(tags),
+        tags=recorded.spec.tags if tags is None else rules.check_tags(tags),
         command=command or recorded.spec.command,
         training=training or recorded.spec.training,
     )
@@ -188,7 +179,7 @@ def rename(store: Store, run: Run, name: str) -> Run:
         spec=_encode(spec),
     )
     if not renamed:
-        raise name_taken(name)
+        raise rules.name_taken(name)
     return structs.replace(recorded, spec=spec)
 
 
@@ -292,14 +283,14 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
     known = _known(store, run, tasks)
     for task in tasks:
         if task.id in known and known[task.id] != _encode(task):
-            raise other_task(run, task.id)
-    fresh = distinct(run, [task for task in tasks if task.id not in known])
+            raise rules.other_task(run, task.id)
+    fresh = rules.distinct(run, [task for task in tasks if task.id not in known])
     if not fresh:
         return 0
     now = progress(store, run)
     if now.sealed:
-        raise run_sealed(run, fresh[0].id)
-    check_size(run, planned=now.planned, more=len(fresh))
+        raise rules.run_sealed(run, fresh[0].id)
+    rules.check_size(run, planned=now.planned, more=len(fresh))
     _plan(store, run.id, run.spec.samples, list(enumerate(fresh, count_tasks(store, run))))
     store.notify(run.id, "work")
     return len(fresh)
