@@ -251,7 +251,7 @@ def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
 def may_take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> bool:
-    """Returns whether a write can yield this many groups. It reads no more rows than requested."""
+    """Returns whether a write can yield this many groups. It writes nothing."""
     named = _named(consumer)
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
