@@ -236,6 +236,18 @@ def test_a_copy_that_does_not_pass_the_check_is_never_given_its_name(tmp_path):
     assert using(target, lambda journal: journal.find_run("first")) is None
 
 
+def test_a_damaged_task_does_not_look_sound_in_the_copy(tmp_path):
+    source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
+    using(source, fill)
+    with sqlite3.connect(source) as damaged:
+        body = bytearray(damaged.execute("SELECT body FROM tasks WHERE ordinal = 0").fetchone()[0])
+        body[-1] ^= 1
+        damaged.execute("UPDATE tasks SET body = ? WHERE ordinal = 0", (bytes(body),))
+    with pytest.raises(JournalDamaged, match="fails its checksum"):
+        asyncio.run(copy_runs(source, target, ["first"]))
+    assert using(target, lambda journal: journal.find_run("first")) is None
+
+
 def test_a_run_with_the_longest_name_is_copied(tmp_path):
     source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
     name = "n" * 200

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from holdfast.journal import is_server, opened_journal, shown_address
 from holdfast.journal.copying import sides
-from holdfast.journal.copying.run_image import RunImage
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.report import Report
 from holdfast.journal.find_run import run_named
@@ -145,11 +144,11 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
         await _copy_blobs(left, right, content, done)
 
 
-async def _compare(left: Journal, right: Journal, run: Run, image: RunImage) -> None:
+async def _compare(left: Journal, right: Journal, run: Run, image: sides.RunImage) -> None:
     copy = await run_named(right, _unfinished(run))
     run_image = image.comparable()
     other = (await right.query(sides.read_image, copy)).comparable()
-    for part in RunImage.__struct_fields__:
+    for part in sides.RunImage.__struct_fields__:
         if getattr(run_image, part) != getattr(other, part):
             raise _differs(run, part)
     await _compare_logs(left, right, run, copy)
