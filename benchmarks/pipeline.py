@@ -20,8 +20,8 @@ from pathlib import Path
 from result import Result
 
 from holdfast.journal import open_journal
-from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.journal.types import Lease
 from holdfast.pipeline.batches import PacedBatches

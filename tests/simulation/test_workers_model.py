@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.journal.journal import Journal
 from holdfast.journal.lease_clock import Instant
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.types import Claim, Consumer, GroupEnd, Lease, Worker
 from holdfast.records.errors import LeaseLost

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import plain_connect
 from holdfast.journal.types import Claim, Consumer, Lease, Worker, WorkerIdentity
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.journal.types import Consumer, Lease
 from holdfast.records.epochs import EpochStream

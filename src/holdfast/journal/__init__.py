@@ -2,9 +2,7 @@
 
 The package knows how records are kept, leased and delivered. It never knows what they mean.
 
-- `journal`: The journal, and what it promises.
 - `types`: The nouns of a journal, such as leases and batches.
-- `find_run`: Finds a run by the name that a user typed.
 - `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.
@@ -30,7 +28,7 @@ from pathlib import Path
 from msgspec import json
 
 from holdfast.extras import needed_by
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import MEMORY
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError

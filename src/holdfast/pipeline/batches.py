@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Consumer, LedgerEntry, TrajectoryRow
 from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld

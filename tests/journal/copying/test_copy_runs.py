@@ -18,7 +18,7 @@ from holdfast.journal.copying import sides
 from holdfast.journal.copying.copy_runs import copy_runs
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import JournalDamaged, RunHeld, UsageError
 from holdfast.records.step import Snapshotted
 from holdfast.records.trajectory import Status

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.journal.types import Lease
 from holdfast.policy.policy import Completion, Request

@@ -19,7 +19,7 @@ from holdfast.engine.report import as_text, build, many
 from holdfast.engine.running.reuse import count_reusable
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.policy import Completion, NoPolicy, Request, WrappedPolicy
 from holdfast.policy.rendering.renderer import Renderer

@@ -18,10 +18,10 @@ from holdfast.journal import is_server, opened_journal, shown_address
 from holdfast.journal.copying import sides
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.report import Report
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
 from holdfast.journal.references import references
 from holdfast.journal.rules import MAX_NAME, name_taken, run_in_use
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import MEMORY, TrajectoryRow, digest_of
 from holdfast.records.errors import JournalCorrupt, JournalDamaged, UsageError
 from holdfast.records.run import Run

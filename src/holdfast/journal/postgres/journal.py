@@ -30,7 +30,6 @@ import psycopg
 from holdfast import crashpoint
 from holdfast.journal.changes import POLL_SECONDS, Changes
 from holdfast.journal.files.witness import Witness
-from holdfast.journal.journal import Journal
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import (
@@ -45,6 +44,7 @@ from holdfast.journal.postgres.connection import (
 )
 from holdfast.journal.postgres.store import CHANNEL, NOW, PostgresStore
 from holdfast.journal.sql import deletion, leases
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sql.store import Row, Store
 from holdfast.journal.sql.writer import Append, Operation, WriteCall, Writer, write_appends
 from holdfast.records.errors import HoldfastError, LostCommits

@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from holdfast import crashpoint
 from holdfast.journal.files.wal import log_of
-from holdfast.journal.journal import Journal
 from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
 from holdfast.journal.sql import deletion
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import InlineWriter, Writer
 from holdfast.journal.sqlite import schema

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.engine.connect import Connection
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Consumer
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import Cause, NotTrainable, UsageError

@@ -24,8 +24,8 @@ from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.extras import require
-from holdfast.journal.journal import Journal, keep_renewing
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal, keep_renewing
 from holdfast.journal.types import Consumer
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.renderer import Renderer

@@ -6,7 +6,7 @@ import heapq
 from aiohttp import web
 
 from holdfast.engine.export.export import history_of
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
 from holdfast.records.history import History

@@ -1,6 +1,6 @@
 """Finds a run by the name that a user typed."""
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.bounds import check_characters
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
