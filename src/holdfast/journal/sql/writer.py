@@ -17,7 +17,6 @@ A refused operation fails only its own caller. The store handles errors at COMMI
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -159,8 +158,7 @@ class Writer:
         self._counting = threading.Lock()
         self._queued = 0
         self._done = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
         self._forks = _forks
         self._unnotified: list[Operation] = []
@@ -174,15 +172,24 @@ class Writer:
 
     async def room(self) -> None:
         """Waits until the queue has room (back-pressure)."""
-        while (waiter := self._wait_for_room()) is not None:
+        while (waiter := self._waiter(lambda: self.has_room, until=0)) is not None:
             await waiter
 
-    def _wait_for_room(self) -> "asyncio.Future[None] | None":
+    async def drain(self) -> None:
+        """Waits until every operation queued so far is durable or refused."""
+        # Does not wait for an empty queue, because under load it is never empty.
+        queued = self._queued
+        if (waiter := self._waiter(lambda: self._done >= queued, until=queued)) is not None:
+            await waiter
+
+    def _waiter(self, is_over: Callable[[], bool], *, until: int) -> "asyncio.Future[None] | None":
+        """Returns a future that ends with the next batch after which `until` operations are done;
+        None if the wait is over already."""
         with self._counting:
-            if self.has_room:
+            if is_over():
                 return None
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters.append((until, waiter))
             return waiter
 
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
@@ -219,16 +226,6 @@ class Writer:
                         f"journal {self._name} cannot be written: {error}"
                     ) from error
                 self._thread = thread
-
-    async def drain(self) -> None:
-        """Waits until every operation queued so far is durable or refused."""
-        with self._counting:
-            if self._done == self._queued:
-                return
-            drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Does not wait for an empty queue, because under load it is never empty.
-            self._drains.append((self._queued, drained))
-        await drained
 
     async def close(self) -> None:
         """Finishes the queued operations, then ends the thread. The call may be repeated."""
@@ -322,10 +319,9 @@ class Writer:
             self._done += len(batch)
             self._rows -= sum([operation.rows for operation in batch])
             self._bytes -= sum([operation.size for operation in batch])
-            woken, self._waiters = self._waiters, []
-            while self._drains and self._drains[0][0] <= self._done:
-                woken.append(self._drains.popleft()[1])
-            return woken
+            waiters = self._waiters
+            self._waiters = [each for each in waiters if each[0] > self._done]
+            return [waiter for until, waiter in waiters if until <= self._done]
 
     def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
         batch, rows, size = [first], first.rows, first.size

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
