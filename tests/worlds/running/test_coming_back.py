@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.engine.open_run import finished_run
 from holdfast.journal.worlds import WorldPhase, WorldRow
 from holdfast.testing import FakeContainers
 from holdfast.worlds.running.environment import WorldEnvironment
@@ -149,13 +150,14 @@ def test_a_command_that_gives_another_output_forks(engine) -> None:
         episode = await t.env(WorldEnvironment(SPEC, snapshot_every=100))
         t.add("go")
         await t.generate()
-        await episode.step("cat /proc/sys/kernel/random/boot_id | wc -c; head -c 9 /dev/urandom | od")
+        await episode.step(
+            "cat /proc/sys/kernel/random/boot_id | wc -c; head -c 9 /dev/urandom | od"
+        )
         await t.generate()
-        kill()
+        kill(0)
         await episode.step("true")
 
     kill = once(lambda: engine.kill(engine.containers[0]), turn=0)
-    kill = (lambda act: lambda: act(0))(kill)
     run = LocalRun("a")
     run.run(rollout)
     history = run.history()
@@ -182,3 +184,15 @@ def test_every_lost_answer_leaves_nothing_and_doubles_nothing(engine, request_te
         assert run.statuses() == {"a/0": ("COMPLETED", True)}
         assert_nothing_left(engine, run)
         assert any(re.fullmatch(request_text, text) for text in engine.requests[begun:])
+
+
+def test_a_finished_run_with_worlds_left_is_worked_on_again(engine) -> None:
+    run = LocalRun("a")
+    engine.lose("DELETE .*/containers/.*", times=100)
+    run.run(Counting())
+    assert len(engine.containers) == 1
+    assert asyncio.run(finished_run(run.journal, run.spec)) is None
+    engine.forgive()
+    run.run(Counting())
+    assert_nothing_left(engine, run)
+    assert asyncio.run(finished_run(run.journal, run.spec)) is not None
