@@ -6,8 +6,10 @@ Otherwise its newest snapshot is restored, and the later commands run again. A c
 gone with the world in which it ran, so running it again is right by definition.
 """
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +24,8 @@ from holdfast.worlds.running.cadence import Cadence
 from holdfast.worlds.running.comparison import without_chance
 from holdfast.worlds.running.worlds import WorldOwner, Worlds
 from holdfast.worlds.tools import LEEWAY_SECONDS, OUTPUT, TOOLS, result_text, world_tools
+
+NO_FILES: Mapping[str, str | bytes] = {}
 
 
 class WorldState(Struct, frozen=True):
@@ -51,16 +55,23 @@ class WorldEnvironment(Environment):
         self,
         spec: WorldSpec | str | None = None,
         *,
+        files: Mapping[str, str | bytes] = NO_FILES,
         tools: Sequence[str] = TOOLS,
         command_timeout: float = COMMAND_SECONDS,
         output_limit: int = OUTPUT,
         snapshot_every: int | str | None = None,
     ):
-        """`snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
+        """`files` maps paths to what a new world finds there. Relative paths are below the spec's
+        `workdir`, or else below /.
+
+        `snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
         "64m" (bytes written). By default, a snapshot is taken once repeating the commands since the
         last one would take longer than taking a few snapshots."""
         self._cadence = Cadence.of(snapshot_every)
         self._given = None if spec is None else as_spec(spec)
+        self._files = {
+            path: text.encode() if isinstance(text, str) else text for path, text in files.items()
+        }
         self._tools = tuple(tools)
         self._seconds = command_timeout
         self._output = output_limit
@@ -68,7 +79,8 @@ class WorldEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        return self.spec.identity
+        digest = sha256(msgspec.msgpack.encode(self._files, order="sorted")).hexdigest()
+        return f"{self.spec.identity} {digest[:16]}" if self._files else self.spec.identity
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
@@ -88,6 +100,8 @@ class WorldEnvironment(Environment):
     async def reset(self, *, seed: int) -> Observation:
         del seed
         self.world = await self._worlds.create(self._owner, self.spec, cuts=self.cuts)
+        for path, content in self._files.items():
+            await self.world.write(os.path.join(self.spec.workdir or "/", path), content)
         return Observation("")
 
     async def step(self, action: str) -> Observation:

@@ -18,7 +18,7 @@ from holdfast.worlds.contract.world import WorldInfo, WorldProvider
 from holdfast.worlds.running.providers import Providers
 
 
-class Comparison(Struct, frozen=True):
+class Inventory(Struct, frozen=True):
     """What a provider has, beside what the ledger says."""
 
     rows: list[WorldRow]
@@ -69,9 +69,9 @@ async def _used(provider: WorldProvider, handle: str) -> float:
         return 0.0
 
 
-async def compare(
+async def take_inventory(
     journal: Journal, providers: Providers, names: Collection[str] = ()
-) -> Comparison:
+) -> Inventory:
     """Compares the ledger with its providers, and with those in `names`. The providers are asked
     first, because an intent is older than what it is about."""
     label = await journal.worlds_label()
@@ -86,7 +86,7 @@ async def compare(
             listed += [(name, info) for info in infos]
     rows = await journal.worlds()
     expected = {row.name for row in rows}
-    return Comparison(
+    return Inventory(
         rows,
         frozenset(info.name for _, info in listed),
         [(name, info) for name, info in listed if info.name not in expected],
@@ -103,14 +103,14 @@ async def remove_leftovers(
     """Removes everything that no trajectory of the run will need, or without a run everything that
     no living worker holds. Removes what the ledger does not know in any case. Returns how many."""
     runs_rows = {row.name for row in await journal.worlds(run=run)} if run else set()
-    comparison, removed = await compare(journal, providers, names), 0
+    inventory, removed = await take_inventory(journal, providers, names), 0
     # Snapshots stand on one another, so the newest go first.
-    newest_first = comparison.rows[::-1]
+    newest_first = inventory.rows[::-1]
     for row in sorted(newest_first, key=lambda row: row.is_snapshot):
         if run and not (row.name in runs_rows and row.is_over):
             continue
         removed += await remove_row(journal, providers.of(row.intent.provider), row)
-    for name, info in comparison.strangers:
+    for name, info in inventory.strangers:
         provider = providers.of(name)
         await (provider.discard if info.is_snapshot else provider.destroy)(info.handle)
         removed += 1

@@ -14,7 +14,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.worlds import WorldPhase, WorldRow
 from holdfast.records.exit_codes import Exit
 from holdfast.worlds.running.providers import Providers
-from holdfast.worlds.running.removal import Comparison, compare, remove_leftovers
+from holdfast.worlds.running.removal import Inventory, remove_leftovers, take_inventory
 
 STRANGER = "unknown to the journal"
 
@@ -29,19 +29,19 @@ async def worlds(args: argparse.Namespace) -> int:
             if args.clean:
                 removed = await remove_leftovers(journal, providers, names=names)
                 notify(f"removed {removed:,} worlds and snapshots")
-            comparison = await compare(journal, providers, names)
+            inventory = await take_inventory(journal, providers, names)
         finally:
             await providers.close()
-        return await _show(args, journal, comparison)
+        return await _show(args, journal, inventory)
 
 
-async def _show(args: argparse.Namespace, journal: Journal, comparison: Comparison) -> Exit:
-    rows = await journal.worlds(removed=True) if args.all else comparison.rows
+async def _show(args: argparse.Namespace, journal: Journal, inventory: Inventory) -> Exit:
+    rows = await journal.worlds(removed=True) if args.all else inventory.rows
     prices = chosen_prices(args.price) or Prices()
-    listed = [_fields(row, comparison, prices) for row in rows]
+    listed = [_fields(row, inventory, prices) for row in rows]
     listed += [
         {"name": info.name, "provider": name, "state": STRANGER, "handle": info.handle}
-        for name, info in comparison.strangers
+        for name, info in inventory.strangers
     ]
     if args.json:
         print_json(listed)
@@ -52,13 +52,13 @@ async def _show(args: argparse.Namespace, journal: Journal, comparison: Comparis
     return Exit.OK
 
 
-def _fields(row: WorldRow, comparison: Comparison, prices: Prices) -> dict[str, object]:
+def _fields(row: WorldRow, inventory: Inventory, prices: Prices) -> dict[str, object]:
     seconds = row.seconds(time.time())
     return {
         "name": row.name,
         "provider": row.intent.provider,
         "kind": "snapshot" if row.is_snapshot else "world",
-        "state": _state(row, is_present=row.name in comparison.present),
+        "state": _state(row, is_present=row.name in inventory.present),
         "handle": row.handle,
         "run": row.intent.run,
         "trajectory": row.intent.trajectory,
