@@ -160,6 +160,7 @@ def plan_of(
             args.keep_interrupted,
         ),
         settings=settings_of(vars(args)),
+        world=args.world,
     )
     spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
     return with_command(structs.replace(plan, spec=spec), args)

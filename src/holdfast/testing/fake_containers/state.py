@@ -104,6 +104,12 @@ class EngineState:
                 return container
         raise FakeRefusal(404, f"No such container: {name}")
 
+    def add_stray(self, like: FakeContainer, name: str, labels: dict[str, str]) -> None:
+        """Adds a container that nobody asked for."""
+        body = {**like.body, "Labels": labels}
+        root = self.new_folder()
+        self.containers.append(FakeContainer(uuid4().hex, name, like.image, root, body))
+
     def remove_image(self, name: str) -> None:
         image = self.image(name)
         if any(container.image is image for container in self.containers):

@@ -238,9 +238,11 @@ class Container:
         path = f"/containers/{self._handle}/stats"
         try:
             stats = await self._api.get(path, **{"stream": False, "one-shot": True})
+            container = await self._api.get(f"/containers/{self._handle}/json", size=True)
         except EngineRefusal as error:
             raise self._failed(error) from error
-        return Use(stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9)
+        cpu_seconds = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+        return Use(cpu_seconds, container.get("SizeRw") or 0)
 
     async def destroy(self) -> None:
         await remove_container(self._api, self._handle)
