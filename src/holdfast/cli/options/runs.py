@@ -301,12 +301,16 @@ def add_fork(fork: argparse.ArgumentParser) -> None:
         help="sample the turn at this step anew, or with --edit the turn after it "
         "(`holdfast show RUN TASK/SAMPLE` lists the steps)",
     )
-    fork.add_argument("--say", metavar="TEXT", help="add this message of the user before the turn")
+    fork.add_argument(
+        "--say",
+        metavar="TEXT",
+        help="add this message of the user before the turn (-: read it from standard input)",
+    )
     fork.add_argument(
         "--edit",
         metavar="FILE",
         help="replace the last message that the turn was given, or the answer at a tool's step, "
-        "by the text of this file",
+        "by the text of this file (-: of standard input)",
     )
     SAMPLES.add_to(fork, help="sample N forks (default: 1)", default=1)
     fork.add_argument(
@@ -319,6 +323,7 @@ def add_fork(fork: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="find the files of the run's command in this folder (default: where they were)",
     )
+    _json(fork)
 
 
 def add_rm(rm: argparse.ArgumentParser) -> None:

@@ -23,7 +23,8 @@ from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RecordedCommand, Run
 
-PASSED_ON = ("--policy", "--model")
+STANDARD_INPUT = "-"
+PASSED_ON = ("--policy", "--model", "--json")
 """Options that replace those of the recorded command."""
 
 
@@ -39,11 +40,14 @@ async def _command(args: argparse.Namespace, invocation: Invocation) -> tuple[li
     """Returns the command that samples the forks, and its folder. Checks everything that needs no
     engine."""
     journal_path = args.journal if "://" in args.journal else str(Path(args.journal).absolute())
-    edit = None if args.edit is None else read_text_file(Path(args.edit))
+    say = sys.stdin.read() if args.say == STANDARD_INPUT else args.say
+    edit = args.edit
+    if edit is not None and say is None:
+        edit = sys.stdin.read() if edit == STANDARD_INPUT else read_text_file(Path(edit))
     async with to_read(args.journal) as journal:
         run = await run_named(journal, args.run)
         row = find(await journal.trajectories(run), args.trajectory, run.spec.name)
-        made = await fork_at(journal, run, row, args.at, say=args.say, edit=edit)
+        made = await fork_at(journal, run, row, args.at, say=say, edit=edit)
         name = await _name(args, journal, made)
     parser = invocation.parser
     passed = parser.leaf(invocation.words).split(invocation.words[1:])
