@@ -44,7 +44,7 @@ from holdfast.rollout.replay.prompt import Stream
 MAX_NAMED = 20
 
 
-class Turn(Struct, frozen=True):
+class ForkedTurn(Struct, frozen=True):
     """The turn at which a trajectory is forked, with what its model was given."""
 
     step: Generated
@@ -63,7 +63,7 @@ class Fork(Struct, frozen=True):
     task: Task
     history: History
     """The other trajectory."""
-    turn: Turn
+    turn: ForkedTurn
     records: tuple[Record, ...]
     """The records with which each fork begins."""
 
@@ -148,7 +148,7 @@ async def fork_at(
     records += [] if last_edit is None else [last_edit]
     digest = _digest(records, task, step)
     origin = ForkOrigin(run.spec.name, task.id, row.key.sample, at, digest, say=say, edit=edit)
-    return Fork(origin, run.spec, task, history, Turn(step, given, edited), tuple(records))
+    return Fork(origin, run.spec, task, history, ForkedTurn(step, given, edited), tuple(records))
 
 
 async def recorded_fork(journal: Journal, origin: ForkOrigin) -> Fork:

@@ -45,18 +45,18 @@ class Forks:
             raise UsageError("a fork either says something or edits something: give one of them")
         name = await free_name(await self._source.journal(), f"{key.run}-fork")
         log = new_log(logs_of(name, self._source.where), "fork")
-        words = [
+        arguments = [
             "fork", "--journal", self._source.where, "--run", name, f"--at={order.at}",
             f"--samples={order.samples}",
         ]  # fmt: skip
         # Other users can read command lines, so the text goes through a pipe.
-        words += ["--say", "-"] if order.say else ["--edit", "-"] if order.edit else []
+        arguments += ["--say", "-"] if order.say else ["--edit", "-"] if order.edit else []
         share_passwords()
         environment = dict(os.environ)
         os.environ.pop(PASSWORDS, None)
         with open_log(log) as output:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "holdfast", *words, "--", key.run, str(key)),
+                *(sys.executable, "-m", "holdfast", *arguments, "--", key.run, str(key)),
                 stdin=PIPE,
                 stdout=output,
                 stderr=output,

@@ -30,10 +30,10 @@ PASSED_ON = ("--policy", "--model", "--json")
 
 def fork(args: argparse.Namespace) -> int:
     invocation: Invocation = args.invocation
-    words, folder = asyncio.run(_command(args, invocation))
+    arguments, folder = asyncio.run(_command(args, invocation))
     os.chdir(folder)
-    sys.argv[1:] = words  # After a signal, the command names these words.
-    return invocation.main(words)
+    sys.argv[1:] = arguments  # After a signal, the command names these words.
+    return invocation.main(arguments)
 
 
 async def _command(args: argparse.Namespace, invocation: Invocation) -> tuple[list[str], Path]:
@@ -51,14 +51,14 @@ async def _command(args: argparse.Namespace, invocation: Invocation) -> tuple[li
         name = await _name(args, journal, made)
     parser = invocation.parser
     passed = parser.leaf(invocation.words).split(invocation.words[1:])
-    instead = [word for option, parts in passed if option in PASSED_ON for word in parts]
+    instead = [part for option, parts in passed if option in PASSED_ON for part in parts]
     seed = made.seed() if args.seed is None else args.seed
     instead += [] if seed is None else ["--seed", str(seed)]
     instead += ["--samples", str(args.samples), "--group-at-least", "1"]
     instead += ["--fork-of", made.origin.to_text()]
-    words = words_of(_as_run(run, parser), parser, journal=journal_path, instead=instead, name=name)
+    arguments = words_of(_as_run(run, parser), parser, journal=journal_path, instead=instead, name=name)
     notify(f"{visible_name(name)} is {visible_name(made.origin.line)}")
-    return words, folder_of(args, run)
+    return arguments, folder_of(args, run)
 
 
 async def _name(args: argparse.Namespace, journal: Journal, made: Fork) -> str:
@@ -85,6 +85,6 @@ def _as_run(run: Run, parser: Parser) -> Run:
         return run
     known = parser.commands["run"]
     kept = [parts for option, parts in parser.commands[word].split(rest) if known.knows(option)]
-    words = ("run", *(part for parts in kept for part in parts))
-    spec = structs.replace(run.spec, command=RecordedCommand(words, command.folder))
+    kept_words = ("run", *(part for parts in kept for part in parts))
+    spec = structs.replace(run.spec, command=RecordedCommand(kept_words, command.folder))
     return structs.replace(run, spec=spec)
