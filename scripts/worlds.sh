@@ -27,7 +27,7 @@ make_image() {
     rm -rf "$image"
     mkdir -p "$image"/{bin,etc,proc,sys,dev,root,tmp}
     chmod 1777 "$image/tmp"
-    cp "$(find "$folder/root" -type f -name busybox | head -1)" "$image/bin/busybox"
+    cp "$(find "$folder/root" -type f -path "*/bin/busybox" | head -1)" "$image/bin/busybox"
     for name in $("$image/bin/busybox" --list); do
         [ "$name" = busybox ] || ln -sf busybox "$image/bin/$name"
     done

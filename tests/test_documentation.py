@@ -75,7 +75,7 @@ def test_the_public_names_are_these():
         "BlackBoxRolloutProcessor", "ExternalRolloutProcessor", "FreshWorld",
         "RemoteRolloutProcessor", "WorkspaceWorld",
         "train", "TrainingSettings", "Objective", "Judge", "Prices", "ProgressSnapshot",
-        "Delivery", "DeliveredBatch",
+        "Delivery", "DeliveredBatch", "WorldEnvironment", "WorldSpec",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

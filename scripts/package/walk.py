@@ -87,6 +87,7 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("journal ledger first", "", (0, 2)),
     ("policy check ENGINE", "", (0, 1)),
     ("serve --until-stdin-closes --port 0", "local", (-signal.SIGTERM,)),
+    ("view --until-stdin-closes --port 0", "view", (0, -signal.SIGTERM)),
     ("config", "", (0,)),
     *((f"completion {shell}", "", (0,)) for shell in ("bash", "zsh", "fish")),
     ("rm other --yes", "", (0,)),

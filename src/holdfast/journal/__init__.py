@@ -4,6 +4,7 @@ The package knows how records are kept, leased and delivered. It never knows wha
 
 - `journal`: The interface, and what every journal promises.
 - `find_run`: Finds a run by the name that a user typed.
+- `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.
 - `rows`: What must be true of the rows of tasks and trajectories.

@@ -21,6 +21,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from holdfast.journal.changes import Changes
+from holdfast.journal.worlds import WorldLedger
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
 from holdfast.records.samples.replica_weights import ReplicaWeights
@@ -229,7 +230,7 @@ class ClosedByBlock:
         raise NotImplementedError
 
 
-class Journal(Protocol):
+class Journal(WorldLedger, Protocol):
     """The store of everything durable. All methods are safe to call concurrently from one event
     loop."""
 

@@ -37,7 +37,8 @@ NEW_IDENTITY = (
 """Another journal, not an older copy of one: what a machine has noted of that means nothing."""
 TABLES = (
     "runs", "streams", "totals", "tasks", "task_groups", "workers", "trajectories", "records",
-    "cuts", "blobs", "versions", "replicas", "consumers", "deliveries", "writers", "losses",
+    "cuts", "blobs", "versions", "replicas", "worlds", "consumers", "deliveries", "writers",
+    "losses",
 )  # fmt: skip
 
 

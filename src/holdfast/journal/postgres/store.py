@@ -16,7 +16,7 @@ INSERT_VALUES = 10_000
 """The maximum number of values that one statement inserts, because the number of parameters has a
 limit."""
 _TABLES = (
-    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|"
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|worlds|"
     "consumers|deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")

@@ -4,6 +4,7 @@
 - `tables`: The tables that every journal has, and their version.
 - `groups`: The counts that follow from a group's trajectories.
 - `replicas`: The weights of each replica.
+- `worlds`: The ledger of worlds and their snapshots.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
 - `lineage`: Runs that share trajectories, only one of which can be consumed.
 - `leases`: Workers, leases and claims.

@@ -37,6 +37,7 @@ def delete(store: Store, run: Run) -> Deletion:
         table: store.run(f"DELETE FROM {table} WHERE run = :run", run=run.id)  # noqa: S608 - ours
         for table in OF_RUN
     }
+    store.run("DELETE FROM worlds WHERE run = :run AND state = 3", run=run.id)
     store.run("DELETE FROM runs WHERE id = :run", run=run.id)
     return Deletion(rows["trajectories"], records, len(unused))
 

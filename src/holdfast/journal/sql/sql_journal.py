@@ -29,6 +29,7 @@ from holdfast.journal.journal import (
 from holdfast.journal.rules import check_batch, check_consumer
 from holdfast.journal.sql import deletion, delivery, leases, lineage, logs, replicas
 from holdfast.journal.sql import runs as run_tables
+from holdfast.journal.sql import worlds as world_tables
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
@@ -299,6 +300,13 @@ class SqlJournal(ClosedByBlock):
         if digest_of(body) != digest:
             raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
         return body
+
+    # --- worlds
+
+    plan_world = writes(world_tables.plan_world)
+    change_world = writes(world_tables.change_world)
+    worlds = reads(world_tables.worlds)
+    worlds_label = writes(world_tables.worlds_label)
 
     # --- weight versions and delivery
 

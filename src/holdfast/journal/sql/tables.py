@@ -55,6 +55,14 @@ TABLES = (
     """CREATE TABLE replicas(
         run bigint NOT NULL, replica {name} NOT NULL, number bigint NOT NULL,
         body {bytes} NOT NULL, PRIMARY KEY(run, replica, number))""",
+    # The ledger of worlds and their snapshots: see `worlds`. A row outlives its run if something
+    # may still exist at the provider.
+    """CREATE TABLE worlds(
+        id {id}, run bigint NOT NULL, trajectory bigint NOT NULL, epoch bigint NOT NULL,
+        name {name} NOT NULL UNIQUE, intent {bytes} NOT NULL, state smallint NOT NULL,
+        handle text NOT NULL, created double precision NOT NULL, ended double precision,
+        cpu_seconds double precision NOT NULL)""",
+    """CREATE INDEX worlds_trajectory ON {in}worlds(trajectory, id)""",
     """CREATE TABLE consumers(
         run bigint NOT NULL, consumer {name} NOT NULL, committed bigint,
         seen bigint NOT NULL DEFAULT 0, epoch bigint NOT NULL, host text NOT NULL,
