@@ -56,7 +56,9 @@ async def _command(args: argparse.Namespace, invocation: Invocation) -> tuple[li
     instead += [] if seed is None else ["--seed", str(seed)]
     instead += ["--samples", str(args.samples), "--group-at-least", "1"]
     instead += ["--fork-of", made.origin.to_text()]
-    arguments = words_of(_as_run(run, parser), parser, journal=journal_path, instead=instead, name=name)
+    arguments = words_of(
+        _as_run(run, parser), parser, journal=journal_path, instead=instead, name=name
+    )
     notify(f"{visible_name(name)} is {visible_name(made.origin.line)}")
     return arguments, folder_of(args, run)
 
