@@ -286,6 +286,14 @@ def test_an_environment_comes_back_to_the_turn(user: User, recovery: str) -> Non
     if recovery != "stateless":
         assert int(seen[2].split()[1]) == int(at[1].split()[1]) + 5
     assert [step.action for step in history.environment_steps] == ["3", "3", "5", "5"]
+    ways_back = {
+        "replay": ["reset", "step 3", "step 3"],
+        "snapshot": [f"restore {at[1].split()[1]}"],
+        "stateless": ["reset"],
+    }
+    back = ways_back[recovery]
+    assert worlds.CALLS[: len(back)] == back
+    assert worlds.CALLS.count("step 5") == 2
 
 
 def test_an_environment_that_cannot_come_back_refuses_the_fork(user: User) -> None:

@@ -68,12 +68,15 @@ class Forks:
         assert process.stdin is not None, "it is a pipe"
         process.stdin.write((order.say or order.edit).encode())
         process.stdin.close()
-        async with asyncio.timeout(MAX_START_SECONDS):
-            while await (await self._source.journal()).find_run(name) is None:
-                if process.returncode is not None:
-                    why = tail(log, 1).strip().removeprefix("holdfast: ")
-                    raise UsageError(why or f"the fork ended with code {process.returncode}")
-                await asyncio.sleep(POLL_SECONDS)
+        try:
+            async with asyncio.timeout(MAX_START_SECONDS):
+                while await (await self._source.journal()).find_run(name) is None:
+                    if process.returncode is not None:
+                        why = tail(log, 1).strip().removeprefix("holdfast: ")
+                        raise UsageError(why or f"the fork ended with code {process.returncode}")
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError as error:
+            raise UsageError(f"run {name!r} does not begin; its log is {log}") from error
         return name
 
     async def close(self) -> None:

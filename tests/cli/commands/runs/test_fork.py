@@ -1,6 +1,7 @@
 """`holdfast fork`: a run of forks from a shell, and one clear line for each that cannot be."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -135,3 +136,18 @@ def test_a_trajectory_without_token_ids_is_refused(shell: CommandLine) -> None:
         done = shell.holdfast("fork", "r", "sum/0", "--at", "0")
     assert done.code == Exit.USAGE
     assert "has no token ids" in done.line
+
+
+def test_forks_need_the_original_until_they_have_begun(shell: CommandLine) -> None:
+    assert shell.run("--concurrency", 1).code in (Exit.OK, Exit.NOTHING)
+    for begun in (1, 2):
+        name, crash = f"fork{begun}", {"HOLDFAST_CRASH": f"engine.reused:{begun}"}
+        arguments = ("fork", "r", "sum/0", "--at", "2", "--samples", 2, "--run", name)
+        assert shell.holdfast(*arguments, env=crash).code == -signal.SIGKILL
+    assert shell.holdfast("rm", "r", "--yes").code == 0
+    done = shell.holdfast("resume", "fork2")
+    assert done.code == 0, done.err
+    assert "2 COMPLETED" in done.out
+    done = shell.holdfast("resume", "fork1")
+    assert done.code == Exit.USAGE
+    assert "there is no run 'r' in the journal" in done.err.splitlines()[-1]

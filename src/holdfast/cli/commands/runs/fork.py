@@ -21,6 +21,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
+from holdfast.records.failure import shortened
 from holdfast.records.run import RecordedCommand, Run
 
 STANDARD_INPUT = "-"
@@ -59,7 +60,7 @@ async def _command(args: argparse.Namespace, invocation: Invocation) -> tuple[li
     arguments = words_of(
         _as_run(run, parser), parser, journal=journal_path, instead=instead, name=name
     )
-    notify(f"{visible_name(name)} is {visible_name(made.origin.line)}")
+    notify(f"{visible_name(name)} is {visible_name(shortened(made.origin.line))}")
     return arguments, folder_of(args, run)
 
 
