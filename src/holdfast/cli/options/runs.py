@@ -316,8 +316,10 @@ def add_fork(fork: argparse.ArgumentParser) -> None:
     fork.add_argument(
         "--run", dest="name", metavar="NAME", help="give the new run this name (default: RUN-fork)"
     )
-    for option in (POLICY, MODEL, SEED, JOURNAL):
-        option.add_to(fork)
+    POLICY.add_to(fork, help="use this engine instead of the run's; repeat for replicas")
+    MODEL.add_to(fork, help="use this model instead of the run's")
+    SEED.add_to(fork, help="derive seeds from N (default: from the run's seed and the turn)")
+    JOURNAL.add_to(fork)
     fork.add_argument(
         "--folder",
         metavar="DIR",
