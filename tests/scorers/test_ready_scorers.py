@@ -199,6 +199,8 @@ def test_a_task_that_cannot_be_scored_is_named(scorer: Exact, ground_truth: obje
         ("ANSWER: A,C", "A, C"),
         ("The answers are A, B, and D.", "A, B, D"),
         ("Answer: b", "none"),
+        ("Answer: B (or maybe C)", "none"),
+        ("Answer: B\nA is wrong.", "B"),
     ],
 )
 def test_a_reply_that_leaves_the_choice_open_has_chosen_nothing(reply: str, chosen: str) -> None:

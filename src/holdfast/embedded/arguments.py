@@ -128,7 +128,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         2,
         1 << 30,
         None,
-        "limit prompt and completion to N tokens together (default: the model's limit)",
+        "limit prompt and reply together (default: the model's limit)",
     )
     parser.add_argument(
         "--version",
@@ -148,7 +148,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when standard input closes, so that the server dies with its parent",
+        help="end when standard input closes: when the parent dies",
     )
     parser.add_argument(
         "--progress",
@@ -164,8 +164,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--api-key-env",
         default="",
         metavar="NAME",
-        help="accept only clients that send the key in this environment variable "
-        "(default: accept all)",
+        help="accept only clients with the key in this variable (default: all)",
     )
     add_vllm(parser)
 

@@ -63,9 +63,9 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
 
     torch.set_num_threads(settings.threads)
     _silence_progress_bars()
-    stage(f"loading {path}")
+    stage(f"loading {path.name}")
     model = load.load(path, max_length=settings.max_length)
-    stage("proving that requests do not change each other's results")
+    stage("checking that batches change no results")
     engine = DecodeEngine(
         model,
         max_batch=settings.max_batch,

@@ -46,8 +46,6 @@ class Option(NamedTuple):
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     action: Any = None
-    is_common: bool = False
-    """Whether `--help` shows the option. `--help-all` shows all options."""
 
     def check(self, value: object, name: str = "") -> None:
         """Raises `UsageError` if a Python caller gave an invalid value. None is valid if the
@@ -91,14 +89,10 @@ class Adds(Protocol):
 
 
 def add_group(parser: argparse.ArgumentParser, title: str, listed: Iterable[Option]) -> None:
-    """Adds options to the parser under a title, which says what they are for.
-
-    Common options go to the parser itself, where `--help` shows them. `--help-all` shows all
-    options.
-    """
+    """Adds options to the parser under a title, which says what they are for."""
     group = parser.add_argument_group(title)
     for option in listed:
-        option.add_to(parser if option.is_common else group)
+        option.add_to(group)
 
 
 def switch(name: str, meaning: str) -> Option:
@@ -113,8 +107,7 @@ def seconds(name: str, default: float | None, meaning: str, kind: Number = SECON
 
 POLICY = Option(
     "policy",
-    "use the inference engine at this address; repeat for replicas (default: the embedded engine)",
-    is_common=True,
+    "sample from the engine at URL; repeatable (default: embedded)",
     metavar="URL",
     action="append",
 )
@@ -125,26 +118,25 @@ DIALECT = Option(
 )
 API_KEY_ENV = Option(
     "api-key-env",
-    "read the engine's key from this environment variable (default: {})",
+    "read the engine's key from this variable (default: {})",
     None,
     API_KEY,
     "NAME",
 )
 TASKS = Option(
     "tasks",
-    "read tasks from a JSONL, JSON, CSV or Parquet file, a folder, hf:NAME:SPLIT or FILE.py:NAME",
+    "read tasks from a file, a folder, hf:NAME:SPLIT or FILE.py:NAME",
     metavar="SOURCE",
-    is_common=True,
 )
 SYSTEM = Option(
     "system",
-    "put this system message before each task's messages; @FILE reads it from a file",
+    "begin each task with this system message, or the text of @FILE",
     text,
     metavar="TEXT|@FILE",
 )
 LIMIT = Option(
     "limit",
-    "use only the first N tasks; a different N makes a different run (default: all)",
+    "use only the first N tasks; another N is another run (default: all)",
     Whole(1),
     metavar="N",
 )
@@ -158,11 +150,10 @@ COLUMNS = Option(
 )
 JOURNAL = Option(
     "journal",
-    "record in this file, or at postgresql://USER@HOST/DATABASE (default: {})",
+    "use this journal: a file, or postgresql://… (default: {})",
     None,
     "holdfast.db",
     "PATH",
-    is_common=True,
 )
 
 # --- which processes, on which machines
@@ -173,7 +164,7 @@ CLUSTER = Option(
 )  # fmt: skip
 WORKERS = Option(
     "workers",
-    "start N workers; auto starts as many as the queue needs (default: {})",
+    "start N workers; auto: as many as the queue needs (default: {})",
     workers,
     "auto",
     "N|auto",
@@ -211,12 +202,11 @@ SAMPLES = Option(
     Whole(1, MAX_SAMPLES),
     None,
     "N",
-    is_common=True,
 )
 SEED = Option("seed", "derive the seed of each request from N", Whole(-MAX_INTEGER - 1), None, "N")
 REASONING_EFFORT = Option(
     "reasoning-effort",
-    "tell the model how long to think: low, medium, high, … (default: its own)",
+    "tell the model how long to think: low, high, … (default: its own)",
     metavar="LEVEL",
 )
 STOP_TOKEN_IDS = Option(
@@ -229,7 +219,7 @@ STOP_TOKEN_IDS = Option(
 )
 CHAT_TEMPLATE_KWARGS = Option(
     "chat-template-kwargs",
-    'pass these arguments to the chat template: {{"enable_thinking": false}}',
+    'give the chat template arguments: {{"enable_thinking": false}}',
     json_object,
     metavar="JSON",
 )
@@ -253,7 +243,7 @@ ALTERING = (
     ),
     Option(
         "frequency-penalty",
-        "penalize tokens for each time that the reply contains them (default: {})",
+        "penalize tokens each time that the reply has them (default: {})",
         PENALTY,
         0.0,
         "X",
@@ -279,20 +269,20 @@ ALTERING = (
     CHAT_TEMPLATE_KWARGS,
     Option(
         "separate-reasoning",
-        "move `<think>…</think>` from the start of a chat API's reply to its reasoning",
+        "move a chat API's `<think>…</think>` to the reply's reasoning",
         default=True,
         action=argparse.BooleanOptionalAction,
     ),
     Option(
         "extra-body",
-        "add these fields to each request; they are recorded, so put no secrets here",
+        "add these fields to each request; they are recorded: no secrets",
         json_object,
         metavar="JSON",
     ),
 )
 KEEP_INTERRUPTED = switch(
     "keep-interrupted",
-    "keep samples in which the process died during an at_most_once tool call (default: they fail)",
+    "keep samples whose process died in an at_most_once tool call",
 )
 SAMPLING = (
     SAMPLES,
@@ -303,11 +293,10 @@ SAMPLING = (
         POSITIVE,
         1.0,
         "T",
-        is_common=True,
     ),
     Option(
         "top-p",
-        "sample from the likeliest tokens that have probability P together (default: {})",
+        "sample from the likeliest tokens of probability P (default: {})",
         SHARE,
         1.0,
         "P",
@@ -318,7 +307,6 @@ SAMPLING = (
         Whole(1),
         1024,
         "N",
-        is_common=True,
     ),
     Option(
         "stop",
@@ -333,21 +321,21 @@ SAMPLING = (
     Option("tokenizer", "use the tokenizer in this folder (default: the engine's)", metavar="DIR"),
     Option(
         "renderer",
-        "render messages by this model family, `template` or `bytes` (default: by the tokenizer)",
+        "render as this model family does; or `template`, or `bytes`",
         metavar="NAME",
     ),
 )
 GROUPS = (
     Option(
         "group-refill",
-        "roll out a sample again up to N times after infrastructure failed (default: {})",
+        "sample again up to N times after infrastructure failed (default: {})",
         Whole(0),
         1,
         "N",
     ),
     Option(
         "group-shortfall",
-        "if some samples of a task failed for good: keep the others, or drop all (default: {})",
+        "keep or drop a group that lost samples (default: {})",
         default="partial",
         choices=("partial", "drop"),
     ),
@@ -369,35 +357,34 @@ CONCURRENCY = Option(
     Whole(1),
     64,
     "N",
-    is_common=True,
 )
 MAX_RETRY = Option(
     "max-retry", "retry a failed trajectory up to N times (default: {})", Whole(0), 3, "N"
 )
 MAX_FAILURES = Option(
     "max-failures",
-    "stop when N trajectories have failed for good since this command began (default: never)",
+    "stop after N permanent failures of this command (default: never)",
     Whole(1),
     None,
     "N",
 )
 MAX_COST = Option(
     "max-cost",
-    "stop when the run has cost this much, by the table of --price (default: never)",
+    "stop when the run has cost this much, by --price (default: never)",
     FACTOR,
     None,
     "AMOUNT",
 )
 MAX_TOKENS_TOTAL = Option(
     "max-tokens-total",
-    "stop when prompts and replies have used N tokens together (default: never)",
+    "stop when prompts and replies have N tokens in all (default: never)",
     Whole(1),
     None,
     "N",
 )
 PRICE = Option(
     "price",
-    "compute costs from this table of prices (default: the file that HOLDFAST_PRICES names)",
+    "compute costs by this table (default: that of HOLDFAST_PRICES)",
     price_table,
     None,
     "FILE",
@@ -413,10 +400,8 @@ SCORER_TRIES = Option(
 )
 SCORER = Option(
     "scorer",
-    "score trajectories with this function (default: `score` in the rollout's file); reward "
-    "functions of other trainers: verl:FILE.py, trl:FILE.py:NAME",
+    "score with this function, or verl:FILE.py, or trl:FILE.py:NAME",
     metavar="[FILE.py:]NAME",
-    is_common=True,
 )
 SCORE_WORKERS = Option(
     "score-workers",
@@ -433,14 +418,14 @@ SCORER_CONCURRENCY = Option(
 )
 PARTIAL_TOKENS = Option(
     "partial-tokens",
-    "record an unfinished reply every N tokens; 0 records only whole replies (default: {})",
+    "record unfinished replies every N tokens; 0: never (default: {})",
     Whole(0),
     0,
     "N",
 )
 ON_DIVERGENCE = Option(
     "on-divergence",
-    "if the rollout differs from its record: fork and go on, or fail (default: {})",
+    "if the rollout differs from its record, fork or fail (default: {})",
     default="fork",
     choices=("fork", "fail"),
 )
@@ -499,27 +484,23 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 NEW = switch("new", "begin a new run (NAME-2, NAME-3, …), and reuse no recorded samples")
 ACCEPT_CHANGES = switch(
     "accept-changes",
-    "continue the run although its tasks, sampling or code changed, and record the change",
+    "go on although tasks, sampling or code changed; record the change",
 )
 MODEL = Option(
     "model",
-    "use this model of the engine; for the embedded engine, a model's folder",
+    "sample from this model; for the embedded engine, a model's folder",
     metavar="NAME",
-    is_common=True,
 )
 RUN = Option(
     "run",
-    "give the run this name (default: after the file, with a number: agent-1)",
+    "name the run (default: after the file, with a number: agent-1)",
     metavar="NAME",
-    is_common=True,
 )
-DRY_RUN = switch(
-    "dry-run", "only check everything, and show what would be sampled, and the first prompt"
-)
+DRY_RUN = switch("dry-run", "only check; show what would be sampled, and the first prompt")
 JOIN = switch("join", "work on a run at the same time as its live workers")
 RETRY_FAILED = switch(
     "retry-failed",
-    "give failed trajectories new attempts; ask a judge again where its answer was unreadable",
+    "try failed trajectories and unreadable verdicts again",
 )
 SUBJECTS = {
     "change how replies are sampled (part of the run's identity)": SAMPLING,

@@ -9,8 +9,8 @@ from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scor
 
 NEAR = 30
 """How many characters behind the word "answer" are searched for a choice."""
-_BETWEEN = r"[)*\]]*(?:\s*[,/&]\s*|\s+)(?:(?:and|or)\s+)?(?:perhaps\s+|maybe\s+)?[(*\[]*"
-"""What may stand between two labels of one answer: "B, C", "B or maybe (C)"."""
+_BETWEEN = r"(?:[ \t,/&()*\[\]]|\b(?:and|or|perhaps|maybe)\b)+"
+"""What may stand between two labels of one answer: "B, C", "B (or maybe C)"."""
 _OPEN = re.compile(r"/|\b(?:or|perhaps|maybe)\b")
 """What leaves open which of several labels is chosen."""
 

@@ -24,6 +24,7 @@ REPLIES = {"agent": [ADD, "@1 It is 42."], "game": GUESSES, "black-box": ["It is
 def made(tmp_path: Path, kind: str) -> Path:
     done = end(start("init", "--kind", kind, "project", cwd=tmp_path))
     assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 100
     return tmp_path / "project"
 
 

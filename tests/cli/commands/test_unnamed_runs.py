@@ -94,10 +94,13 @@ def test_a_killed_run_goes_on_under_its_name(shell):
     assert shell.names() == ["agent-1"]
 
 
-def test_new_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
+@pytest.mark.parametrize("option", ["--new", "--fresh"])
+def test_new_samples_everything_anew_and_accept_changes_keeps_the_newest(shell, option):
     shell.next()
     requests = shell.engine.stats().requests
-    assert "everything is sampled anew" in shell.next("--new").err
+    assert "everything is sampled anew" in shell.next(option).err
+    assert shell.holdfast("resume", "agent-2", "--journal", shell.journal).code == 0
+    assert shell.names() == ["agent-1", "agent-2"]
     assert shell.engine.stats().requests == 2 * requests
     shell.write("agent.py", AGENT.replace("/ 100", "/ 50"))
     done = shell.next("--samples", 2, "--accept-changes")

@@ -46,12 +46,25 @@ def test_help_shows_common_options_and_help_all_shows_every_option(shell, comman
     assert set(shown) < set(all_options)
     assert len(all_options) == len(set(all_options))
     assert {"--tasks", "--run", "--policy", "--model", "--samples"} <= set(shown)
-    assert 10 <= len(shown) <= 18
+    assert len(shown) == len(["--help", "--help-all"]) + 10
     left_out = len(all_options) - len(shown)
     assert f"{left_out} more options, shown by `holdfast {command} --help-all`:" in common
     titles = re.findall(r"^  ([a-z].*)$", common.partition("--help-all`:\n")[2], re.MULTILINE)
     assert titles
     assert all(f"\n{title}:\n" in everything for title in titles)
+
+
+@pytest.mark.parametrize("command", ["run", "train", "gateway", "serve", "export", "show", "init"])
+def test_each_option_has_one_line_of_help_at_100_columns(shell, command):
+    is_long = command in ("run", "train", "gateway", "serve")
+    text = shell.holdfast(
+        command, "--help-all" if is_long else "--help", env={"COLUMNS": "100"}
+    ).out
+    entries = re.findall(r"^  -.*(?:\n {20,}\S.*)*", text, re.MULTILINE)
+    assert len(entries) > 2
+    # A name that is longer than its column has a line of its own.
+    texts = [re.split(r"(?<=\S) {2,}|\n *", entry.strip())[1:] for entry in entries]
+    assert [text for text in texts if len(text) != 1] == []
 
 
 def test_a_command_that_is_none_is_refused_and_no_command_is_help(shell):

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from holdfast.cli.options.projects import KINDS, MODEL, PROJECTS
+from holdfast.cli.options.projects import MODEL, PROJECTS
 from holdfast.cli.terminal.text import print_json
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
@@ -22,7 +22,7 @@ def init(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"folder": args.folder, "files": list(files), "next": commands})
         return Exit.OK
-    print(f"{args.folder}: {', '.join(files)} ({KINDS[args.kind]})\n{MODEL}\n")
+    print(f"{args.folder}: {', '.join(files)}\n{MODEL}\n")
     print("\n".join([f"  cd {shlex.quote(args.folder)}", *(f"  {line}" for line in commands)]))
     return Exit.OK
 

@@ -3,8 +3,9 @@
 import argparse
 
 from holdfast.cli.options import run
+from holdfast.cli.options.parser import Parser
 from holdfast.engine.option_kinds import SECONDS_OR_NONE, Whole
-from holdfast.engine.options import CLUSTER, CLUSTER_CODE, Option, add_group, seconds
+from holdfast.engine.options import CLUSTER, CLUSTER_CODE, RUN, Option, add_group, seconds
 
 _LISTENING = (
     Option(
@@ -12,7 +13,6 @@ _LISTENING = (
         "listen at this address (default: {})",
         default="127.0.0.1",
         metavar="HOST",
-        is_common=True,
     ),
     Option(
         "port",
@@ -20,20 +20,17 @@ _LISTENING = (
         Whole(0, 65535),
         0,
         "N",
-        is_common=True,
     ),
     Option(
         "token-env",
-        "read the token that agents must send from this variable; required beyond loopback "
-        "(default: a token in a file that the command names)",
+        "take agents' token from this variable; needed beyond loopback",
         metavar="NAME",
     ),
     Option("tls-cert", "serve https with this certificate, PEM", metavar="FILE"),
     Option("tls-key", "use this key of the certificate, PEM without a password", metavar="FILE"),
     Option(
         "advertise",
-        "give agents this address of the gateway (default: the one it listens at, or beyond "
-        "loopback the machine's full name)",
+        "give agents this address (default: its own, or the machine's name)",
         metavar="HOST|URL",
     ),
     Option("workers", "serve with N processes (default: {})", Whole(1), 1, "N"),
@@ -47,26 +44,24 @@ _AGENTS = (
     seconds(
         "rejoin",
         30.0,
-        "after a restart, wait this long for agents that are still alive",
+        "after a restart, wait this long for living agents",
         SECONDS_OR_NONE,
     ),
     seconds(
         "drain",
         10.0,
-        "when the gateway closes, finish sending responses for this time",
+        "when closing, finish sending responses for this time",
         SECONDS_OR_NONE,
     ),
     Option(
         "ignore",
-        "ignore this part of requests: a parameter (seed), or a type of tools "
-        "(tool:web_search, tool:*); repeatable",
+        "ignore this parameter or type of tools (tool:NAME); repeatable",
         metavar="NAME",
         action="append",
     ),
     Option(
         "on-refused",
-        "if an agent finishes after a refused call: fail its trajectory, or accept what the agent "
-        "reports (default: {})",
+        "fail or accept an agent's end after a refused call (default: {})",
         default="fail",
         choices=("fail", "accept"),
     ),
@@ -74,7 +69,14 @@ _AGENTS = (
 )
 
 
-def add_gateway(gateway: argparse.ArgumentParser) -> None:
+COMMON = (
+    *("tasks", "run", "host", "port", "policy"),
+    *("model", "samples", "scorer", "concurrency", "journal"),
+)
+
+
+def add_gateway(gateway: Parser) -> None:
+    gateway.common = COMMON
     gateway.usage = "holdfast gateway --tasks SOURCE --run NAME [options]"
     gateway.description = (
         "Serves the trajectories of a run to agents that come by themselves.\n\n"
@@ -83,6 +85,7 @@ def add_gateway(gateway: argparse.ArgumentParser) -> None:
         "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
         "ends with POST /complete."
     )
+    RUN.add_to(gateway, required=True, help="name the run")
     run.whole_run(gateway)
     add_group(gateway, "listen", _LISTENING)
     add_group(gateway, "deal with agents", _AGENTS)

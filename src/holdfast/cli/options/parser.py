@@ -47,12 +47,21 @@ class ShowAll(argparse.Action):
         parser.exit(0)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help with room for longer names: at 100 columns, each option has one line of text."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=30)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports each mistake in one line and accepts no abbreviated options.
 
-    `--help` shows the parser's own options. `--help-all` also shows the titled groups, and exists
-    if there is such a group.
+    `--help` shows the options that `common` names, or the options without a title if it names none.
+    `--help-all` shows all options, and exists if some have a title.
     """
+
+    common: tuple[str, ...] = ()
 
     def __init__(self, **options: Any):
         self._typed: list[str] = []
@@ -60,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             allow_abbrev=False,
             epilog=EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             **options,
         )
 
@@ -71,26 +80,33 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument_group(*titles, **options)
 
     def format_help(self) -> str:
-        own, titled = self._action_groups[:2], self._action_groups[2:]
+        titled = self._action_groups[2:]
         if not titled:
             return super().format_help()
+        names = [f"--{name}" for name in ("help", *self.common, "help-all")]
+        untitled = self._optionals._group_actions  # noqa: SLF001
+        shown = [self._option_string_actions[name] for name in names] if self.common else untitled
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
-        for group in own:
-            formatter.start_section(group.title)
-            formatter.add_arguments(group._group_actions)  # noqa: SLF001
+        for title, actions in (
+            ("positional arguments", self._positionals._group_actions),  # noqa: SLF001
+            ("options", shown),
+        ):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
             formatter.end_section()
-        formatter.add_text(self._more(titled))
+        formatter.add_text(self._more(shown, titled))
         formatter.add_text(self.epilog)
         return formatter.format_help()
 
-    def _more(self, groups: "Sequence[Any]") -> str:
+    def _more(self, shown: Sequence[argparse.Action], groups: Sequence[Any]) -> str:
         """Returns the text about the options that `--help` leaves out."""
-        actions = [action for group in groups for action in group._group_actions]  # noqa: SLF001
-        count = sum(action.help is not argparse.SUPPRESS for action in actions)
+        options = [action for action in self.actions if action.option_strings]
+        visible = [action for action in options if action.help is not argparse.SUPPRESS]
         titles = "\n".join(f"  {group.title}" for group in groups)
-        return f"{count} more options, shown by `{self.prog} --help-all`:\n{titles}"
+        left = len(visible) - len(shown)
+        return f"{left} more options, shown by `{self.prog} --help-all`:\n{titles}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Rejects unknown arguments here, since the parser that called this one has other

@@ -24,7 +24,7 @@ def add_init(init: argparse.ArgumentParser) -> None:
     init.add_argument(
         "folder",
         metavar="DIR",
-        help="write the project into this folder, which must not contain files of the same names",
+        help="write the project here; no file may have the same name",
     )
     init.add_argument(
         "--kind",

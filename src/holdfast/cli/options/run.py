@@ -2,13 +2,19 @@
 
 import argparse
 
+from holdfast.cli.options.parser import Parser
 from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 
+COMMON = (
+    *("tasks", "policy", "model", "samples", "temperature"),
+    *("max-tokens", "scorer", "concurrency", "run", "journal"),
+)
 CLUSTER = "use a cluster (needs a journal on PostgreSQL)"
 
 
-def add_run(run: argparse.ArgumentParser) -> None:
+def add_run(run: Parser) -> None:
+    run.common = COMMON
     run.usage = "holdfast run FILE.py[:NAME] --tasks SOURCE [options]"
     run.description = (
         "Runs a rollout over tasks. If it was interrupted, the same command goes on. After a\n"
@@ -25,16 +31,16 @@ def add_run(run: argparse.ArgumentParser) -> None:
         metavar="FILE.py[:NAME]",
         help="the rollout; leave NAME out if it is `rollout` or the only one",
     )
-    whole_run(run, needs_name=False)
-    options.DRY_RUN.add_to(run)
+    options.RUN.add_to(run)
+    whole_run(run)
+    options.add_group(run, "check the command", (options.DRY_RUN,))
     options.add_group(run, CLUSTER, options.CLUSTER_PROCESSES)
     run.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
 
 
-def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
+def whole_run(run: argparse.ArgumentParser) -> None:
     """Adds the options of every run, whether of a rollout or of agents at a gateway."""
     options.TASKS.add_to(run, required=True)
-    options.RUN.add_to(run, required=needs_name)
     for option in (options.POLICY, options.MODEL, options.JOURNAL):
         option.add_to(run)
     add_vllm(run)
@@ -43,7 +49,7 @@ def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
         options.add_group(run, title, listed)
     group = run.add_argument_group("go on with a run that exists")
     which = group.add_mutually_exclusive_group()
-    options.NEW.add_to(which)
+    which.add_argument("--new", "--fresh", **options.NEW.keywords())
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)

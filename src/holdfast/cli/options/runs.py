@@ -56,8 +56,7 @@ def add_show(show: argparse.ArgumentParser) -> None:
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="show this trajectory of those that `holdfast show RUN` lists; TASK stands for its "
-        "first sample",
+        help="show this trajectory; TASK stands for its first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -91,7 +90,15 @@ def add_logs(logs: argparse.ArgumentParser) -> None:
 
 def add_export(export: argparse.ArgumentParser) -> None:
     export.description = (
-        "Writes a run's data to a file, which is replaced when all of it is there.\n"
+        "Writes a run's data to a file, which is replaced when all of it is there. Kinds:\n\n"
+        "  samples                          token ids with rewards\n"
+        "  trajectories                     conversations\n"
+        "  rows                             EvaluationRows of eval-protocol\n"
+        "  failures                         what failed, with tracebacks\n"
+        "  verl, slime, trl, nemo, tinker   the input of a trainer\n"
+        "  sft                              conversations for supervised fine-tuning\n"
+        "  atif                             documents for trace viewers\n"
+        "  inspect                          a log that `inspect view` opens\n\n"
         "Samples and rows of a run with --seed that was disturbed equal those of one that was\n"
         "not, byte for byte, if its engine repeats seeds; except where an at_most_once call was\n"
         "interrupted, and, on engines with seeds for whole requests (vLLM), where a reply\n"
@@ -106,10 +113,7 @@ def add_export(export: argparse.ArgumentParser) -> None:
         ),
         required=True,
         metavar="KIND",
-        help="write samples (token ids with rewards), rows (EvaluationRows of eval-protocol), "
-        "trajectories (conversations), failures, the input of a trainer (verl, slime, trl, nemo, "
-        "tinker), sft (conversations for supervised fine-tuning), atif (documents for trace "
-        "viewers), or inspect (a log that `inspect view` opens)",
+        help="write this kind of data",
     )
     _where_to(export)
     _for_some_kinds(export)
@@ -128,8 +132,7 @@ def _where_to(export: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="write to this file, or with - to standard output; atif and inspect can write into a "
-        "folder (DIR/)",
+        help="write to this file; -: standard output; atif, inspect: or to DIR/",
     )
     FORCE.add_to(export)
 
@@ -149,8 +152,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="processed (the default): refuse logprobs of another distribution than the one "
-        "sampled from; raw: export all logprobs unchanged",
+        help="raw: also export logprobs of another distribution than sampled from",
     )
     export.add_argument(
         "--shared",
@@ -161,14 +163,13 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--branches",
         choices=("refuse", "longest"),
-        help="trl, nemo: refuse trajectories with several branches, or keep the longest branch "
-        "(default: refuse)",
+        help="trl, nemo: refuse branched trajectories, or keep the longest branch",
     )
     export.add_argument(
         "--missing-reward",
         type=_underscored,
         choices=("refuse", "leave_out"),
-        help="verl, slime, nemo: refuse samples without a reward (the default), or leave them out",
+        help="verl, slime, nemo: refuse, or leave out, samples without a reward",
     )
     export.add_argument(
         "--min-reward",
@@ -180,13 +181,12 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
         "--sft-layout",
         type=_underscored,
         choices=("messages", "prompt_completion"),
-        help="sft: write whole conversations, or split them before the first reply "
-        "(default: messages)",
+        help="sft: whole conversations, or split before the first reply",
     )
     _flag(
         export,
         "--with-turn-traces",
-        "rows: write one row per trajectory, each turn with its whole prompt (large)",
+        "rows: one row per trajectory, each turn with its whole prompt",
     )
 
 
@@ -271,7 +271,7 @@ def add_resume(resume: argparse.ArgumentParser) -> None:
     resume.add_argument(
         "--folder",
         metavar="DIR",
-        help="find the files of the command in this folder (default: where they were)",
+        help="find the command's files here (default: where they were)",
     )
     resume.add_argument(
         "--print", action="store_true", help="only print the command", dest="only_print"
@@ -433,7 +433,7 @@ def add_report(report: argparse.ArgumentParser) -> None:
         type=Whole(1),
         default=MEGABYTES,
         metavar="N",
-        help="shorten conversations if they exceed N megabytes together (default: %(default)s)",
+        help="shorten conversations beyond N megabytes together (default: %(default)s)",
     )
     _flag(report, "--json", "print the numbers, or the written file, as JSON")
 

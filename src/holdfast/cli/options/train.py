@@ -2,6 +2,7 @@
 
 import argparse
 
+from holdfast.cli.options.parser import Parser
 from holdfast.cli.options.run import CLUSTER
 from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
@@ -21,25 +22,23 @@ _RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
 LEARNING = (
     Option(
         "loss",
-        f"minimize this loss: {', '.join(PRESETS)}, or your own function (default: {{}})",
+        "minimize this loss, or your own function (default: {})",
         None,
         "grpo",
         "NAME|FILE.py:NAME",
-        is_common=True,
     ),
-    Option("steps", "train for N steps (default: {})", Whole(1), 40, "N", is_common=True),
-    Option("groups", "roll out N tasks per step (default: {})", Whole(1), 16, "N", is_common=True),
-    Option("samples", "roll out each task N times (default: {})", Whole(1), 8, "N", is_common=True),
+    Option("steps", "train for N steps (default: {})", Whole(1), 40, "N"),
+    Option("groups", "roll out N tasks per step (default: {})", Whole(1), 16, "N"),
+    Option("samples", "roll out each task N times (default: {})", Whole(1), 8, "N"),
     Option(
         "learning-rate",
-        "set AdamW's learning rate (default: 3e-4 for our tiny model, 1e-5 with LoRA, else 1e-6)",
+        "set AdamW's rate (default: tiny 3e-4, LoRA 1e-5, else 1e-6)",
         _RATE,
         metavar="R",
-        is_common=True,
     ),
     Option(
         "schedule",
-        "keep, or lower, the learning rate after the warm-up (default: {})",
+        "keep or lower the rate after the warm-up (default: {})",
         None,
         "constant",
         choices=tuple(RateSchedule),
@@ -56,7 +55,7 @@ LEARNING = (
     Option("updates", "update the weights N times per step (default: {})", Whole(1), 1, "N"),
     Option(
         "seed",
-        "derive the order of tasks and every request's seed from N (default: {})",
+        "derive task order and requests' seeds from N (default: {})",
         Whole(0),
         0,
         "N",
@@ -84,28 +83,28 @@ OBJECTIVE = (
     ),
     Option(
         "correction",
-        "correct the gap between engine and trainer by this method (default: none)",
+        "correct engine-trainer gaps by this method (default: none)",
         None,
         choices=tuple(CORRECTIONS),
     ),
     switch(
         "recompute-old",
-        "compute old logprobs at the start of a step instead of using the recorded ones",
+        "compute old logprobs at each step, instead of the recorded ones",
     ),
     switch(
         "dynamic",
-        "replace groups in which all rewards are equal (always on with --loss dapo)",
+        "replace groups of equal rewards (always on with --loss dapo)",
     ),
     Option(
         "max-draws",
-        "with --dynamic, sample at most N times the groups of a step (default: {})",
+        "with --dynamic, sample at most N times the groups (default: {})",
         Whole(1),
         3,
         "N",
     ),
     Option(
         "truncation",
-        "train on trajectories that reached a limit, or only compare with them (default: {})",
+        "train on truncated trajectories, or only compare (default: {})",
         None,
         "keep",
         choices=tuple(TruncationPolicy),
@@ -113,20 +112,20 @@ OBJECTIVE = (
     KEEP_INTERRUPTED,
     Option(
         "overlong-length",
-        "penalize trajectories of nearly N sampled tokens or more (default: not)",
+        "penalize trajectories of nearly N sampled tokens (default: not)",
         Whole(1),
         metavar="N",
     ),
     Option(
         "overlong-margin",
-        "begin the penalty N tokens before that length (default: a fifth of it)",
+        "begin that penalty N tokens before (default: a fifth of it)",
         Whole(1),
         metavar="N",
     ),
     Option("overlong-penalty", "let the penalty grow to X (default: {})", POSITIVE, 1.0, "X"),
     Option(
         "discount",
-        "credit a turn with later rewards, times G per turn (default: with the whole reward)",
+        "discount later rewards by G per turn (default: the whole reward)",
         Number("0 to 1", lambda value: 0 <= value <= 1),
         metavar="G",
     ),
@@ -145,24 +144,23 @@ SAMPLED = (
         Whole(1),
         1024,
         "N",
-        is_common=True,
     ),
     options.STOP_TOKEN_IDS,
     options.REASONING_EFFORT,
     options.CHAT_TEMPLATE_KWARGS,
-    options.SCORER._replace(is_common=False),
+    options.SCORER,
 )
 MACHINE = (
     Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),
     Option(
         "ranks",
-        "train in N processes with one GPU each (default: 1; under torchrun, all)",
+        "train in N processes of one GPU (default: 1; under torchrun, all)",
         Whole(1),
         metavar="N",
     ),
     Option(
         "dtype",
-        "hold the model in this type; the optimizer always keeps float32 (default: {})",
+        "hold the model in this type, not the optimizer (default: {})",
         None,
         "float32",
         choices=DTYPES,
@@ -173,7 +171,7 @@ MACHINE = (
     switch("gradient-checkpointing", "use less memory and more time"),
     Option(
         "weight-sync",
-        "send new weights to engines by this method (default: {}, the best that they offer)",
+        "send weights to engines by this method (default: {}, the best)",
         None,
         "auto",
         choices=WEIGHT_SYNC,
@@ -185,7 +183,7 @@ MACHINE = (
     ),
     Option(
         "on-gap",
-        "stop or warn when engine and trainer disagree about logprobs (default: {})",
+        "stop or warn if engine and trainer logprobs differ (default: {})",
         None,
         "stop",
         choices=tuple(OnGap),
@@ -234,20 +232,19 @@ KEPT = (
 PIPELINE = (
     Option(
         "max-staleness",
-        "train on tokens that are at most N versions old (default: 1, or 0 where the loss needs "
-        "fresh samples or the training is too short)",
+        "train on tokens at most N versions old (default: 1; 0 where needed)",
         Whole(0),
         metavar="N",
     ),
     Option(
         "straggler-wait",
-        "wait up to S seconds for a late group before going on without it (default: 600)",
+        "wait S seconds for a late group, then go on (default: 600)",
         POSITIVE,
         metavar="S",
     ),
     Option(
         "too-old",
-        "train or dismiss groups that are older than --max-staleness (default: train)",
+        "train or dismiss groups older than --max-staleness (default: train)",
         None,
         choices=tuple(TooOld),
     ),
@@ -272,26 +269,24 @@ PIPELINE = (
     Option("watch", "show a training that runs, with its --journal and --out", metavar="RUN"),
     Option(
         "only",
-        "run only this part; another process runs the other one; needs --policy",
+        "run only this part, and the other elsewhere; needs --policy",
         None,
         choices=("rollouter", "trainer"),
     ),
 )
 
 TRAINED = (
-    Option("eval-tasks", "evaluate on these held-out tasks", metavar="SOURCE", is_common=True),
-    options.RUN,
+    Option("eval-tasks", "evaluate on these held-out tasks", metavar="SOURCE"),
+    options.RUN._replace(help="name the training (default: agent-training-1, and so on)"),
     Option(
         "out",
         "write checkpoints, weights and metrics to this folder",
         metavar="DIR",
-        is_common=True,
     ),
     Option(
         "model",
-        "train this Hugging Face folder, or ORG/NAME on the hub (default: our tiny model)",
+        "train this folder, or ORG/NAME on the hub (default: our tiny model)",
         metavar="DIR",
-        is_common=True,
     ),
 )
 NO_BUDGETS = (
@@ -305,7 +300,14 @@ NO_BUDGETS = (
 scorer, which is part of a training's identity."""
 
 
-def add_train(train: argparse.ArgumentParser) -> None:
+COMMON = (
+    *("tasks", "eval-tasks", "model", "policy", "run", "out"),
+    *("steps", "groups", "samples", "learning-rate"),
+)
+
+
+def add_train(train: Parser) -> None:
+    train.common = COMMON
     train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE [options]"
     train.description = (
         "Trains a model on a rollout. The same command again goes on from the last "
@@ -315,7 +317,8 @@ def add_train(train: argparse.ArgumentParser) -> None:
         "Without --run and --out, both are called after the file: agent-training-1. If code, data\n"
         "or settings change, the next number begins anew.\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
-        "model and to take weights (docs/weights.md says how)."
+        "model and to take weights (docs/weights.md says how).\n\n"
+        f"Losses: {', '.join(PRESETS)}."
     )
     _what_is_trained(train)
     for title, listed in (
@@ -348,11 +351,13 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
 
 def _beside_rollouts(train: argparse.ArgumentParser) -> None:
     """Adds the options for a training whose parts are separate processes."""
-    train.add_argument(
+    group = train.add_argument_group("roll out and train at the same time")
+    group.add_argument(
         "--async",
         action="store_true",
         dest="is_async",
         help="roll out and train at the same time, in separate processes",
     )
-    add_group(train, "roll out and train at the same time", PIPELINE)
+    for option in PIPELINE:
+        option.add_to(group)
     train.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)

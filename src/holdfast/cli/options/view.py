@@ -24,7 +24,7 @@ def add_view(view: argparse.ArgumentParser) -> None:
         "--port",
         type=Whole(0, MAX_PORT),
         metavar="N",
-        help="listen on this port of 127.0.0.1; 0 takes any free port (default: 7777)",
+        help="listen on this port of 127.0.0.1; 0: any free port (default: 7777)",
     )
     view.add_argument("--open", action="store_true", help="open the page in a browser")
     PRICE.add_to(view)

@@ -19,8 +19,8 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--accept-changes", "--join", "--retry-failed",
-        "--json", "--quiet", "--view", "--as-worker", "--dry-run",
+        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join",
+        "--retry-failed", "--json", "--quiet", "--view", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """Options that take effect in one start only, or that `resume` sets itself."""

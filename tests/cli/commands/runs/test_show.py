@@ -139,7 +139,9 @@ def test_a_trajectory_is_shown_turn_by_turn(ran):
     text = show(ran, "sum/1")
     head, used, attempt, sampling, *turns = text.splitlines()
     assert head.startswith("r/sum/1: COMPLETED, reward ")
-    assert "1 attempt, 2 turns, " in head
+    assert re.search(r"1 attempt, 2 turns, \d+ sampled tokens$", head), (
+        "what did not happen is left out"
+    )
     assert re.fullmatch(r"  fake: [\d,]+ tokens of prompts and \d+ of replies", used)
     assert attempt.startswith("attempt 1: ")
     assert sampling == "sampled with max_tokens 12:"

@@ -161,14 +161,17 @@ def _lines(view: TrajectoryView, prices: Prices | None, *, full: bool) -> list[s
     failed = (failure for failure in reversed(_failures(view)) if failure.root == view.reason)
     reason = next((failure.line for failure in failed), shortened(view.reason))
     reward = "none" if history.reward is None else f"{history.reward:g}"
+    facts = [
+        f"{view.status.name}{f' ({reason})' if reason else ''}",
+        f"reward {reward}",
+        many(len(history.attempts), "attempt"),
+        many(len(view.turns), "turn"),
+        sampled_text(history.sampled_tokens, uncounted=history.uncounted_turns),
+        *([many(history.life, "refill")] if history.life else []),
+        *([many(history.prefix_breaks, "prefix break")] if history.prefix_breaks else []),
+    ]
     lines = [
-        (
-            f"{visible_name(str(view.key))}: {view.status.name}"
-            f"{f' ({reason})' if reason else ''}, reward {reward}, "
-            f"{many(len(history.attempts), 'attempt')}, {many(len(view.turns), 'turn')}, "
-            f"{sampled_text(history.sampled_tokens, uncounted=history.uncounted_turns)}, "
-            f"{many(history.life, 'refill')}, {many(history.prefix_breaks, 'prefix break')}"
-        ),
+        f"{visible_name(str(view.key))}: {', '.join(facts)}",
         *_usage(view, prices),
     ]
     if history.scored:
