@@ -45,6 +45,7 @@ async def solve(t: holdfast.Rollout) -> None:
         await t.value(lambda: random.random(), name="chance")
         if turn == 1:
             await t.branch(_aside("left"), _aside("right"))
+    t.messages = [*t.messages[:2], *t.messages[-1:]]  # Rewritten: the prompt begins anew.
     t.add("end")
     await t.generate(tools=[look_up])
 
@@ -173,7 +174,8 @@ def test_the_prompt_of_every_fork_begins_with_the_recorded_tokens(user: User, se
         assert isinstance(new, Generated)
         stream = stream_of(original, step.base) if step.base else []
         first = next(r for r in user.policy.requests if r.id == f"{fork}/t/0/{step.path}")
-        assert list(first.prompt[: len(stream)]) == list(stream)
+        assert list(first.prompt[: step.keep]) == list(stream[: step.keep])
+        assert step.keep == len(stream) or step.prefix_break
         whole = [*stream[: step.keep], *memoryview(step.delta).cast("i")]
         assert (list(first.prompt) == whole) == (not edit)
         if edit:
@@ -255,19 +257,24 @@ def test_each_of_several_answers_can_be_edited(user: User) -> None:
 
 def test_a_fork_of_a_fork_keeps_the_edits_of_both(user: User) -> None:
     user.run()
-    first = user.turns()[0]
-    user.fork(first.path, say="One.", name="one")
-    user.fork(first.path, run="one", say="Two.", name="two")
-    prompt = text_of(user.policy.requests[-1].prompt)
-    assert prompt.index("begin") < prompt.index("One.") < prompt.index("Two.")
-    user.fork(first.path, run="two", edit="Three.", name="three")
-    prompt = text_of(user.policy.requests[-1].prompt)
-    assert "One." in prompt
-    assert "Three." in prompt
-    assert "Two." not in prompt
-    last = user.history("two").generations[-1].path
-    user.fork(last, run="two", name="four")
-    assert "Two." in text_of(user.policy.requests[-1].prompt)
+    first = user.turns()[0].path
+
+    def prompt(run: str) -> str:
+        requests = user.policy.requests
+        return text_of(next(each.prompt for each in requests if each.id == f"{run}/t/0/{first}"))
+
+    user.fork(first, say="One.", name="one")
+    user.fork(first, run="one", say="Two.", name="two")
+    texts = [prompt("two").index(text) for text in ("begin", "One.", "Two.")]
+    assert texts == sorted(texts)
+    user.fork(first, run="two", edit="Three.", name="three")
+    assert "One." in prompt("three")
+    assert "Three." in prompt("three")
+    assert "Two." not in prompt("three")
+    later = user.history("two").generations[1].path
+    user.fork(later, run="two", name="four")
+    [after] = [each for each in user.policy.requests if each.id == f"four/t/0/{later}"]
+    assert "Two." in text_of(after.prompt)
     assert user.history("four").status.name == "COMPLETED"
 
 

@@ -44,16 +44,6 @@ from holdfast.rollout.replay.prompt import Stream
 MAX_NAMED = 20
 
 
-class ForkedTurn(Struct, frozen=True):
-    """The turn at which a trajectory is forked, with what its model was given."""
-
-    step: Generated
-    messages: list[Message]
-    """The conversation before the reply, as recorded."""
-    edited: list[Message]
-    """The conversation that the fork's model gets."""
-
-
 class Fork(Struct, frozen=True):
     """The forks of one turn, which become the group of one task in a run of their own."""
 
@@ -63,7 +53,12 @@ class Fork(Struct, frozen=True):
     task: Task
     history: History
     """The other trajectory."""
-    turn: ForkedTurn
+    step: Generated
+    """The turn at which it is forked."""
+    given: list[Message]
+    """The conversation that its model was given."""
+    edited: list[Message]
+    """The conversation that the model of a fork is given."""
     records: tuple[Record, ...]
     """The records with which each fork begins."""
 
@@ -77,7 +72,7 @@ class Fork(Struct, frozen=True):
     def check(self, renderer: Renderer) -> None:
         """Raises `UsageError` if the renderer does not make the recorded tokens of the turn, or
         cannot express the edit without changing earlier tokens."""
-        step, stream = self.turn.step, self._stream()
+        step, stream = self.step, self._stream()
         renderer = renderer_at(renderer, step.sampling)
         tools = _tools(self.history, self.task, step)
 
@@ -85,12 +80,12 @@ class Fork(Struct, frozen=True):
             made = stream.next_prompt(messages, tools, renderer=renderer, sampling=step.sampling)
             return made.keep, made.delta.tobytes(), made.prefix_break
 
-        if prompt(self.turn.messages)[:2] != (step.keep, step.delta):
+        if prompt(self.given)[:2] != (step.keep, step.delta):
             raise UsageError(
                 f"the renderer {renderer.name!r} makes other tokens of step {step.path} than "
                 f"{_name(self.origin)} has: fork it with the model and tokenizer that sampled it"
             )
-        why = prompt(self.turn.edited)[2]
+        why = prompt(self.edited)[2]
         if why and not step.prefix_break:
             raise UsageError(
                 f"the renderer {renderer.name!r} cannot express the edit of step {step.path} "
@@ -98,7 +93,7 @@ class Fork(Struct, frozen=True):
             )
 
     def _stream(self) -> Stream:
-        history, base = self.history, self.turn.step.base
+        history, base = self.history, self.step.base
         if not base:
             return Stream()
         before = history.steps[base]
@@ -148,7 +143,7 @@ async def fork_at(
     records += [] if last_edit is None else [last_edit]
     digest = _digest(records, task, step)
     origin = ForkOrigin(run.spec.name, task.id, row.key.sample, at, digest, say=say, edit=edit)
-    return Fork(origin, run.spec, task, history, ForkedTurn(step, given, edited), tuple(records))
+    return Fork(origin, run.spec, task, history, step, given, edited, tuple(records))
 
 
 async def recorded_fork(journal: Journal, origin: ForkOrigin) -> Fork:
