@@ -19,7 +19,13 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.connections import Connections
-from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
+from holdfast.policy.client.http_sessions import (
+    HttpSession,
+    HttpSessions,
+    Response,
+    header_text,
+    read_body,
+)
 from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.probe import (
     UNREACHABLE,
@@ -358,7 +364,7 @@ class Endpoint:
             if self._asked_at != self._connections_made:
                 await self.ask_incarnation()
 
-    async def _count_connection(self, *_: object) -> None:
+    def _count_connection(self) -> None:
         self._connections_made += 1
 
     # --- samples
@@ -452,18 +458,15 @@ class Endpoint:
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
-    async def _post(self, attempt: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _post(self, attempt: Request) -> AsyncIterator[Response]:
         """Yields the response if its status is 200. Other statuses and socket errors raise ours."""
-        headers = {"Content-Type": "application/json", "X-Request-Id": header_text(attempt.id)}
         try:
             session = await self._sessions.get()
             async with session.post(
                 self._address(self.dialect.path),
-                data=_encoder.encode(self.body(attempt)),
-                headers=headers,
+                _encoder.encode(self.body(attempt)),
+                request_id=header_text(attempt.id),
                 timeout=self._timeouts[attempt.stream],
-                # A redirect would send the prompt to an address that the user did not name.
-                allow_redirects=False,
             ) as response:
                 if response.status != 200:
                     raw = await read_body(response, _MAX_ERROR_BYTES)
@@ -537,15 +540,8 @@ class Endpoint:
         address = urlsplit(self.url).netloc.rpartition("@")[2]
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
-    def _new_session(self) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(self._count_connection)
-        return aiohttp.ClientSession(
-            trace_configs=[trace],
-            connector=aiohttp.TCPConnector(limit=0),
-            headers=self._headers(),
-            read_bufsize=1 << 20,
-        )
+    def _new_session(self) -> HttpSession:
+        return HttpSession(self._headers(), on_connection=self._count_connection)
 
     def _headers(self) -> dict[str, str]:
         if not self._api_key:
