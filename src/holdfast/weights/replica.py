@@ -179,11 +179,11 @@ class Replica:
         return True
 
     async def loaded(self) -> str:
-        """Returns the fingerprint of the weights that the workers loaded last; "" if they do not
-        say."""
+        """Returns the fingerprint of the weights that the workers loaded last; "" if they have
+        loaded none since their start."""
         body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
         results = body.get("results")
-        return str(results[0]) if isinstance(results, list) and results else ""
+        return " and ".join(sorted(set(map(str, results)))) if isinstance(results, list) else ""
 
     # --- while weights change
 

@@ -229,8 +229,7 @@ class TrainingState:
             consumer.run, name, step=step, digest=digest, consumer=consumer
         )
         adapter = None if self.trainer.network.lora is None else path / weights.ADAPTER
-        trainer = self.trainer
-        scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
+        scores = await in_thread(self._scores.of, self.trainer.network)
         before = self.version
         if before is not None and before.digest == digest:
             # The step trained nothing, so there are no two versions to compare.

@@ -122,6 +122,8 @@ class WeightedVllm(VllmSide):
             options = self._weights.options
             here = structs.replace(this_device(), kind=options.device, gpu=options.gpu)
             return connection.json_response({"results": [here]})
+        elif body.method == "holdfast_loaded" and self._weights.options.worker:
+            return connection.json_response({"results": [self._weights.fingerprint]})
         else:
             raise worker_failed(f"'Worker' object has no attribute '{body.method}'")
         return connection.json_response({"results": [None]})
