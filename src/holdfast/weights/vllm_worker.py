@@ -174,7 +174,9 @@ class WeightWorker:
 
     def holdfast_describe(self) -> dict[str, Any]:
         """Returns the worker's `Device` as plain values."""
-        return dict(msgspec.to_builtins(this_device(str(self.device))))
+        config = getattr(self.vllm_config, "weight_transfer_config", None)
+        own = dict(msgspec.to_builtins(this_device(str(self.device))))
+        return own | {"transfer": getattr(config, "backend", "")}
 
     def holdfast_loaded(self) -> str:
         """Returns the fingerprint of the weights that were loaded last; "" for the weights of the
