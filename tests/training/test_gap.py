@@ -173,7 +173,7 @@ def test_an_engine_with_another_encoding_of_positions_is_refused_at_long_lengths
             asyncio.run(compare(engine))
 
 
-async def asked(engine, *, has="step-0", sampled_by="step-7"):
+async def numbers_of_step(engine, *, has="step-0", sampled_by="step-7"):
     """The numbers of a step that is trained from step-0 on tokens of other weights."""
     trainer, version = Trainer(TINY, FLOAT32.trainer), WeightFolder("step-0", TINY, "")
     batch = StepBatch(tuple(recorded(TINY, version=sampled_by, members=9)), (), 9, 0)
@@ -186,16 +186,16 @@ async def asked(engine, *, has="step-0", sampled_by="step-7"):
 
 def test_engines_are_asked_where_the_weights_that_are_trained_sampled_nothing(tmp_path):
     with served(tmp_path, is_other=False) as engine:
-        numbers = asyncio.run(asked(engine))
+        numbers = asyncio.run(numbers_of_step(engine))
         assert 0 < numbers["gap_mean"] <= numbers["gap_max"] < 1e-4
-        assert asyncio.run(asked(engine, sampled_by="step-0")) == {}, "its tokens show it"
-        assert asyncio.run(asked(engine, has="step-1")) == {}, "it has other weights"
+        assert asyncio.run(numbers_of_step(engine, sampled_by="step-0")) == {}, "its tokens show it"
+        assert asyncio.run(numbers_of_step(engine, has="step-1")) == {}, "it has other weights"
 
 
 def test_an_engine_that_is_wrong_at_the_lengths_of_a_step_is_named_though_rollouts_run_ahead(
     tmp_path,
 ):
     with served(tmp_path, is_other=True) as engine, pytest.raises(GapTooWide) as caught:
-        asyncio.run(asked(engine))
+        asyncio.run(numbers_of_step(engine))
     assert caught.match(r"step 3: the logprobs .* apart on average, .*: the engine is wrong: ")
     assert caught.match("over 16 tokens")
