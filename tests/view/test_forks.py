@@ -79,7 +79,7 @@ def test_a_fork_that_cannot_be_is_said_in_one_line(shell, viewed, body, line) ->
 def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = browser.new_page()
+        page = browser.new_page(viewport={"width": 390, "height": 800})
         wrong: list[str] = []
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -88,6 +88,7 @@ def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> N
         assert page.locator("[name=at]").input_value() == "2"
         page.get_by_label("say this before the turn").fill("<b>Check</b> the units.")
         page.get_by_label("samples").fill("3")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="sample").click()
         page.wait_for_url("**/run/r-fork", timeout=120_000)
         expect(page.locator("#head .badge")).to_have_text("finished", timeout=60_000)
