@@ -74,7 +74,8 @@ def test_a_killed_run_is_listed_and_goes_on_and_leaves_nothing(run, place, conta
     world, snapshot = listed(place, containers)
     assert (world["kind"], world["state"]) == ("world", "waits for its run")
     assert (world["trajectory"], snapshot["kind"]) == ("first/a/0", "snapshot")
-    assert run("--world", "docker:busybox").code == 0
+    done = run("--world", "docker:busybox")
+    assert (done.code, "\n  1 world: 0.00 h, " in done.out) == (0, True)
     assert listed(place, containers) == []
     assert (containers.containers, containers.snapshots) == ([], [])
     gone = listed(place, containers, "--all", "--price", "prices.toml")
