@@ -136,6 +136,8 @@ def plain_connect(address: ServerAddress) -> ServerConnection:
         autocommit=True,
         connect_timeout=int(ATTEMPT_SECONDS),
         password=address.password,
+        # With a role's SQL_ASCII, psycopg would return bytes in place of texts.
+        client_encoding="utf8",
     )
     return ServerConnection(driver)
 
