@@ -84,6 +84,13 @@ def test_a_killed_run_is_listed_and_goes_on_and_leaves_nothing(run, place, conta
     assert float(str(gone[0]["cost"])) > 0
 
 
+def test_a_dry_run_leaves_no_container(run, containers) -> None:
+    done = run("--world", "docker:busybox", "--dry-run")
+    assert done.code == 0, done.err
+    assert "POST /containers/create" in " ".join(containers.requests).replace("/v1.44", "")
+    assert (containers.containers, containers.snapshots) == ([], [])
+
+
 def test_clean_removes_what_a_killed_run_left_and_what_nobody_knows(run, place, containers) -> None:
     run("--world", "docker:busybox", DIE="1")
     container = containers.containers[0]

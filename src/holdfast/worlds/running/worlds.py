@@ -225,8 +225,8 @@ class Worlds:
     # --- the run
 
     async def close(self) -> None:
-        """Removes what no trajectory of the run will need. Returns when that is done, or the
-        provider does not answer."""
+        """Removes what no trajectory of the run will need. Call it after the run's leases were
+        given back."""
         try:
             if self._used or await self._journal.worlds(run=self._run):
                 names = self._providers.names
