@@ -514,6 +514,8 @@ WORLD = Option(
     metavar="SPEC",
 )
 WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
+ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
+"""Options that a command that goes on must not repeat."""
 SUBJECTS = {
     "change how replies are sampled (part of the run's identity)": SAMPLING,
     "score trajectories": SCORING,
