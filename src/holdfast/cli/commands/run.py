@@ -34,7 +34,7 @@ from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
-from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL
+from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL, ONCE
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.running.engine import Ending
@@ -183,6 +183,7 @@ def plan_of(
             args.keep_interrupted,
         ),
         settings=settings_of(vars(args)),
+        world=args.world,
     )
     if args.fork_of is not None:
         plan = with_fork(plan, args.forked.origin, args.forked.spec, args.forked.fork)
@@ -413,8 +414,7 @@ def resume_command(run: Run) -> str:
 def resume_words(run: Run) -> list[str]:
     """Returns this command with the actual name of the run, and without the options that must take
     effect only once."""
-    done = ("--new", "--retry-failed", "--accept-changes")
-    command = [word for word in sys.argv[1:] if word not in done]
+    command = [word for word in sys.argv[1:] if word not in ONCE]
     for at, word in enumerate(command):
         if word == "--run":
             command[at + 1] = run.spec.name

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import Invocation
+from holdfast.engine.options import ONCE
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.records.encoding.redaction import REDACTED, redact
 from holdfast.records.errors import UsageError
@@ -19,8 +20,8 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join",
-        "--retry-failed", "--json", "--quiet", "--view", "--as-worker", "--dry-run",
+        *ONCE, "--run", "--journal", "--join",
+        "--json", "--quiet", "--view", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """Options that take effect in one start only, or that `resume` sets itself."""
