@@ -74,13 +74,21 @@ def test_a_killed_run_is_listed_and_goes_on_and_leaves_nothing(run, place, conta
     world, snapshot = listed(place, containers)
     assert (world["kind"], world["state"]) == ("world", "waits for its run")
     assert (world["trajectory"], snapshot["kind"]) == ("first/a/0", "snapshot")
-    assert run("--world", "docker:busybox").code == 0
+    done = run("--world", "docker:busybox")
+    assert (done.code, "\n  1 world: 0.00 h, " in done.out) == (0, True)
     assert listed(place, containers) == []
     assert (containers.containers, containers.snapshots) == ([], [])
     gone = listed(place, containers, "--all", "--price", "prices.toml")
     assert {row["state"] for row in gone} == {"removed"}
     assert [row["kind"] for row in gone].count("world") == 1
     assert float(str(gone[0]["cost"])) > 0
+
+
+def test_a_dry_run_leaves_no_container(run, containers) -> None:
+    done = run("--world", "docker:busybox", "--dry-run")
+    assert done.code == 0, done.err
+    assert "POST /containers/create" in " ".join(containers.requests).replace("/v1.44", "")
+    assert (containers.containers, containers.snapshots) == ([], [])
 
 
 def test_clean_removes_what_a_killed_run_left_and_what_nobody_knows(run, place, containers) -> None:

@@ -145,6 +145,37 @@ def test_an_engine_that_restarts_is_waited_for(engine) -> None:
     assert_nothing_left(engine, run)
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        ["connection error: containerd is gone\r\n"],
+        ["OCI runtime exec failed: connection reset by peer\r\n"],
+        ["OCI runtime exec failed: a\r\n", "connection error: b\r\n"],
+    ],
+)
+def test_a_command_that_the_engine_does_not_start_is_no_result(engine, messages) -> None:
+    rollout = Counting(once(lambda: engine.state.start_errors.extend(messages)))
+    run = LocalRun("a")
+    run.run(rollout)
+    assert rollout.outputs == EXPECTED
+    assert_nothing_left(engine, run)
+
+
+def test_a_world_in_which_nothing_can_be_started_says_so(engine) -> None:
+    message = "OCI runtime exec failed: resource temporarily unavailable"
+    outputs = []
+
+    async def rollout(t):
+        episode = await t.env(WorldEnvironment(SPEC))
+        t.add("go")
+        await t.generate()
+        engine.state.start_errors.extend([f"{message}\r\n"] * 3)
+        outputs.append((await episode.step("true")).text)
+
+    LocalRun("a").run(rollout)
+    assert outputs == [f"{message}\r\n[exit code 126]"]
+
+
 def test_a_command_that_gives_another_output_forks(engine) -> None:
     async def rollout(t):
         episode = await t.env(WorldEnvironment(SPEC, snapshot_every=100))

@@ -189,8 +189,8 @@ class Engine:
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
-            await self._worlds.close()
             await self._leave(worker)
+            await self._worlds.close()
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)

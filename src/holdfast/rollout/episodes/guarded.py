@@ -80,8 +80,9 @@ class GuardedEnvironment:
     async def attach(self, cuts: int) -> bool:
         """Returns whether the environment of an earlier attempt is alive and goes on."""
         self._environment.cuts = cuts
-        self.opened = bool(await self._require("attach", self._environment.attach)) or self.opened
-        return self.opened
+        attached = bool(await self._require("attach", self._environment.attach))
+        self.opened = self.opened or attached
+        return attached
 
     async def is_current(self) -> None:
         if self._environment.is_world:

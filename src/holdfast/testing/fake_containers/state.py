@@ -72,6 +72,8 @@ class EngineState:
         self.images: list[FakeImage] = []
         self.containers: list[FakeContainer] = []
         self.execs: dict[str, FakeExec] = {}
+        self.start_errors: list[str] = []
+        """The engine's messages instead of the next commands, which it does not start."""
         root = self.new_folder()
         for name in ("usr", "proc", "dev", "tmp", "root", "etc"):
             (root / name).mkdir()

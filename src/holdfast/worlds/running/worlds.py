@@ -94,9 +94,14 @@ class Worlds:
 
     async def prepare(self) -> None:
         """Checks that the wanted worlds can be, and pulls or builds their images. Raises
-        `WorldRefused` or `ProviderDown`."""
+        `WorldRefused`, or `ProviderDown` for a provider that this run has never reached."""
+        known = {
+            row.intent.provider for row in await self._journal.worlds(run=self._run, removed=True)
+        }
         for spec in self._wanted:
-            await self._prepare(spec)
+            provider = self._providers.of(spec.provider)
+            patience = self._patience if spec.provider in known else 0.0
+            await self._patiently(provider, partial(self._prepare, spec), patience)
 
     async def _prepare(self, spec: WorldSpec) -> None:
         await self._providers.of(spec.provider).prepare(spec, progress=self._show)
@@ -220,8 +225,8 @@ class Worlds:
     # --- the run
 
     async def close(self) -> None:
-        """Removes what no trajectory of the run will need. Returns when that is done, or the
-        provider does not answer."""
+        """Removes what no trajectory of the run will need. Call it after the run's leases were
+        given back."""
         try:
             if self._used or await self._journal.worlds(run=self._run):
                 names = self._providers.names
