@@ -30,7 +30,9 @@ holdfast` costs milliseconds.
 - `nemo`: NeMo-RL: our environments in its rollouts, and recorded groups for its buffer.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
-- `view`, `view_process`: The pages of a journal in a browser, beside a command if wanted.
+- `view`: The pages of a journal in a browser.
+- `tracing`: Spans for an OpenTelemetry collector.
+- `beside`: Runs both beside a command.
 - `cli`: The command line.
 - `testing`: Tools for testing Holdfast and code that is built on it.
 - `addresses`: Checks addresses and tokens of servers, for every server and client of ours.
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.engine.open_policy import open_policy as open_policy
     from holdfast.engine.open_run import RunChanged as RunChanged
     from holdfast.engine.progress.counters import ProgressSnapshot as ProgressSnapshot
+    from holdfast.engine.running.fork import fork as fork
     from holdfast.engine.running.result import RunResult as RunResult
     from holdfast.engine.running.run import run as run
     from holdfast.engine.running.run import run_sync as run_sync
@@ -147,6 +150,7 @@ _MODULES = {
     "engine.open_run": "RunChanged",
     "engine.export.prices": "Prices",
     "engine.progress.counters": "ProgressSnapshot",
+    "engine.running.fork": "fork",
     "engine.running.result": "RunResult",
     "engine.running.run": "run run_sync",
     "engine.scoring.scorer": "Score group_scorer",

@@ -379,6 +379,8 @@ def test_a_restored_checkpoint_keeps_the_groups_that_it_holds(check: Check) -> N
         held = {"a": 1, "b": 2, "c": 3}
         for _ in range(2):  # Again, after a lost answer.
             await journal.rewind(trainer, 3, trained=held)
+            # A checkpoint that does not know the steps names its own: known steps stay.
+            await journal.rewind(trainer, 3, trained=dict.fromkeys(held, 3))
             assert ends_of(await journal.ledger(run, "trainer")) == {
                 **{name: ("trained", step, "") for name, step in held.items()},
                 **dict.fromkeys("def", ("open", None, "ready")),
@@ -405,6 +407,34 @@ def test_rewinding_to_a_checkpoint_that_was_not_committed_commits_it(check: Chec
         ends = ends_of(await journal.ledger(run, "trainer"))
         assert ends["b"] == ("trained", 2, "")
         assert ends["c"] == ("open", None, "ready")
+
+    check(body)
+
+
+def test_rewinding_to_the_beginning_leaves_step_0_to_a_consumer_that_committed_nothing(
+    check: Check,
+) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a")
+        trainer = await consuming(journal, run)
+        await settle(journal, claims[0])
+        await journal.rewind(trainer, 0)
+        assert names_of(await journal.next_batch(trainer, 0, groups=1)) == ["a"]
+
+    check(body)
+
+
+def test_committing_an_earlier_step_again_takes_no_later_commit_back(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", "b")
+        trainer = await consuming(journal, run)
+        for step in (1, 2):
+            await settle(journal, claims[step - 1])
+            await journal.next_batch(trainer, step, groups=1)
+            await journal.commit(trainer, step)
+        await journal.commit(trainer, 1)
+        await journal.unsubscribe(trainer)
+        assert (await consuming(journal, run)).committed == 2
 
     check(body)
 

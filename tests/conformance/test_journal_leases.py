@@ -137,6 +137,16 @@ def test_a_worker_that_overslept_does_not_claim_its_own_groups_anew(check: Check
     check(body)
 
 
+def test_a_worker_that_left_writes_nothing_even_before_another_one_claims(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        _, worker, claims = await ready(journal, "a", samples=1)
+        await journal.leave(worker)
+        with pytest.raises(LeaseLost):
+            await journal.append(claims[0].open[0], values(1))
+
+    check(body)
+
+
 def test_leaving_gives_leases_back_at_once(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, worker, claims = await ready(journal, "a")

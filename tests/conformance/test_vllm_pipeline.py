@@ -20,15 +20,13 @@ import pytest
 pytest.importorskip("peft", reason="the extra `train`")
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-import holdfast
 from holdfast.journal import open_journal
 from holdfast.records.history import History
 from holdfast.records.samples.sample import Sample, samples_of
-from holdfast.weights.strategies.disk import WORKER
-from support.conformance.engines import TINY
 from support.conformance.vllm_server import VllmServer
+from support.conformance.vllm_weights import server_of, write_tied_model
 from support.crash.pipeline import ROLLOUTER, SUPERVISOR, TRAINER, Pipeline
 from support.crash.pipeline_checks import assert_whole
 from support.crash.training import RUN
@@ -44,39 +42,17 @@ SEED = int(os.environ.get("HOLDFAST_SEED", "0")) or random.randrange(1 << 30)
 STEPS = 4 * KILLS
 TOLERANCE = 1e-3
 """In nats; one step at this learning rate moves most tokens by more."""
-OPTIONS = (
-    *("--enable-lora", "--max-lora-rank", "8", "--worker-extension-cls", WORKER),
-    *("--weight-transfer-config", '{"backend": "holdfast"}'),
-    *("--logprobs-mode", "processed_logprobs"),
-)
 WAYS = {"full": (), "lora": ("--lora-rank", "4")}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights, with a tied head."""
-    folder = tmp_path_factory.mktemp("tied") / "model"
-    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    config = AutoConfig.from_pretrained(TINY)
-    config.tie_word_embeddings = True
-    torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(config)
-    network.save_pretrained(folder, safe_serialization=True)
-    return folder
+    return write_tied_model(tmp_path_factory.mktemp("tied") / "model")
 
 
 @pytest.fixture
 def server(model: Path) -> Iterator[VllmServer]:
-    server = VllmServer(
-        Path(os.environ["HOLDFAST_VLLM_PYTHON"]),
-        lambda: model,
-        longest=2048,
-        options=OPTIONS,
-        environment={
-            "PYTHONPATH": str(Path(holdfast.__file__).parents[1]),
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-        },
-    )
+    server = server_of(model, "--logprobs-mode", "processed_logprobs")
     server.start()
     yield server
     server.stop()

@@ -7,7 +7,6 @@ reply is computed again with the weights that it is labelled with.
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 from array import array
@@ -23,9 +22,8 @@ pytest.importorskip("peft", reason="the extra `train`")
 import torch
 from msgspec import structs
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-import holdfast
 from holdfast import crashpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Partial, Request
@@ -39,7 +37,7 @@ from holdfast.weights.carrier import Carrier, Framing
 from holdfast.weights.collective import TensorMeta, cut
 from holdfast.weights.content import fingerprint_of
 from holdfast.weights.strategies.adapter import AdapterStrategy
-from holdfast.weights.strategies.disk import WORKER, DiskStrategy
+from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.strategies.strategy import WeightStrategy
 from holdfast.weights.strategies.vllm_transfer import (
     VllmOwnTransfer,
@@ -48,8 +46,8 @@ from holdfast.weights.strategies.vllm_transfer import (
 )
 from holdfast.weights.sync import WeightSync
 from holdfast.weights.version import WeightFolder
-from support.conformance.engines import TINY
 from support.conformance.vllm_server import VllmServer
+from support.conformance.vllm_weights import server_of, write_tied_model
 
 pytestmark = [
     pytest.mark.vllm,
@@ -57,40 +55,18 @@ pytestmark = [
     pytest.mark.skipif("HOLDFAST_VLLM_PYTHON" not in os.environ, reason="make vllm"),
 ]
 TOLERANCE = 1e-4
-SOURCE = str(Path(holdfast.__file__).parents[1])
-OPTIONS = (
-    *("--enable-lora", "--max-lora-rank", "8", "--worker-extension-cls", WORKER),
-    *("--weight-transfer-config", '{"backend": "holdfast"}'),
-)
 WAYS = ("disk", "gloo", "ipc", "adapter")
 PROMPTS = [[5 + number, 6, 7, 8] for number in range(3)]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights, with a tied head."""
-    folder = tmp_path_factory.mktemp("tied") / "model"
-    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    config = AutoConfig.from_pretrained(TINY)
-    config.tie_word_embeddings = True
-    torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    network.save_pretrained(folder, safe_serialization=True)
-    return folder
+    return write_tied_model(tmp_path_factory.mktemp("tied") / "model", noise=0.05)
 
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[VllmServer]:
-    server = VllmServer(
-        Path(os.environ["HOLDFAST_VLLM_PYTHON"]),
-        lambda: model,
-        longest=2048,
-        options=OPTIONS,
-        environment={"PYTHONPATH": SOURCE, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
-    )
+    server = server_of(model)
     yield server
     server.stop()
 

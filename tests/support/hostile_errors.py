@@ -1,5 +1,7 @@
 """Errors that raise when they are looked at."""
 
+import asyncio
+
 
 class NoAttributes(Exception):
     def __getattr__(self, name: str) -> object:
@@ -9,6 +11,11 @@ class NoAttributes(Exception):
 class NoMessage(Exception):
     def __str__(self) -> str:
         raise SystemExit(3)
+
+
+class CancelsWhenRead(Exception):
+    def __str__(self) -> str:
+        raise asyncio.CancelledError
 
 
 class NoClass(Exception):
@@ -39,4 +46,24 @@ class SubtleMessage(Exception):
         return Subtle("subtle")
 
 
-HOSTILE = [NoAttributes, NoMessage, NoClass, NoNotes, NoCause, SubtleMessage]
+class _Closed(type):
+    def __getattribute__(cls, name: str) -> object:
+        if name in ("__mro__", "__module__"):
+            raise RuntimeError(f"no {name} of the class")
+        return super().__getattribute__(name)
+
+
+class NoModule(Exception, metaclass=_Closed):
+    pass
+
+
+HOSTILE = [
+    NoModule,
+    NoAttributes,
+    NoMessage,
+    CancelsWhenRead,
+    NoClass,
+    NoNotes,
+    NoCause,
+    SubtleMessage,
+]

@@ -5,7 +5,7 @@ import ctypes
 import faulthandler
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -67,9 +67,13 @@ _COMMANDS = {
     "view": _Command(
         "show the runs of a journal in a browser, while they work and afterwards", "view", "view"
     ),
+    "trace": _Command("send a run to an OpenTelemetry collector", "view", "trace"),
     "logs": _Command("find what the processes of a run have logged", "runs", "runs.logs"),
     "resume": _Command(
         "go on with a run, by the command that it was begun with", "runs", "runs.resume"
+    ),
+    "fork": _Command(
+        "sample on from a turn of a trajectory, after another message", "runs", "runs.fork"
     ),
     "rename": _Command("give a run another name", "runs", "runs.names"),
     "tag": _Command("tag a run, so that it is found again", "runs", "runs.names"),
@@ -78,6 +82,11 @@ _COMMANDS = {
         "delete the runs that are old, unfinished or untagged, and give their space back",
         "runs",
         "runs.delete",
+    ),
+    "worlds": _Command(
+        "list the containers that runs have or had, and remove those that nobody holds",
+        "runs",
+        "runs.worlds",
     ),
     "export": _Command("write a run's data to a file", "runs", "results.export"),
     "compare": _Command("compare the scores of two runs, task by task", "runs", "results.compare"),
@@ -96,7 +105,7 @@ _COMMANDS = {
 }
 _PART = ("as_worker", "only", "until_stdin_closes", "dry_run")
 """Options of commands that work for another command, or that do nothing."""
-_READ_OTHERS = ("resume", "config", "completion")
+_READ_OTHERS = ("resume", "fork", "config", "completion")
 """Commands that read the options of the others."""
 
 
@@ -105,7 +114,7 @@ def entry() -> None:
     if sys.__stderr__ is not None:
         # A crash in native code ends the process, so the printed stack is the only information.
         faulthandler.enable(sys.__stderr__)
-    if sys.argv[1:2] in (["run"], ["train"], ["gateway"], ["resume"]):
+    if sys.argv[1:2] in (["run"], ["train"], ["gateway"], ["resume"], ["fork"]):
         _close_to_other_processes()
     sys.exit(main(sys.argv[1:]))
 
@@ -178,7 +187,7 @@ def _dispatch(args: argparse.Namespace) -> int:
 
     _arm_crash_points()
     module = import_module(f"holdfast.cli.commands.{_COMMANDS[args.command].module}")
-    with _viewed(args):
+    with _viewed(args), _traced(args) as args.follow_run:
         code = getattr(module, getattr(args, "action", args.command))(args)
         return asyncio.run(code) if asyncio.iscoroutine(code) else int(code)
 
@@ -186,12 +195,25 @@ def _dispatch(args: argparse.Namespace) -> int:
 def _viewed(args: argparse.Namespace) -> AbstractContextManager[None]:
     """Shows the journal beside a command with --view, but not beside the processes that it
     starts."""
-    is_part = any(getattr(args, name, None) not in (None, False) for name in _PART)
-    if not getattr(args, "view", False) or is_part:
+    if not getattr(args, "view", False) or _is_part(args):
         return nullcontext()
-    from holdfast.view_process import view_beside
+    from holdfast.beside import view_beside
 
     return view_beside(args.journal)
+
+
+def _traced(args: argparse.Namespace) -> AbstractContextManager[Callable[[str], None]]:
+    """Sends the runs of a command with --otel to a collector. Yields a function that takes the name
+    of each run."""
+    if not getattr(args, "otel", None) or args.command == "trace" or _is_part(args):
+        return nullcontext(lambda _: None)
+    from holdfast.beside import trace_beside
+
+    return trace_beside(args.journal, args.otel)
+
+
+def _is_part(args: argparse.Namespace) -> bool:
+    return any(getattr(args, name, None) not in (None, False) for name in _PART)
 
 
 def _parser(*, only: str | None = None) -> Parser:

@@ -471,11 +471,15 @@ SCORING = (SCORER, SCORER_TRIES, SCORER_TIMEOUT, SCORE_WORKERS, SCORE_CONCURRENC
 FULL_TRACEBACKS = switch(
     "full-tracebacks", "show whole tracebacks, even of failures that a retry overcame"
 )
+OTEL = Option(
+    "otel", "send spans to this OpenTelemetry collector (holdfast trace)", str, None, "URL"
+)
 PRINTING = (
     FULL_TRACEBACKS,
     switch("json", "print the report as JSON"),
     switch("quiet", "show no progress"),
     switch("view", "show the journal in a browser until the command ends (holdfast view)"),
+    OTEL,
 )
 FORCE = switch("force", "replace the file even if data in it is lost")
 
@@ -502,12 +506,23 @@ RETRY_FAILED = switch(
     "retry-failed",
     "try failed trajectories and unreadable verdicts again",
 )
+WORLD = Option(
+    "world",
+    "give each trajectory a container: docker:IMAGE, docker:FOLDER (with a Dockerfile) or "
+    "podman:…, with settings after commas: docker:python:3.12-slim,memory=2g",
+    text,
+    metavar="SPEC",
+)
+WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
+ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
+"""Options that a command that goes on must not repeat."""
 SUBJECTS = {
     "change how replies are sampled (part of the run's identity)": SAMPLING,
     "score trajectories": SCORING,
     "complete the groups of samples": GROUPS,
     "retry failures, or stop": RETRIES,
     "limit the cost": SPENDING,
+    "give each trajectory a machine of its own": (WORLD, WORLDS),
     "connect to the engine": CONNECTION,
     "set deadlines": DEADLINES,
     "change what is printed": PRINTING,

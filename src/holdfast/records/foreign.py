@@ -116,6 +116,7 @@ def _looked_at(error: BaseException) -> BaseException:
 
 def _read(error: BaseException) -> BaseException:
     isinstance(error, _Nobody)  # This reads `__class__`.
+    _ = type(error).__mro__, type(error).__module__  # A metaclass may refuse.
     str(error), repr(error), list(map(str, getattr(error, "__notes__", None) or ()))
     if issubclass(type(error), BaseExceptionGroup):
         for inner in _members(error):
@@ -143,10 +144,11 @@ def harmless(error: BaseException, carrier: BaseException) -> Exception:
 
 def guarded(read: "Callable[[], Found]", otherwise: "Callable[[BaseException], Found]") -> Found:
     """Returns the result of `read`. If `read` raises, returns the result of `otherwise` for the
-    raised error."""
+    raised error. Only an interrupt by the user passes. A cancellation comes from the foreign code,
+    because `read` does not await."""
     try:
         return read()
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         raise
     except BaseException as worse:
         return otherwise(worse)

@@ -342,6 +342,17 @@ def test_a_group_scorer_sees_the_valid_members_only():
     assert set(local.statuses().values()) == {("COMPLETED", True), ("FAILED", True)}
 
 
+def test_the_scores_of_a_group_scorer_that_sorts_its_list_belong_to_the_sorted_list():
+    @group_scorer
+    def by_sample(views):
+        views.reverse()
+        return [view.key.sample for view in views]
+
+    local = LocalRun(samples=3)
+    local.run(one_turn, by_sample)
+    assert [row["reward"] for row in local.rows()] == [0, 1, 2]
+
+
 def test_a_group_is_settled_in_one_append():
     together = []
 

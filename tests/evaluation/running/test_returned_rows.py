@@ -168,6 +168,44 @@ def test_results_that_are_no_rows_go_by_position(results: list[Any]) -> None:
     assert JudgedRows([row("a"), row("b")]).in_order(results, "test_it") == results
 
 
+@pytest.mark.parametrize(
+    "sort",
+    ["rows.reverse()", "rows.sort(key=lambda row: -row.ground_truth)", "rows[:] = rows[::-1]"],
+)
+@pytest.mark.parametrize("score", ["SCORE", "EvaluateResult(score=SCORE)"])
+def test_results_of_a_function_that_sorts_its_rows_belong_to_the_sorted_rows(
+    project: EvaluationProject, sort: str, score: str
+) -> None:
+    project.write(
+        f"""
+        @evaluation_test(dataset=ROWS, mode="all")
+        def test_it(rows):
+            {sort}
+            return [{score.replace("SCORE", "row.ground_truth / 10")} for row in rows]
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+    rewards = {name: item.reward for name, item in project.histories("test_it.test_it").items()}
+    assert rewards == {"r0/0": 0.0, "r1/0": 0.1, "r2/0": 0.2, "r3/0": 0.3}
+
+
+@pytest.mark.parametrize("change", ["rows.pop()", "rows[0] = rows[1]", "rows.append(rows[0])"])
+def test_results_of_a_function_that_replaces_its_rows_are_refused(
+    project: EvaluationProject, change: str
+) -> None:
+    project.write(
+        f"""
+        @evaluation_test(dataset=ROWS, mode="all")
+        def test_it(rows):
+            {change}
+            return [0.0, 0.1, 0.2, 0.3]
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert "put other items into the list that it was given" in result.stdout.str()
+
+
 def test_a_row_that_the_function_made_is_matched_by_its_row_id() -> None:
     first, second = made_by_the_function("a"), made_by_the_function("b")
     assert JudgedRows([row("a"), row("b")]).in_order([second, first], "test_it") == [first, second]

@@ -92,6 +92,7 @@ def train(args: argparse.Namespace) -> int:
         settings = corrected(paced, settings)
     plan = _plan(args, settings, tasks)
     plan.check_rewarded()
+    args.follow_run(args.run)
     args.out = args.out or args.run
     held_out = _held_out(args, plan.scorer)
     if args.until_stdin_closes:
@@ -273,6 +274,7 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings, tasks: Sequence[
         seed=settings.seed,
         group=settings.group_policy,
         settings=settings_of({**vars(args), "join": False}),
+        world=args.world,
     )
     if args.run is None:
         args.run = asyncio.run(name_training(args, series, plan.spec, settings))

@@ -20,7 +20,8 @@ from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
-from holdfast.engine.running.reuse import Sources, find_sources, read_source
+from holdfast.engine.running.forks import find_beginnings
+from holdfast.engine.running.reuse import Source, find_sources, read_source
 from holdfast.engine.scoring.outdated import outdated_verdicts
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
@@ -97,6 +98,7 @@ class Engine:
         lost_versions: Collection[str] = (),
         command: RecordedCommand | None = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
+        worlds: Worlds | None = None,
     ):
         """Without a scorer, outcomes are settled as they are.
 
@@ -127,7 +129,7 @@ class Engine:
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
         self._sealed = True
-        self._sources: Sources = {}
+        self._sources: dict[int, Source] = {}
         self._scoring = (
             Scoring(
                 scorer,
@@ -141,7 +143,7 @@ class Engine:
             if scorer
             else None
         )
-        self._worlds = Worlds(run.spec.name)
+        self._worlds = worlds or Worlds(journal, run)
         context = RunContext(
             spec=run.spec,
             journal=journal,
@@ -186,8 +188,8 @@ class Engine:
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
-            await self._worlds.close()
             await self._leave(worker)
+            await self._worlds.close()
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
@@ -246,15 +248,18 @@ class Engine:
                 with watch_loop() as watch:
                     try:
                         self._sources = await self._find_sources()
+                        await self._worlds.prepare()
                         await self._trajectories(worker)
                     finally:
                         self._loop_blocks = watch.found
         finally:
             await clean_up(self._processor, self.stop)
 
-    async def _find_sources(self) -> Sources:
+    async def _find_sources(self) -> dict[int, Source]:
+        if (origin := self._run.spec.origin) is not None:
+            return {**await find_beginnings(self._journal, self._run, origin)}
         groups = self._scoring is not None and self._scoring.scorer.is_group
-        return await find_sources(self._journal, self._run, scores_groups=groups)
+        return {**await find_sources(self._journal, self._run, scores_groups=groups)}
 
     async def _leave(self, worker: Worker) -> None:
         try:
@@ -317,6 +322,7 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
+                await self._worlds.ready()
                 groups = await self._next(worker) or await self._wait_for_work(worker)
             except FATAL as error:
                 self.stop.fail(error)
@@ -387,6 +393,8 @@ class Engine:
                     history = await self._runner.run(lease, group.claim.task, history)
             elif history.scoring_failures:
                 failures = tries_spent(await self._journal.history(lease.id))
+            if history.worlds:
+                await self._worlds.release(lease)
             slot.give_up()
             group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")
@@ -425,9 +433,11 @@ class Engine:
         if not records:
             return None
         history = History(records)
-        settled = self._settles and (self._scoring is None or history.scored is not None)
+        is_over = history.finished is not None
+        settled = is_over and self._settles and (self._scoring is None or bool(history.scored))
         lease.summary = summarize(history) if settled else None
-        await self._journal.append(lease, records, status=history.status, settled=settled or None)
+        status = history.status if is_over else None
+        await self._journal.append(lease, records, status=status, settled=settled or None)
         crashpoint.reach("engine.reused")
         return history
 

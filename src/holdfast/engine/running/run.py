@@ -44,12 +44,13 @@ from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.rollout.threads.blocking import run_blocking
 from holdfast.tasks.read import load_tasks
 from holdfast.tasks.system import with_system
+from holdfast.worlds.contract.spec import WorldSpec
 
 _log = logging.getLogger("holdfast")
 
 
 @checks_arguments(
-    own="policy journal name sampling scorer group settings model on_progress columns"
+    own="policy journal name sampling scorer group settings model on_progress columns world"
 )
 async def run(
     rollout: object,
@@ -74,6 +75,7 @@ async def run(
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
     on_progress: OnProgress = None,
+    world: WorldSpec | str | None = None,
 ) -> RunResult:
     """Works until every trajectory is settled or the run is stopped. Raises errors that end the
     run. The same call again continues the run, and returns at once if the run is finished.
@@ -97,6 +99,9 @@ async def run(
     it is the `n` of a `TrainingRolloutProcessor`, or else 1. `renderer` is by default the one for
     the tokenizer that the engine names for its model.
 
+    `world` is the machine of each trajectory whose task names none, such as
+    `docker:python:3.12-slim`: a `WorldEnvironment` of the rollout uses it.
+
     `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True prints a
     line on standard error now and then. None shows a line in a notebook, and does nothing
     elsewhere.
@@ -106,7 +111,7 @@ async def run(
     if new and accept_changes:
         raise UsageError("new starts another run, accept_changes goes on with this one: give one")
     chosen = settings_from(settings) or Settings()
-    make_connection = _connection(
+    make_connection = connection_of(
         policy, renderer, model=model, api_key=api_key, patience=chosen.patience
     )
     # All mistakes in it are reported before any request to the endpoint.
@@ -123,9 +128,10 @@ async def run(
         seed=seed,
         group=as_declared("group", group, GroupPolicy | None),
         settings=chosen,
+        world=world,
     )
     if series:
-        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
+        is_meant = partial(is_meant_by, policy=policy, model=model, renderer=renderer)
         spec = structs.replace(plan.spec, series=series, fresh=new)
         if _is_there(journal):
             async with _open(journal, read_only=True) as opened:
@@ -134,11 +140,36 @@ async def run(
                 )
             spec = structs.replace(spec, name=called)
         plan = structs.replace(plan, spec=spec)
+    return await work_on(
+        plan,
+        journal,
+        make_connection,
+        partial(is_meant_by, policy=policy, model=model, renderer=renderer),
+        starts_engine=policy is None,
+        accept_changes=accept_changes,
+        new=new,
+        retry_failed=retry_failed,
+        on_progress=on_progress,
+    )
+
+
+async def work_on(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    make_connection: Callable[[], AbstractAsyncContextManager[Connection]],
+    is_meant: Callable[[RunSpec], bool],
+    *,
+    starts_engine: bool,
+    accept_changes: bool = False,
+    new: bool = False,
+    retry_failed: bool = False,
+    on_progress: OnProgress = None,
+) -> RunResult:
+    """Works on the planned run, or returns at once if it is finished."""
     recorded: Connection | None = None
     if not (new or retry_failed):
-        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
         run_result = await _recorded(
-            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
+            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=starts_engine
         )
         if isinstance(run_result, RunResult):
             return run_result
@@ -147,7 +178,7 @@ async def run(
         plan.processor.check_setup()
     connecting = make_connection() if recorded is None else nullcontext(recorded)
     async with connecting as connection, _open(journal) as opened:
-        if new and not series:
+        if new and not plan.spec.series:
             name = await free_name(opened, plan.spec.name)
             plan = structs.replace(plan, spec=structs.replace(plan.spec, name=name))
         progress = Progress()
@@ -162,7 +193,7 @@ async def run(
             )
 
 
-def _connection(
+def connection_of(
     policy: object,
     renderer: Renderer | None,
     *,
@@ -235,7 +266,7 @@ def _is_there(journal: Journal | Path | str) -> bool:
     return is_server(journal) or Path(journal).is_file()
 
 
-def _is_meant(
+def is_meant_by(
     recorded: RunSpec,
     *,
     policy: object,

@@ -165,15 +165,16 @@ class Scorer:
         for longer than `patience`. These errors are not failures of the scored trajectories.
         """
         await self._open()
+        group = list(views)
         with track_engine_use(patience) as use:
             deadline = _Deadline(seconds, use, on_extended)
             try:
-                returned = await self._call(list(views) if self.is_group else views[0], deadline)
+                returned = await self._call(group if self.is_group else views[0], deadline)
             except Exception as error:
                 if use.unusable is not None and error is not use.unusable:
                     raise use.unusable from error
                 raise
-        each = listed(returned, len(views), self._called) if self.is_group else [returned]
+        each = by_position(returned, views, group, self._called) if self.is_group else [returned]
         scores = [checked(item, self._called) for item in each]
         if use.makes_judges:
             scores = _with_details(scores, {MADE_JUDGE: use.first_judge})
@@ -347,6 +348,23 @@ class _InThread:
             return self._function(self._argument)
         finally:
             self.is_running = False
+
+
+def by_position(
+    scores: object, given: Sequence[object], left: Sequence[object], called: str
+) -> list[object]:
+    """Returns the scores in the order of `given`, one for each. `left` is the list that the scorer
+    got, as the scorer left it. The scores belong to its places, because the scorer may have sorted
+    it."""
+    checked = listed(scores, len(given), called)
+    places = {id(each): place for place, each in enumerate(given)}
+    by_place = {places.get(id(each)): score for each, score in zip(left, checked, strict=False)}
+    if len(left) != len(given) or by_place.keys() != set(places.values()):
+        raise NotAScore(
+            f"{called} put other items into the list that it was given, or removed some, so that "
+            "its scores have no places; change a copy of the list"
+        )
+    return [by_place[place] for place in range(len(given))]
 
 
 def listed(scores: object, count: int, called: str) -> Sequence[object]:

@@ -8,7 +8,7 @@ that of `pytest.skip()`, is passed up to pytest.
 A function may return its rows in any order. A returned row stands for the given row with the same
 `rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
 with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids. Results
-without an id (numbers, other dicts) go by their position.
+without an id (numbers, other dicts) go by their position in the list as the function left it.
 """
 
 import inspect
@@ -26,9 +26,9 @@ from holdfast.engine.scoring.scorer import (
     NotAScore,
     Score,
     Scorer,
+    by_position,
     check_named,
     group_scorer,
-    listed,
     read_metric,
     read_reward,
     shown,
@@ -73,7 +73,7 @@ def scorer_of(
         return JudgedRows([row_of(view) for view in (seen if several else [seen])])
 
     def judge(judged: JudgedRows) -> Any:
-        named = {"rows": judged.rows} if several else {"row": judged.rows[0]}
+        named = {"rows": judged.handed} if several else {"row": judged.rows[0]}
         return function(**named, **arguments)
 
     def read(verdict: object, judged: JudgedRows) -> Any:
@@ -302,6 +302,8 @@ class JudgedRows:
 
     def __init__(self, rows: list[EvaluationRow]):
         self.rows = rows
+        self.handed = list(rows)
+        """The list that the function gets. It may sort the list."""
         self._rollout_ids = [str(row.execution_metadata.rollout_id) for row in rows]
         self._by_rollout = {name: [place] for place, name in enumerate(self._rollout_ids)}
         self._by_row: dict[str | None, list[int]] = {}
@@ -321,7 +323,7 @@ class JudgedRows:
         """Returns the results in the order of the given rows, one for each row. Raises `NotAScore`,
         with the row's name, if a row is missing, was returned twice or was not given."""
         if not isinstance(results, Sequence) or not any(map(_is_row, results)):
-            return listed(results, len(self.rows), called)
+            return by_position(results, self.rows, self.handed, called)
         by_place: dict[int, object] = {}
         for row in results:
             place = self._place(row, called)

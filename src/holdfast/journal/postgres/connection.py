@@ -136,6 +136,8 @@ def plain_connect(address: ServerAddress) -> ServerConnection:
         autocommit=True,
         connect_timeout=int(ATTEMPT_SECONDS),
         password=address.password,
+        # With a role's SQL_ASCII, psycopg would return bytes in place of texts.
+        client_encoding="utf8",
     )
     return ServerConnection(driver)
 
@@ -251,7 +253,7 @@ class Link:
     def _session(self) -> str:
         return (
             f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; "
-            "SET default_transaction_isolation = 'read committed'; "
+            "SET default_transaction_isolation = 'read committed'; SET array_nulls = on; "
             f"SET default_transaction_read_only = off; {self._commit_setting('false')}"
         )
 

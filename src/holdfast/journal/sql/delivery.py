@@ -281,7 +281,7 @@ def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
         tasks=tasks,
         outcomes=OUTCOMES,
     )
-    return {task for task, members, valid in rows if valid > 0 and policy.keeps(valid, of=members)}
+    return {task for task, members, valid in rows if policy.keeps(valid, of=members)}
 
 
 def may_take(

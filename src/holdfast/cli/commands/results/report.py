@@ -96,7 +96,8 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
     if args.json:
         print_json(written)
     else:
-        print(f"wrote {many(written.rows, 'row')} of run {args.run} to {written.path}")
+        of = f" of the {written.rows + written.unlisted:,}" if written.unlisted else ""
+        print(f"wrote {many(written.rows, 'row')}{of} of run {args.run} to {written.path}")
         print(Path(written.path).absolute().as_uri())
     if written.shortened or written.left_out:
         say(
