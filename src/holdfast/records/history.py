@@ -7,13 +7,8 @@ them.
 
 from array import array
 from collections import Counter
-<<<<<<< HEAD
-from collections.abc import Collection, Iterable
-from typing import get_args
-=======
 from collections.abc import Callable, Collection, Iterable
-from copy import copy
->>>>>>> main
+from typing import get_args
 
 from msgspec import Struct, structs
 
