@@ -95,8 +95,9 @@ def _write(out: Path, trainings: "list[_Training]", rates: "_Rates") -> dict[str
     summary: dict[str, Any] = {each.name: each.summary() for each in trainings}
     summary["rates"] = rates.summary()
     (out / "summary.json").write_text(json.dumps(summary, indent=1))
-    for each in (*trainings, rates):
+    for each in trainings:
         each.copy_logs(out)
+    rates.copy_logs(out)
     return summary
 
 
