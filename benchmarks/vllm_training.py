@@ -31,7 +31,7 @@ CAREFUL = ("--weight-sync", "disk", "--on-gap", "warn")
 STEP = re.compile(r"^step (\d+) ")
 UPDATE = re.compile(rb'"POST /(pause|resume)\b')
 KEPT_BYTES = 1_000_000
-RESERVED_S = 75
+RESERVED_S = 65
 """For the comparison of rates, at the end."""
 
 
@@ -258,7 +258,7 @@ class _Training:
         while process.returncode is None and self._clock.left > RESERVED_S:
             if kills and self._starts[-1].get("steps", 0) >= kills[0]:
                 await asyncio.sleep(random.uniform(0.2, 1.5))
-                needed = 1.2 * max(start.get("first_step", 0) for start in self._starts) + 20
+                needed = 1.1 * self._starts[-1]["first_step"] + 15
                 if self._clock.left - RESERVED_S < needed:
                     self._log.write(f"no time for another kill, which takes {needed:.0f} s")
                     return False
