@@ -1,6 +1,5 @@
 """Without an extra, everything that needs it says so in one line; nothing else misses it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -15,24 +14,10 @@ from packaging.utils import canonicalize_name
 from holdfast.extras import needed_by, require
 from holdfast.records.errors import UsageError
 from holdfast.version import DISTRIBUTION
+from support.hidden_packages import hide
 from support.paths import ROOT
 
 WALK = ROOT / "scripts" / "package" / "walk.py"
-HIDE = """
-import sys
-
-class Hiding:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, *rest):
-        return None if name.partition(".")[0] in {names!r} else self.finder.find_spec(name, *rest)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-sys.meta_path[:] = map(Hiding, sys.meta_path)
-"""
 
 
 def failing_import(code: str, *, what: str, extra: str = "") -> str:
@@ -82,13 +67,6 @@ def test_heavy_packages_are_looked_for_without_importing_them(
 
 
 # --- environments that have less
-
-
-def hide(names: set[str], folder: Path) -> dict[str, str]:
-    """Variables of a Python in which packages with these names cannot be imported, nor in its
-    child processes."""
-    (folder / "sitecustomize.py").write_text(HIDE.format(names=names))
-    return os.environ | {"PYTHONPATH": str(folder)}
 
 
 def all_but_the_core() -> set[str]:

@@ -76,6 +76,7 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("export first --what trajectories --out rows.csv --format csv", "", (0,)),
     ("export first --what samples --out samples.parquet", "parquet", (0,)),
     ("compare first other", "", (0,)),
+    ("trace first --otel http://127.0.0.1:1", "otel", (5,)),
     ("report first", "", (0,)),
     ("report first --out report.html", "", (0,)),
     ("report first --out tokens.html --tokenizer tiny", "renderers", (0,)),

@@ -30,7 +30,9 @@ holdfast` costs milliseconds.
 - `nemo`: NeMo-RL: our environments in its rollouts, and recorded groups for its buffer.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
-- `view`, `view_process`: The pages of a journal in a browser, beside a command if wanted.
+- `view`: The pages of a journal in a browser.
+- `tracing`: Spans for an OpenTelemetry collector.
+- `beside`: Runs both beside a command.
 - `cli`: The command line.
 - `testing`: Tools for testing Holdfast and code that is built on it.
 - `addresses`: Checks addresses and tokens of servers, for every server and client of ours.

@@ -5,7 +5,7 @@ import ctypes
 import faulthandler
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -67,6 +67,7 @@ _COMMANDS = {
     "view": _Command(
         "show the runs of a journal in a browser, while they work and afterwards", "view", "view"
     ),
+    "trace": _Command("send a run to an OpenTelemetry collector", "view", "trace"),
     "logs": _Command("find what the processes of a run have logged", "runs", "runs.logs"),
     "resume": _Command(
         "go on with a run, by the command that it was begun with", "runs", "runs.resume"
@@ -178,7 +179,7 @@ def _dispatch(args: argparse.Namespace) -> int:
 
     _arm_crash_points()
     module = import_module(f"holdfast.cli.commands.{_COMMANDS[args.command].module}")
-    with _viewed(args):
+    with _viewed(args), _traced(args) as args.follow_run:
         code = getattr(module, getattr(args, "action", args.command))(args)
         return asyncio.run(code) if asyncio.iscoroutine(code) else int(code)
 
@@ -186,12 +187,25 @@ def _dispatch(args: argparse.Namespace) -> int:
 def _viewed(args: argparse.Namespace) -> AbstractContextManager[None]:
     """Shows the journal beside a command with --view, but not beside the processes that it
     starts."""
-    is_part = any(getattr(args, name, None) not in (None, False) for name in _PART)
-    if not getattr(args, "view", False) or is_part:
+    if not getattr(args, "view", False) or _is_part(args):
         return nullcontext()
-    from holdfast.view_process import view_beside
+    from holdfast.beside import view_beside
 
     return view_beside(args.journal)
+
+
+def _traced(args: argparse.Namespace) -> AbstractContextManager[Callable[[str], None]]:
+    """Sends the runs of a command with --otel to a collector. Yields a function that takes the name
+    of each run."""
+    if not getattr(args, "otel", None) or args.command == "trace" or _is_part(args):
+        return nullcontext(lambda _: None)
+    from holdfast.beside import trace_beside
+
+    return trace_beside(args.journal, args.otel)
+
+
+def _is_part(args: argparse.Namespace) -> bool:
+    return any(getattr(args, name, None) not in (None, False) for name in _PART)
 
 
 def _parser(*, only: str | None = None) -> Parser:

@@ -471,11 +471,15 @@ SCORING = (SCORER, SCORER_TRIES, SCORER_TIMEOUT, SCORE_WORKERS, SCORE_CONCURRENC
 FULL_TRACEBACKS = switch(
     "full-tracebacks", "show whole tracebacks, even of failures that a retry overcame"
 )
+OTEL = Option(
+    "otel", "send spans to this OpenTelemetry collector (holdfast trace)", str, None, "URL"
+)
 PRINTING = (
     FULL_TRACEBACKS,
     switch("json", "print the report as JSON"),
     switch("quiet", "show no progress"),
     switch("view", "show the journal in a browser until the command ends (holdfast view)"),
+    OTEL,
 )
 FORCE = switch("force", "replace the file even if data in it is lost")
 

@@ -431,8 +431,8 @@ def _show(config: pytest.Config) -> Callable[[], None]:
     """Shows the journal in a browser, and returns what ends it."""
     from contextlib import ExitStack
 
+    from holdfast.beside import view_beside
     from holdfast.records.errors import UsageError
-    from holdfast.view_process import view_beside
 
     stack = ExitStack()
     try:

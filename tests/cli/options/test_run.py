@@ -116,13 +116,13 @@ def test_the_page_on_runs_says_which_commands_have_no_json_and_what_exit_code_1_
     without = [name for name, has in commands_with_json(_parser(), "").items() if not has]
     assert without == [
         "view",
+        "trace",
         "resume",
         "serve",
         "completion",
     ]  # `resume` takes that of its command.
-    assert (
-        "With `--json`, every command except `view`, `serve` and `completion` prints JSON" in page
-    )
+    named = "every command except `view`, `trace`, `serve` and `completion` prints JSON"
+    assert f"With `--json`, {named}" in page
     assert re.search(
         r"^\| 1 \| .*given. From `policy check`: .* not fit for training \|$", page, re.MULTILINE
     )

@@ -11,6 +11,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
+from holdfast.evaluation.report import writer
 from holdfast.evaluation.report.writer import pieces_of, report_file, write_report
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.sqlite.journal import MemoryJournal
@@ -342,6 +343,22 @@ def test_conversations_that_do_not_fit_are_cut_shorter_then_left_out_and_each_ke
     reply, text = report(tmp_path, tasks, limit=100)
     assert (reply.rows, reply.left_out) == (8, 8)
     assert len(Blocks(text).data("index")["rows"]) == 8
+
+
+def test_a_very_large_run_lists_failures_the_slowest_and_some_and_counts_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MAX_ROWS", 20)
+    monkeypatch.setattr(writer, "SOME_ROWS", 4)
+    tasks = {f"t{n}": [scored(float(n % 2))] for n in range(40)}
+    tasks["t7"], tasks["t33"] = [failed()], [failed()]
+    written, text = report(tmp_path, tasks)
+    assert (written.rows, written.unlisted) == (5, 35)
+    page = Blocks(text)
+    index = page.data("index")
+    assert [row[0] for row in index["rows"]] == ["t0", "t7", "t10", "t20", "t30"]
+    assert index["unlisted"] == 35
+    assert index["summary"]["rows"] == 40
+    assert index["summary"]["failed"] == 2
+    assert page.data("c1") != page.data("c2"), "each listed row has its own conversation"
 
 
 def test_tokens_never_push_a_conversation_out(tmp_path):

@@ -9,6 +9,7 @@
 - `cluster`: `holdfast run --cluster`: workers that Ray starts.
 - `pipeline`: `holdfast train --async`, its parts, and `holdfast train --watch`.
 - `view`: `holdfast view`: the pages of a journal.
+- `trace`: `holdfast trace`: spans for an OpenTelemetry collector.
 - `serving`: commands that serve agents or engines, and the check of an engine.
 - `runs`: the contents of a journal, run by run and trajectory by trajectory.
 - `results`: a run's data and numbers: export, report, comparison.

@@ -226,6 +226,7 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
         run = await _found(find_finished(args, journal, plan))
         if run is None:
             return None
+        args.follow_run(run.spec.name)
         report = await build(journal, run, prices=plan.settings.price_table)
     ending = Ending("", (), None)
     print_report(args, run, report, ending)

@@ -92,6 +92,7 @@ def train(args: argparse.Namespace) -> int:
         settings = corrected(paced, settings)
     plan = _plan(args, settings, tasks)
     plan.check_rewarded()
+    args.follow_run(args.run)
     args.out = args.out or args.run
     held_out = _held_out(args, plan.scorer)
     if args.until_stdin_closes:

@@ -1,9 +1,9 @@
-"""The options of `holdfast view`."""
+"""The options of `holdfast view` and `holdfast trace`."""
 
 import argparse
 
 from holdfast.engine.option_kinds import Whole
-from holdfast.engine.options import JOURNAL, PRICE
+from holdfast.engine.options import JOURNAL, OTEL, PRICE
 
 MAX_PORT = 65_535
 
@@ -32,3 +32,16 @@ def add_view(view: argparse.ArgumentParser) -> None:
         "--tokenizer", metavar="DIR", help="show tokens with the tokenizer in this folder"
     )
     view.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
+
+
+def add_trace(trace: argparse.ArgumentParser) -> None:
+    trace.description = (
+        "Sends what a run has recorded to an OpenTelemetry collector: spans of the run, of its\n"
+        "trajectories, turns and tool calls, and of training steps. Sending a run again sends the\n"
+        "same spans. `holdfast run --otel URL` sends a run while it works.\n\n"
+        "  holdfast trace first --otel http://127.0.0.1:4318"
+    )
+    trace.add_argument("run", metavar="RUN", nargs="?", help="the run")
+    OTEL.add_to(trace, required=True)
+    JOURNAL.add_to(trace)
+    trace.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)

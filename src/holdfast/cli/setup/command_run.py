@@ -118,6 +118,7 @@ async def open_command_run(args: argparse.Namespace, journal: Journal, plan: Run
         note = f"{visible_name(spec.name)}: accepted: {'; '.join(changes)}" if changes else ""
     if note and not args.quiet:
         notify(note)
+    args.follow_run(run.spec.name)
     return run
 
 

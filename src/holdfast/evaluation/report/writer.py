@@ -5,6 +5,8 @@
 - Text from data sets, models and tools is data, never markup. It is JSON without a `<`, in blocks
   that no browser runs, and the page inserts it as text. The page's content security policy allows
   only the package's style and script (by their digests), and no request.
+- The work is bounded. Numbers are those of all trajectories, from stored summaries. A very large
+  run lists some of its rows: those that its failures name, the slowest, and others evenly spread.
 - The size is bounded. Long texts are cut in the middle. If all conversations together are too
   large, later ones are cut shorter or left out. The page says what was cut, and names the command
   that prints everything.
@@ -31,13 +33,13 @@ from holdfast.evaluation.stats.results import Collector, Results, RowResult
 from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.stats.verdict import Verdict, verdict_of
 from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.samples.summary import summarize
 from holdfast.records.view import TrajectoryView
 from holdfast.training.report import ConsumerReport, open_collector
 
@@ -53,6 +55,10 @@ TEXT_LENGTHS = (20_000, 2_000, 200)
 RESERVED_BYTES = 2_048
 """Bytes reserved for each later conversation."""
 MAX_SLOWEST = 10
+MAX_ROWS = 5_000
+"""A run with more rows lists `SOME_ROWS` of them, whose conversations share `SOME_BYTES`."""
+SOME_ROWS = 1_000
+SOME_BYTES = 3 << 20
 _PAGE = files("holdfast.evaluation.report")
 
 
@@ -61,6 +67,9 @@ class Written(Struct, frozen=True):
 
     path: str
     rows: int
+    """The number of rows that the file lists."""
+    unlisted: int
+    """The number of further rows of the run."""
     shortened: int
     """The number of conversations with a shortened text."""
     left_out: int
@@ -95,7 +104,9 @@ async def write_report(
         collector = Collector(run, num_runs=num_runs, source=source, prices=prices)
         results = await writer.rows(journal, run, collector)
         writer.end(results, verdict or verdict_of(results))
-    return Written(str(path), len(results.rows), writer.shortened, writer.left_out)
+    listed = len(writer.listed)
+    unlisted = len(results.rows) - listed
+    return Written(str(path), listed, unlisted, writer.shortened, writer.left_out)
 
 
 class _Writer:
@@ -107,6 +118,8 @@ class _Writer:
         self._refills = 0
         self._previews: list[Preview] = []
         self._training: list[ConsumerReport] = []
+        self.listed: list[int] = []
+        """The places of the listed rows among all rows."""
         self.shortened = 0
         self.left_out = 0
 
@@ -122,23 +135,34 @@ class _Writer:
         self._file.write(page.encode())
 
     async def rows(self, journal: Journal, run: Run, collector: Collector) -> Results:
-        tasks = await journal.tasks(run)
-        listed = [row for row in await journal.trajectories(run) if not row.resting]
         training = await open_collector(journal, run)
-        for position, row in enumerate(listed):
+        rows: list[TrajectoryRow] = []
+        async for row, summary in journal.summaries(run):
+            if isinstance(summary, JournalCorrupt):
+                raise JournalCorrupt(f"{row.key} is corrupt: {summary}") from summary
+            if not row.resting:
+                rows.append(row)
+                collector.take(row, summary)
+                training.take(row, summary)
+                self._refills += summary.refills
+        await collector.read_tracebacks(journal)
+        self._training = training.reports()
+        results = collector.results()
+        self.listed = listed_rows(results)
+        if len(self.listed) < len(rows):
+            self._bytes_left = min(self._bytes_left, SOME_BYTES)
+        await self._write_rows(journal, run, [rows[place] for place in self.listed])
+        return results
+
+    async def _write_rows(self, journal: Journal, run: Run, rows: Sequence[TrajectoryRow]) -> None:
+        tasks = await journal.tasks(run)
+        for position, row in enumerate(rows):
             history = await history_of(journal, row) if row.records else History()
-            summary = summarize(history)
-            collector.take(row, summary)
-            training.take(row, summary)
-            self._refills += history.life
             view = TrajectoryView(row.key, tasks[row.ordinal], history)
             self._previews.append(preview_of(view))
             tools = await _tools(journal, view)
-            remaining = len(listed) - position - 1
+            remaining = len(rows) - position - 1
             self._write_conversation(position, view, tools, remaining=remaining)
-        await collector.read_tracebacks(journal)
-        self._training = training.reports()
-        return collector.results()
 
     def _write_conversation(
         self, position: int, view: TrajectoryView, tools: list[Item], *, remaining: int
@@ -188,7 +212,9 @@ class _Writer:
     def _index(self, results: Results, verdict: Verdict) -> Fields:
         created = int(results.created)
         metrics = results.metrics
+        rows = [results.rows[place] for place in self.listed]
         return {
+            "unlisted": len(results.rows) - len(rows),
             "summary": summary_json(results, verdict, timestamp=created),
             "score": score_text(verdict),
             "sampling": msgspec.to_builtins(results.sampling),
@@ -196,16 +222,28 @@ class _Writer:
                 msgspec.structs.asdict(root) | {"traceback": fold_traceback(root.traceback)}
                 for root in results.roots
             ],
-            "slowest": [results.rows.index(row) for row in slowest(results.rows, MAX_SLOWEST)],
+            "slowest": [rows.index(row) for row in slowest(results.rows, MAX_SLOWEST)],
             "metrics": metrics,
             "tokens": self._with_tokens,
             "refills": self._refills,
             "training": msgspec.to_builtins(self._training),
             "rows": [
                 [*_row(row, metrics), *msgspec.structs.astuple(preview)]
-                for row, preview in zip(results.rows, self._previews, strict=True)
+                for row, preview in zip(rows, self._previews, strict=True)
             ],
         }
+
+
+def listed_rows(results: Results) -> list[int]:
+    """Returns the places of the rows that the file lists, in order."""
+    rows = results.rows
+    if len(rows) <= MAX_ROWS:
+        return list(range(len(rows)))
+    names = {root.example for root in results.roots} | {
+        row.name for row in slowest(rows, MAX_SLOWEST)
+    }
+    named = {place for place, row in enumerate(rows) if row.name in names}
+    return sorted(named | {place * len(rows) // SOME_ROWS for place in range(SOME_ROWS)})
 
 
 def _row(row: RowResult, metrics: list[str]) -> Item:

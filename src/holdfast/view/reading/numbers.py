@@ -120,9 +120,9 @@ def reward_bins(rewards: list[float]) -> list[tuple[str, int, float, float]]:
 def moving_mean(rewards: list[float], *, points: int) -> list[tuple[float, float]]:
     """Returns at most `points` means of neighbouring rewards, each at the number of its last
     one."""
-    size = max(1, -(-len(rewards) // points))
-    parts = [rewards[at : at + size] for at in range(0, len(rewards), size)]
+    points = min(points, len(rewards))
+    ends = [len(rewards) * (number + 1) // points for number in range(points)]
     return [
-        (float(min((number + 1) * size, len(rewards))), sum(part) / len(part))
-        for number, part in enumerate(parts)
+        (float(end), sum(rewards[start:end]) / (end - start))
+        for start, end in zip([0, *ends], ends, strict=False)
     ]

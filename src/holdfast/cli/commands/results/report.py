@@ -96,12 +96,13 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
     if args.json:
         print_json(written)
     else:
-        print(f"wrote {many(written.rows, 'row')} of run {args.run} to {written.path}")
+        of = f" of the {written.rows + written.unlisted:,}" if written.unlisted else ""
+        print(f"wrote {many(written.rows, 'row')}{of} of run {args.run} to {written.path}")
         print(Path(written.path).absolute().as_uri())
     if written.shortened or written.left_out:
         say(
             f"{many(written.shortened, 'conversation')} shortened and {written.left_out} left out, "
-            f"to keep the file under {args.max_megabytes} MB (--max-megabytes)",
+            "to keep the file small (--max-megabytes)",
             Exit.OK,
         )
     return Exit.OK
