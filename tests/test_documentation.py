@@ -67,7 +67,7 @@ def test_the_public_names_are_these():
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
         "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView",
         "Speaker", "group_scorer", "open_journal", "renderer_for", "run", "tool", "Role",
-        "samples", "read_tasks", "run_sync", "RunResult", "open_policy",
+        "samples", "read_tasks", "run_sync", "RunResult", "open_policy", "fork",
         "trajectories", "system", "user", "assistant",
         "AgentRolloutProcessor", "DialogueRolloutProcessor", "EnvironmentRolloutProcessor",
         "Environment", "Episode", "Limits", "Observation", "Recovery",

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.engine.open_policy import open_policy as open_policy
     from holdfast.engine.open_run import RunChanged as RunChanged
     from holdfast.engine.progress.counters import ProgressSnapshot as ProgressSnapshot
+    from holdfast.engine.running.fork import fork as fork
     from holdfast.engine.running.result import RunResult as RunResult
     from holdfast.engine.running.run import run as run
     from holdfast.engine.running.run import run_sync as run_sync
@@ -149,6 +150,7 @@ _MODULES = {
     "engine.open_run": "RunChanged",
     "engine.export.prices": "Prices",
     "engine.progress.counters": "ProgressSnapshot",
+    "engine.running.fork": "fork",
     "engine.running.result": "RunResult",
     "engine.running.run": "run run_sync",
     "engine.scoring.scorer": "Score group_scorer",

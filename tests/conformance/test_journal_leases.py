@@ -137,18 +137,6 @@ def test_a_worker_that_overslept_does_not_claim_its_own_groups_anew(check: Check
     check(body)
 
 
-def test_claims_go_round_to_groups_before_the_last_one(check: Check) -> None:
-    async def body(journal: Journal) -> None:
-        run = await journal.create_run(spec(samples=1), make_tasks("a", "b"))
-        first, second = await joined(journal, run), await joined(journal, run)
-        await journal.claim(first, groups=1)
-        assert [claim.task.id for claim in await journal.claim(second, groups=2)] == ["b"]
-        await journal.leave(first)
-        assert [claim.task.id for claim in await journal.claim(second, groups=2)] == ["a"]
-
-    check(body)
-
-
 def test_a_worker_that_left_writes_nothing_even_before_another_one_claims(check: Check) -> None:
     async def body(journal: Journal) -> None:
         _, worker, claims = await ready(journal, "a", samples=1)

@@ -177,6 +177,38 @@ def test_reopening_leaves_delivered_groups_alone(check: Check) -> None:
     check(body)
 
 
+def test_reopening_leaves_dismissed_groups_alone(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", samples=2)
+        first, two = claims[0].open
+        await settle_one(journal, first, status=Status.FAILED)
+        await settle_one(journal, two)
+        trainer = await consuming(journal, run)
+        await journal.next_batch(trainer, 1, groups=1)
+        await journal.dismiss(trainer, ["a"], reason="too old")
+        assert await journal.reopen(run, reason="try again") == 0
+
+    check(body)
+
+
+def test_a_reopened_group_of_which_nothing_was_valid_is_delivered_when_it_is_settled_again(
+    check: Check,
+) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, claims = await ready(journal, "a", "b", samples=1)
+        await settle_one(journal, claims[0].open[0], status=Status.FAILED)
+        trainer = await consuming(journal, run)
+        assert (await journal.next_batch(trainer, 1, groups=1)).groups == ()
+        await journal.leave(worker)
+        await journal.reopen(run, reason="try again")
+        (claim, _) = await journal.claim(await joined(journal, run), groups=2)
+        await settle_one(journal, claim.open[0])
+        batch = await journal.next_batch(trainer, 1, groups=1)
+        assert [group[0].key.task for group in batch.groups] == ["a"]
+
+    check(body)
+
+
 def test_rescoring_opens_the_named_outcomes_as_they_are_and_no_others(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, worker, claims = await ready(journal, "a", "b", samples=2)

@@ -95,6 +95,17 @@ def test_amending_plans_new_tasks_and_lets_missing_ones_rest(check: Check) -> No
     check(body)
 
 
+def test_what_settles_in_a_resting_task_counts_for_nothing(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", samples=1)
+        run = await journal.amend_run(run, run.spec, make_tasks("b"), differences=[])
+        await settle(journal, claims[0])
+        progress = await journal.progress(run)
+        assert (progress.planned, progress.settled, progress.is_over) == (1, 0, False)
+
+    check(body)
+
+
 def test_a_resting_task_comes_back_with_its_records(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, worker, claims = await ready(journal, "a", samples=1)

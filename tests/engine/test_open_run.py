@@ -229,7 +229,7 @@ def test_failures_in_a_consumers_groups_are_retried_once_these_are_given_back(
             raise ValueError("broken")
 
     call["name"] = "f"
-    assert "add --retry-failed" in str(holdfast.run_sync(may_fail, **call))
+    assert "try again with --retry-failed" in str(holdfast.run_sync(may_fail, **call))
     with deliver(call, run="f") as delivery:
         next(iter(delivery))
     broken.unlink()

@@ -443,7 +443,8 @@ def test_what_healed_is_one_line() -> None:
     report = local.report()
     text = as_text(report)
     healed = "[infrastructure, rollout] 1 × ConnectionError: gone (healed; for instance in run/a/0)"
-    assert f"\n\n{healed}\n\n1 failed for good" in text
+    assert f"\n\n{healed}\n\n1 failed for good; " in text
+    assert len(text.splitlines()[-1]) <= 100
     assert text.count("Traceback") == 1
     assert as_text(report, full_tracebacks=True).count("Traceback") == 2
 

@@ -420,6 +420,35 @@ def test_a_call_after_a_fork_has_another_key() -> None:
     asyncio.run(main())
 
 
+def test_a_call_that_is_made_again_keeps_its_key_although_a_sibling_has_forked() -> None:
+    async def main() -> None:
+        subject = TrajectoryUnderTest()
+        down = Down(1, ConnectionError("refused"))
+        look = down.tool(Contract.IDEMPOTENT)
+
+        async def rollout(t: holdfast.Rollout, message: str) -> None:
+            answered = asyncio.Event()
+
+            async def says(b: holdfast.Rollout) -> None:
+                b.add(message)
+                await b.generate()
+                answered.set()
+
+            async def looks(b: holdfast.Rollout) -> None:
+                await answered.wait()
+                await b.tool(call("look"), look)
+
+            await t.branch(says, looks)
+
+        with pytest.raises(EnvironmentBroken):
+            await subject.perform(partial(rollout, message="go"))
+        await subject.perform(partial(rollout, message="go on"))
+        assert len((await subject.history()).forks) == 1
+        assert (len(down.keys), len(set(down.keys))) == (2, 1)
+
+    asyncio.run(main())
+
+
 class Interrupted:
     """A run whose process dies in the call of an at-most-once tool, as often as a test likes."""
 

@@ -318,6 +318,8 @@ def mistake(tmp_path: Path, name: str, data: bytes | str) -> str:
         ("t.csv", "prompt,x\na\n", "t.csv:2: 1 cells, but the first line names 2 columns"),
         ("t.csv", "prompt,x\na,b,c\n", "t.csv:2: 3 cells, but the first line names 2 columns"),
         ("t.csv", "prompt\n" + "x" * 200_000, "t.csv:2: a cell has more than 131,072 characters"),
+        ("t.csv", 'prompt\na\n"b\nc\nd\n', "t.csv:3: a cell opens a quote that is never closed"),
+        ("t.csv", 'prompt\n"b" c\n', "t.csv:2: not CSV: .*; write a quote in a text twice"),
         ("t.csv", "prompt,x\n,b\n", "t.csv:2: column 'prompt' is empty"),
         ("t.csv", b"prompt\ncaf\xe9\n", "t.csv:2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
         ("t.csv", "prompt\na\n".encode("utf-16"), "t.csv is UTF-16; save it as UTF-8"),

@@ -72,6 +72,9 @@ _COMMANDS = {
     "resume": _Command(
         "go on with a run, by the command that it was begun with", "runs", "runs.resume"
     ),
+    "fork": _Command(
+        "sample on from a turn of a trajectory, after another message", "runs", "runs.fork"
+    ),
     "rename": _Command("give a run another name", "runs", "runs.names"),
     "tag": _Command("tag a run, so that it is found again", "runs", "runs.names"),
     "rm": _Command("delete runs, and give their space back", "runs", "runs.delete"),
@@ -97,7 +100,7 @@ _COMMANDS = {
 }
 _PART = ("as_worker", "only", "until_stdin_closes", "dry_run")
 """Options of commands that work for another command, or that do nothing."""
-_READ_OTHERS = ("resume", "config", "completion")
+_READ_OTHERS = ("resume", "fork", "config", "completion")
 """Commands that read the options of the others."""
 
 
@@ -106,7 +109,7 @@ def entry() -> None:
     if sys.__stderr__ is not None:
         # A crash in native code ends the process, so the printed stack is the only information.
         faulthandler.enable(sys.__stderr__)
-    if sys.argv[1:2] in (["run"], ["train"], ["gateway"], ["resume"]):
+    if sys.argv[1:2] in (["run"], ["train"], ["gateway"], ["resume"], ["fork"]):
         _close_to_other_processes()
     sys.exit(main(sys.argv[1:]))
 

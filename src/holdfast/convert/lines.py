@@ -43,6 +43,7 @@ class FormatOptions(Struct, frozen=True, kw_only=True):
 
     fixed_groups: bool = False
     logprobs: Accepted = Accepted.PROCESSED
+    trains_shared: bool = False
     branches: Branches = Branches.REFUSE
     missing_reward: MissingReward = MissingReward.REFUSE
     min_reward: float | None = None
@@ -65,7 +66,12 @@ async def format_lines(
         samples = [
             sample
             async for sample in group_samples(
-                journal, run, members, fixed=options.fixed_groups, logprobs=options.logprobs
+                journal,
+                run,
+                members,
+                fixed=options.fixed_groups,
+                logprobs=options.logprobs,
+                trains_shared=options.trains_shared,
             )
         ]
         for row in _converted(samples, form, options, versions, place):

@@ -506,6 +506,8 @@ RETRY_FAILED = switch(
     "retry-failed",
     "try failed trajectories and unreadable verdicts again",
 )
+ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
+"""Options that a command that goes on must not repeat."""
 SUBJECTS = {
     "change how replies are sampled (part of the run's identity)": SAMPLING,
     "score trajectories": SCORING,

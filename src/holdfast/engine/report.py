@@ -25,10 +25,7 @@ from holdfast.records.trajectory import Status
 from holdfast.records.usage import NOTHING, UsageByModel
 
 MAX_TRACEBACK_LINE = 1_000
-AGAIN = (
-    "once the reason is gone, add --retry-failed, and --accept-changes if the code changed (from "
-    "Python: retry_failed=True, accept_changes=True)"
-)
+AGAIN = "try again with --retry-failed, and --accept-changes if the code changed"
 """What to do about failures."""
 MAX_CAUSES = 20
 """The most causes that a report lists, each with a traceback. Errors that contain their input

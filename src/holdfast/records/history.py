@@ -7,7 +7,7 @@ them.
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 
 from msgspec import Struct, structs
@@ -23,6 +23,7 @@ from holdfast.records.step import (
     CallRefused,
     CloseFailed,
     Drafted,
+    Edited,
     Entered,
     EnvironmentStepped,
     Finished,
@@ -63,14 +64,14 @@ class EpisodeLog:
         self.last_step = ""
         """The last recorded step, in any episode, at the time of the newest snapshot."""
 
-    def cut(self, path: str) -> None:
-        first = next((n for n, action in enumerate(self.actions) if is_cut_by(action, path)), None)
+    def cut(self, is_cut: Callable[[str], bool]) -> None:
+        first = next((n for n, action in enumerate(self.actions) if is_cut(action)), None)
         if first is None:
             return
         self.cuts += 1
         # Snapshots from before the first removed step are still valid. Later ones are not.
         self.snapshots = [kept for kept in self.snapshots if kept[0] <= first]
-        self.actions = [action for action in self.actions if not is_cut_by(action, path)]
+        self.actions = [action for action in self.actions if not is_cut(action)]
 
 
 CAME_BACK_DIFFERENT = "the environment came back different"
@@ -136,6 +137,11 @@ class History:
         outside the data, and judges."""
         self.reused = ""
         """The run that recorded the trajectory's beginning, if it was another run; "" otherwise."""
+        self.shared: frozenset[str] = frozenset()
+        """The steps that a fork shares with the trajectory that it comes from. No cut removes
+        them."""
+        self.edits: dict[str, Edited] = {}
+        """The edited turns, by `Edited.turn`."""
         self.records = 0
         for record in records:
             self.take(record)
@@ -150,6 +156,8 @@ class History:
         elif isinstance(record, Drafted | ToolResult | Step):
             self._step(record)
             self.furthest = max(self.furthest, len(self.steps))
+        elif isinstance(record, Edited):
+            self.edits[record.turn] = record
         else:
             self._turn(record)
 
@@ -279,8 +287,11 @@ class History:
                 for model, usage in judge_usage(record.details).items():
                     self._use(model, usage)
             case Reused():
-                self.reused = record.run
                 self.used = {}
+                if record.fork:
+                    self.shared = frozenset(self.steps)
+                else:
+                    self.reused = record.run
             case ScoringFailed():
                 self.scoring_failures.append(record.failure)
                 if record.final and self.finished is not None:
@@ -313,23 +324,27 @@ class History:
 
     def cut(self, path: str) -> None:
         """Makes the steps at and after `path` history, as a fork record does."""
-        for gone in [step for step in self.steps if is_cut_by(step, path)]:
+
+        def is_cut(step: str) -> bool:
+            return is_cut_by(step, path) and step not in self.shared
+
+        for gone in [step for step in self.steps if is_cut(step)]:
             del self.steps[gone]
             self.results.pop(gone, None)
             self.unfinished.discard(gone)
-        for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
+        for gone in [draft for draft in self.drafts if is_cut(draft)]:
             del self.drafts[gone]
         for key, called in list(self.calls.items()):
-            if is_cut_by(called.path, path):
+            if is_cut(called.path):
                 del self.calls[key]
         for environment, world in list(self.worlds.items()):
-            if is_cut_by(environment, path):
+            if is_cut(environment):
                 # Actions in it from other scopes no longer belong to an episode.
                 for action in self.worlds.pop(environment).actions:
                     self.steps.pop(action, None)
                     self.results.pop(action, None)
             else:
-                world.cut(path)
+                world.cut(is_cut)
 
     @property
     def status(self) -> Status:

@@ -51,6 +51,37 @@ class RecordedCommand(Struct, frozen=True):
     """The folder in which the command ran. Relative paths refer to it."""
 
 
+class ForkOrigin(Struct, frozen=True, omit_defaults=True):
+    """Where a run of forks comes from, and what it changes there."""
+
+    run: str
+    """The other run's name at that time."""
+    task: str
+    sample: int
+    step: str
+    """The step at which the forks leave the trajectory."""
+    beginning: str
+    """The digest of the records that all forks begin with."""
+    say: str | None = None
+    """A user message before the turn."""
+    edit: str | None = None
+    """The new text of a message that the turn was given."""
+
+    @property
+    def line(self) -> str:
+        """Returns the origin for people."""
+        change = f", said {self.say!r}" if self.say else ""
+        change = f", edited to {self.edit!r}" if self.edit else change
+        return f"forked from {self.run}/{self.task}/{self.sample} at step {self.step}{change}"
+
+    def to_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_text(text: str) -> "ForkOrigin":
+        return msgspec.json.decode(text, type=ForkOrigin)
+
+
 class RunSpec(Struct, frozen=True):
     """The description of what a run samples. Resuming with another spec is refused unless the user
     accepts the change."""
@@ -85,6 +116,13 @@ class RunSpec(Struct, frozen=True):
     lineage: tuple[str, ...] = ()
     """For a run in a series: its own mark, and the marks of the runs whose trajectories it may
     have."""
+    fork: str = ""
+    """The `ForkOrigin` of a run of forks, as JSON; "" for other runs."""
+
+    @property
+    def origin(self) -> ForkOrigin | None:
+        """Returns where a run of forks comes from; None for other runs."""
+        return ForkOrigin.from_text(self.fork) if self.fork else None
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)

@@ -414,6 +414,23 @@ class Reused(_Record, frozen=True, tag=21):
     run: str
     """The other run's name at that time."""
     at: float
+    fork: str = ""
+    """The step at which this trajectory leaves the other one; "" if it has all of it."""
+
+
+class Edited(_Record, frozen=True, tag=22):
+    """The model is given other messages at one turn than the rollout or the agent gives it."""
+
+    turn: str
+    """The path of the generation; for the call of an agent, its `call_turn`."""
+    dropped: int
+    """The number of last messages that are left out."""
+    messages: tuple[Message, ...]
+    """The messages that take their place."""
+
+    def apply(self, messages: list[Message]) -> None:
+        """Changes the messages of the turn's conversation."""
+        messages[len(messages) - self.dropped :] = self.messages
 
 
 Record = (
@@ -437,8 +454,14 @@ Record = (
     | Entered
     | CallRefused
     | Reused
+    | Edited
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
+
+
+def call_turn(key: bytes, occurrence: int) -> str:
+    """Returns what names an agent's call whatever its place is."""
+    return f"{key.hex()}.{occurrence}"
 
 
 def scope_of(path: str) -> tuple[str, int]:

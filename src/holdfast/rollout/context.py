@@ -166,6 +166,8 @@ class Rollout:
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
         speaker = speaker or session.speaker
+        if (edit := session.history.edits.get(f"{self._scope}{self._ordinal}")) is not None:
+            edit.apply(self.messages)
         schemas = self._schemas = schemas_of(() if tools is None else tools)
         messages = validate.conversation_of(self.messages, schemas, speaker.renderer)
         requested = validate.sampling_of(

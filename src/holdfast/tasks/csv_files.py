@@ -23,7 +23,10 @@ Row = tuple[str, dict[str, object], tuple[str, ...]]
 def read_csv(path: Path, data: bytes) -> Iterator[Row]:
     """Yields the rows of a CSV file. Raises `UsageError` for the first bad line."""
     text = decode_text(data, where=str(path))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(path, text))
+    # Strict: otherwise a quote that never closes would take all later rows into its cell.
+    file = io.StringIO(text, newline="")
+    reader = csv.reader(file, delimiter=_delimiter(path, text), strict=True)
+    begin = 1
     try:
         header = next(reader, None)
         if header is None:
@@ -35,7 +38,7 @@ def read_csv(path: Path, data: bytes) -> Iterator[Row]:
             if any(cell.strip() for cell in cells):
                 yield _row(names, cells, where)
     except csv.Error as error:
-        raise UsageError(f"{path}:{reader.line_num}: {_explain(error)}") from error
+        raise UsageError(f"{path}:{begin}: {_explain(error)}") from error
 
 
 def _delimiter(path: Path, text: str) -> str:
@@ -78,4 +81,6 @@ def _explain(error: csv.Error) -> str:
     if "field limit" in str(error):
         most = f"{csv.field_size_limit():,}"
         return f"a cell has more than {most} characters; write such rows as JSONL or Parquet"
-    return f"not CSV: {error}"
+    if "unexpected end" in str(error):
+        return "a cell opens a quote that is never closed; write a quote in a text twice"
+    return f"not CSV: {error}; write a quote in a text twice"

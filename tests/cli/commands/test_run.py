@@ -270,18 +270,18 @@ def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
     assert "1 task has been worked on, and its metadata changed (sum): give it" in other.err
 
 
-@pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])
-def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
+@pytest.mark.parametrize(
+    ("form", "new"), [(("--run", "r"), "--new"), (("--run=r",), "--fresh")], ids=str
+)
+def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form, new):
     # Every call of this run waits for longer than the run may take.
     ran.engine.set_faults(Fault(FaultKind.SLOW, seconds=600, times=0))
-    arguments = ran.arguments(
-        "--new", "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet"
-    )
+    arguments = ran.arguments(new, "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet")
     at = arguments.index("--run")
     done = ran.holdfast(*arguments[:at], *form, *arguments[at + 2 :])
     assert done.code == Exit.STOPPED, done.err
     (line,) = [line for line in done.err.splitlines() if line.startswith("to go on: holdfast ")]
-    assert "--new" not in line
+    assert new not in line
     assert "r-2" in line
     ran.engine.set_faults()
     resumed = ran.holdfast(*line.removeprefix("to go on: holdfast ").split(), "--run-deadline", 600)

@@ -90,7 +90,7 @@ def test_a_killed_run_goes_on_under_its_name(shell):
     end(process)
     shell.engine.set_faults()
     shell.engine.release()
-    assert "holdfast: agent-1 goes on: 1 of 2 trajectories were finished\n" in shell.next().err
+    assert "holdfast: agent-1 goes on: 1 of 2 trajectories finished before\n" in shell.next().err
     assert shell.names() == ["agent-1"]
 
 
@@ -106,7 +106,7 @@ def test_new_samples_everything_anew_and_accept_changes_keeps_the_newest(shell, 
     done = shell.next("--samples", 2, "--accept-changes")
     assert done.err.splitlines()[:2] == [
         "holdfast: agent-2: accepted: agent.py changed (score); samples changed (1 → 2)",
-        "holdfast: agent-2 goes on: 2 of 2 trajectories were finished",
+        "holdfast: agent-2 goes on: 2 of 2 trajectories finished before",
     ]
     assert shell.names() == ["agent-1", "agent-2"]
     assert "2 samples" in shell.holdfast("runs").out
@@ -142,6 +142,16 @@ def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shell):
     shell.write("agent.py", "async def solve(t):\n    raise KeyError('no reply')\n")
     assert "the rollout asked for no reply" in shell.next("--dry-run").out
     assert shell.engine.stats().requests == requests
+    assert shell.names() == ["agent-1"]
+
+
+def test_a_dry_run_says_in_words_what_changed(shell):
+    shell.next()
+    shell.write("agent.py", AGENT.replace("/ 100", "/ 50"))
+    changed = "agent.py changed (score); samples changed (1 → 2)"
+    dry = ("--samples", 2, "--dry-run", "--run", "agent-1")
+    assert f"  is refused without --accept-changes: {changed}\n" in shell.next(*dry).out
+    assert f"  goes on: {changed}\n" in shell.next(*dry, "--accept-changes").out
     assert shell.names() == ["agent-1"]
 
 

@@ -209,6 +209,13 @@ def test_each_cause_has_its_attempts_and_refills(cause, refill):
     assert len({request.seed for request in local.policy.requests}) == lives
 
 
+def test_failures_before_a_trajectory_was_opened_again_use_up_no_attempts():
+    local = LocalRun()
+    local.run(raising(KeyError("bug")))
+    local.run(raising(KeyError("bug")), reopen_failed=True)
+    assert len(local.history().attempts) == 4
+
+
 def test_without_retries_one_failure_is_final():
     local = LocalRun(group=GroupPolicy(refill=0))
     local.run(raising(EngineUnavailable("down")), max_retry=0)

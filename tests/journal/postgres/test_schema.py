@@ -194,6 +194,7 @@ def test_a_stronger_commit_stays(empty):
         ("default_transaction_read_only", "on"),
         ("client_encoding", "SQL_ASCII"),
         ("client_encoding", "LATIN1"),
+        ("array_nulls", "off"),
     ],
 )
 def test_drivers_begin_one_journal_at_once_whatever_the_role_has(empty, setting, value):

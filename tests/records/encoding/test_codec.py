@@ -81,6 +81,7 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     step.Contract: st.sampled_from(step.Contract),
     LogprobsMode: st.sampled_from(LogprobsMode),
     tuple[step.VersionSpan, ...]: st.lists(spans, max_size=3).map(tuple),
+    tuple[Message, ...]: st.lists(messages, max_size=3).map(tuple),
     tuple[Message | str, ...]: st.lists(messages | text, max_size=3).map(tuple),
     dict[str, float]: st.dictionaries(text, number, max_size=3),
     dict[str, str]: st.dictionaries(text, text, max_size=3),
@@ -133,6 +134,7 @@ def test_the_numbers_of_the_kinds_never_change() -> None:
         18: "Entered",
         20: "CallRefused",
         21: "Reused",
+        22: "Edited",
     }
 
 

@@ -31,7 +31,7 @@ async def policy_at(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not true():
             await asyncio.sleep(0.002)
 

@@ -47,6 +47,6 @@ def breaker_of(policy: EnginePolicy) -> CircuitBreaker:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not true():
             await asyncio.sleep(0.01)

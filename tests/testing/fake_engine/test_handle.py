@@ -54,7 +54,7 @@ def choice(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from holdfast.cli.setup.command_run import journal_exists
+from holdfast.cli.setup.command_run import code_name, journal_exists
 from holdfast.cli.terminal.text import reader_may_leave, visible
 from holdfast.engine.connect import Connection
 from holdfast.engine.report import as_text, build, many
 from holdfast.engine.running.reuse import count_reusable
 from holdfast.engine.running.run_plan import RunPlan
+from holdfast.engine.running.series import changes_of
 from holdfast.journal import opened_journal
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
@@ -72,14 +73,18 @@ async def _about_run(args: argparse.Namespace, plan: RunPlan) -> list[str]:
     if not journal_exists(args.journal):
         return [*lines, f"  sampled: {total:,}"]
     async with opened_journal(args.journal, read_only=True) as journal:
-        return [*lines, *await _about_recorded(journal, plan, total)]
+        return [*lines, *await _about_recorded(args, journal, plan, total)]
 
 
-async def _about_recorded(journal: Journal, plan: RunPlan, total: int) -> list[str]:
+async def _about_recorded(
+    args: argparse.Namespace, journal: Journal, plan: RunPlan, total: int
+) -> list[str]:
     spec = plan.spec
     run = await journal.find_run(spec.name)
-    if run is not None and (differences := run.spec.differences(spec)):
-        return ["  is recorded differently:", *(f"    {line}" for line in differences)]
+    if run is not None and run.spec.differences(spec):
+        changes = "; ".join(await changes_of(journal, run, spec, plan.tasks, code_name(args)))
+        how = "goes on" if args.accept_changes else "is refused without --accept-changes"
+        return [f"  {how}: {changes}"]
     if run is not None:
         rows = [row for row in await journal.trajectories(run) if not row.resting]
         begun = sum(bool(row.records) for row in rows)

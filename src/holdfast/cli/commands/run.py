@@ -34,11 +34,12 @@ from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
-from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL
+from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL, ONCE
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.running.engine import Ending
-from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
+from holdfast.engine.running.forks import Fork, recorded_fork
+from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run, with_fork
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
@@ -55,7 +56,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
-from holdfast.records.run import Run
+from holdfast.records.run import ForkOrigin, Run, RunSpec
 from holdfast.records.sampling import Sampling, object_text
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
@@ -125,8 +126,31 @@ def _read(args: argparse.Namespace) -> Work:
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
+    if args.fork_of is not None:
+        args.forked = asyncio.run(_read_fork(args))
+        return [args.forked.task]
     tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
     return with_system(tasks, system_text(args.system))
+
+
+class _Forked(msgspec.Struct, frozen=True):
+    """The forks that `holdfast fork` asks for."""
+
+    origin: ForkOrigin
+    task: Task
+    spec: RunSpec
+    fork: Fork | None
+    """None if the run has begun. Then it does not need the other trajectory."""
+
+
+async def _read_fork(args: argparse.Namespace) -> _Forked:
+    origin = ForkOrigin.from_text(args.fork_of)
+    async with opened_journal(args.journal, read_only=True) as journal:
+        run = await journal.find_run(args.run)
+        if run is not None and run.spec.origin == origin:
+            return _Forked(origin, (await journal.tasks(run))[0], run.spec, None)
+        fork = await recorded_fork(journal, origin)
+        return _Forked(origin, fork.task, fork.spec, fork)
 
 
 def plan_of(
@@ -161,6 +185,8 @@ def plan_of(
         ),
         settings=settings_of(vars(args)),
     )
+    if args.fork_of is not None:
+        plan = with_fork(plan, args.forked.origin, args.forked.spec, args.forked.fork)
     spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
     return with_command(structs.replace(plan, spec=spec), args)
 
@@ -388,8 +414,7 @@ def resume_command(run: Run) -> str:
 def resume_words(run: Run) -> list[str]:
     """Returns this command with the actual name of the run, and without the options that must take
     effect only once."""
-    done = ("--new", "--retry-failed", "--accept-changes")
-    command = [word for word in sys.argv[1:] if word not in done]
+    command = [word for word in sys.argv[1:] if word not in ONCE]
     for at, word in enumerate(command):
         if word == "--run":
             command[at + 1] = run.spec.name

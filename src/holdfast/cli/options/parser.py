@@ -151,6 +151,10 @@ class Parser(argparse.ArgumentParser):
             parser = parser.commands[word]
         return parser
 
+    def knows(self, option: str) -> bool:
+        """Returns whether this command has the option; "" stands for its arguments."""
+        return not option or option in self._option_string_actions
+
     def split(self, arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         """Splits the words of a command into options with their values. An argument that is not an
         option has the name ""."""

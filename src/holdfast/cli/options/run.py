@@ -53,6 +53,7 @@ def whole_run(run: argparse.ArgumentParser) -> None:
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)
+    run.add_argument("--fork-of", metavar="JSON", help=argparse.SUPPRESS)
 
 
 def add_serve(serve: argparse.ArgumentParser) -> None:

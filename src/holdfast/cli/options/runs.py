@@ -12,12 +12,17 @@ from holdfast.engine.options import (
     FORCE,
     FULL_TRACEBACKS,
     JOURNAL,
+    MODEL,
+    POLICY,
     PRICE,
+    SAMPLES,
+    SEED,
 )
 from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.trajectory import Status
 
 MEGABYTES = 64
+MASKED, TRAINED = "masked", "trained"
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
@@ -150,6 +155,12 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
         help="raw: also export logprobs of another distribution than sampled from",
     )
     export.add_argument(
+        "--shared",
+        choices=(MASKED, TRAINED),
+        help="mask what forks share with the trajectory that they come from (the default), or "
+        "train it once, with the first of them",
+    )
+    export.add_argument(
         "--branches",
         choices=("refuse", "longest"),
         help="trl, nemo: refuse branched trajectories, or keep the longest branch",
@@ -271,6 +282,50 @@ def add_resume(resume: argparse.ArgumentParser) -> None:
         metavar="OPTIONS",
         help="options that replace those of the recorded command",
     )
+
+
+def add_fork(fork: argparse.ArgumentParser) -> None:
+    fork.description = (
+        "Samples on from a turn of a trajectory, in a run of its own. Everything before the turn\n"
+        "is taken from the journal, token by token. The rest of the command is that of the run.\n\n"
+        "  holdfast fork first sum-1/3 --at 4 --samples 8\n"
+        "  holdfast fork first sum-1/3 --at 4 --say 'Check the units.' --samples 8\n"
+        "  holdfast fork first sum-1/3 --at 3 --edit answer.txt"
+    )
+    _run(fork)
+    fork.add_argument("trajectory", metavar="TASK/SAMPLE", help="fork this trajectory of the run")
+    fork.add_argument(
+        "--at",
+        required=True,
+        metavar="STEP",
+        help="sample the turn at this step anew, or with --edit the turn after it "
+        "(`holdfast show RUN TASK/SAMPLE` lists the steps)",
+    )
+    fork.add_argument(
+        "--say",
+        metavar="TEXT",
+        help="add this message of the user before the turn (-: read it from standard input)",
+    )
+    fork.add_argument(
+        "--edit",
+        metavar="FILE",
+        help="replace the last message that the turn was given, or the answer at a tool's step, "
+        "by the text of this file (-: of standard input)",
+    )
+    SAMPLES.add_to(fork, help="sample N forks (default: 1)", default=1)
+    fork.add_argument(
+        "--run", dest="name", metavar="NAME", help="give the new run this name (default: RUN-fork)"
+    )
+    POLICY.add_to(fork, help="use this engine instead of the run's; repeat for replicas")
+    MODEL.add_to(fork, help="use this model instead of the run's")
+    SEED.add_to(fork, help="derive seeds from N (default: from the run's seed and the turn)")
+    JOURNAL.add_to(fork)
+    fork.add_argument(
+        "--folder",
+        metavar="DIR",
+        help="find the files of the run's command in this folder (default: where they were)",
+    )
+    _json(fork)
 
 
 def add_rm(rm: argparse.ArgumentParser) -> None:

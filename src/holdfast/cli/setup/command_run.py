@@ -102,11 +102,16 @@ def journal_exists(address: str) -> bool:
     return is_server(address) or Path(address).is_file()
 
 
+def code_name(args: argparse.Namespace) -> str:
+    """Returns the name of the rollout's file, for lines about what changed."""
+    return Path(split(getattr(args, "rollout", None) or "the code")[0]).name
+
+
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
     """Opens the run of the plan. With `--new`, begins a new run. Prints which changes it accepted,
     or why the run is another one."""
     before = await journal.find_run(plan.spec.name) if args.accept_changes else None
-    code = Path(split(getattr(args, "rollout", None) or "the code")[0]).name
+    code = code_name(args)
     if plan.spec.series and not args.accept_changes:
         run, note = await open_in_series(journal, plan.spec, plan.tasks, code=code)
     else:
@@ -130,7 +135,7 @@ async def going_on(journal: Journal, plan: RunPlan) -> str:
     progress = await journal.progress(run)
     return (
         f"{visible_name(run.spec.name)} goes on: {progress.settled:,} of "
-        f"{many(progress.planned, 'trajectory')} were finished"
+        f"{many(progress.planned, 'trajectory')} finished before"
     )
 
 

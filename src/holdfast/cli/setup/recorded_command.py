@@ -12,6 +12,7 @@ from msgspec import structs
 
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import Invocation
+from holdfast.engine.options import ONCE
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.records.encoding.redaction import REDACTED, redact
 from holdfast.records.errors import UsageError
@@ -19,8 +20,8 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join",
-        "--retry-failed", "--json", "--quiet", "--view", "--as-worker", "--dry-run",
+        *ONCE, "--run", "--journal", "--join",
+        "--json", "--quiet", "--view", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """Options that take effect in one start only, or that `resume` sets itself."""
@@ -44,21 +45,23 @@ def with_command(plan: RunPlan, args: argparse.Namespace) -> RunPlan:
     return structs.replace(plan, spec=spec)
 
 
-def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] = ()) -> list[str]:
-    """Returns the words of the command that continues the run. The user's options `instead` replace
-    the recorded ones."""
+def words_of(
+    run: Run, parser: Parser, *, journal: str, instead: Sequence[str] = (), name: str = ""
+) -> list[str]:
+    """Returns the words of the command that continues the run, or begins the run `name`. The user's
+    options `instead` replace the recorded ones."""
     command = run.spec.command
     if command is None:
         raise UsageError(
             f"run {run.spec.name!r} has no recorded command: a program began it; give the "
             "command itself once, and it is recorded"
         )
-    name, *rest = command.words
-    if name not in parser.commands:
-        raise UsageError(f"run {run.spec.name!r} was begun by `holdfast {name}`, unknown here")
-    leaf = parser.commands[name]
+    word, *rest = command.words
+    if word not in parser.commands:
+        raise UsageError(f"run {run.spec.name!r} was begun by `holdfast {word}`, unknown here")
+    leaf = parser.commands[word]
     replaced = {_base(option) for option, _ in leaf.split(instead) if option}
-    kept = [name]
+    kept = [word]
     for option, parts in leaf.split(rest):
         if option and _base(option) in replaced:
             continue
@@ -69,7 +72,7 @@ def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] =
                 f"{option or ''} …"
             )
         kept += parts
-    return [*kept, "--run", run.spec.name, "--journal", journal, *instead]
+    return [*kept, "--run", name or run.spec.name, "--journal", journal, *instead]
 
 
 def _base(option: str) -> str:

@@ -54,6 +54,7 @@ async def rows(
     turn_traces: bool = False,
     apart: bool = False,
     logprobs: Accepted = Accepted.PROCESSED,
+    trains_shared: bool = False,
     prices: Prices | None = None,
 ) -> AsyncIterator[Row]:
     """Yields the rows of one kind.
@@ -64,7 +65,12 @@ async def rows(
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
             async for sample in group_samples(
-                journal, run, group, fixed=fixed_groups, logprobs=logprobs
+                journal,
+                run,
+                group,
+                fixed=fixed_groups,
+                logprobs=logprobs,
+                trains_shared=trains_shared,
             ):
                 yield msgspec.to_builtins(sample)
             continue
@@ -115,9 +121,12 @@ async def group_samples(
     *,
     fixed: bool,
     logprobs: Accepted = Accepted.PROCESSED,
+    trains_shared: bool = False,
 ) -> AsyncIterator[Sample]:
     """Yields the samples of a group if the whole group is settled and kept. A part of a group would
     shift the baseline that its samples are compared with.
+
+    With `trains_shared`, the first outcome of a group of forks trains what all of them share.
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """
@@ -130,7 +139,10 @@ async def group_samples(
     for member, history in zip(group, histories, strict=True):
         name, sample = member.key.task, member.key.sample
         if member.status.is_outcome:
-            for exported in samples_of(history, task=name, group=name, sample=sample):
+            trains, trains_shared = trains_shared, False
+            for exported in samples_of(
+                history, task=name, group=name, sample=sample, trains_shared=trains
+            ):
                 if logprobs is Accepted.PROCESSED and exported.logprobs_mode.is_known_to_differ:
                     raise NotTrainable(_describe_refusal(exported, history))
                 yield exported

@@ -5,6 +5,8 @@
 - `run_plan`: the plan of a run, and the steps from it to the engine.
 - `engine`: works through a run: admission, scoring, the end.
 - `reuse`: reuses trajectories that another run of the series has sampled.
+- `forks`: where forks of a recorded trajectory begin, and with which records.
+- `fork`: `holdfast.fork`, from Python.
 - `series`: names runs that the user did not name.
 - `attempt`: runs one trajectory, attempt after attempt.
 """

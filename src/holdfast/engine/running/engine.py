@@ -20,7 +20,8 @@ from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
-from holdfast.engine.running.reuse import Sources, find_sources, read_source
+from holdfast.engine.running.forks import find_beginnings
+from holdfast.engine.running.reuse import Source, find_sources, read_source
 from holdfast.engine.scoring.outdated import outdated_verdicts
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
@@ -128,7 +129,7 @@ class Engine:
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
         self._sealed = True
-        self._sources: Sources = {}
+        self._sources: dict[int, Source] = {}
         self._scoring = (
             Scoring(
                 scorer,
@@ -253,9 +254,11 @@ class Engine:
         finally:
             await clean_up(self._processor, self.stop)
 
-    async def _find_sources(self) -> Sources:
+    async def _find_sources(self) -> dict[int, Source]:
+        if (origin := self._run.spec.origin) is not None:
+            return {**await find_beginnings(self._journal, self._run, origin)}
         groups = self._scoring is not None and self._scoring.scorer.is_group
-        return await find_sources(self._journal, self._run, scores_groups=groups)
+        return {**await find_sources(self._journal, self._run, scores_groups=groups)}
 
     async def _leave(self, worker: Worker) -> None:
         try:
@@ -426,9 +429,11 @@ class Engine:
         if not records:
             return None
         history = History(records)
-        settled = self._settles and (self._scoring is None or history.scored is not None)
+        is_over = history.finished is not None
+        settled = is_over and self._settles and (self._scoring is None or bool(history.scored))
         lease.summary = summarize(history) if settled else None
-        await self._journal.append(lease, records, status=history.status, settled=settled or None)
+        status = history.status if is_over else None
+        await self._journal.append(lease, records, status=status, settled=settled or None)
         crashpoint.reach("engine.reused")
         return history
 

@@ -38,6 +38,16 @@ class OlderTrajectory(Struct, frozen=True):
     """Whether the trajectory failed for good. It has an outcome only if just its scoring failed."""
 
 
+class Beginning(Struct, frozen=True):
+    """The records with which a fork begins."""
+
+    run: str
+    step: str
+    """The step at which the fork leaves the other trajectory."""
+    records: tuple[Record, ...]
+
+
+Source = OlderTrajectory | Beginning
 Sources = dict[int, OlderTrajectory]
 """Where each new trajectory can be copied from, by its number."""
 
@@ -151,10 +161,12 @@ def _reads_alike(task: Task, other: Task | None, run: Run) -> bool:
     return content_digest(task) == content_digest(other)
 
 
-async def read_source(journal: Journal, source: OlderTrajectory, *, at: float) -> Sequence[Record]:
+async def read_source(journal: Journal, source: Source, *, at: float) -> Sequence[Record]:
     """Returns the records to copy. Returns () if the trajectory has no outcome, or cannot be
     read any more.
     """
+    if isinstance(source, Beginning):
+        return (*source.records, Reused(source.run, at, source.step))
     try:
         records = await journal.history(source.trajectory)
     except JournalCorrupt:

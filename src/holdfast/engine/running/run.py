@@ -106,7 +106,7 @@ async def run(
     if new and accept_changes:
         raise UsageError("new starts another run, accept_changes goes on with this one: give one")
     chosen = settings_from(settings) or Settings()
-    make_connection = _connection(
+    make_connection = connection_of(
         policy, renderer, model=model, api_key=api_key, patience=chosen.patience
     )
     # All mistakes in it are reported before any request to the endpoint.
@@ -125,7 +125,7 @@ async def run(
         settings=chosen,
     )
     if series:
-        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
+        is_meant = partial(is_meant_by, policy=policy, model=model, renderer=renderer)
         spec = structs.replace(plan.spec, series=series, fresh=new)
         if _is_there(journal):
             async with _open(journal, read_only=True) as opened:
@@ -134,11 +134,36 @@ async def run(
                 )
             spec = structs.replace(spec, name=called)
         plan = structs.replace(plan, spec=spec)
+    return await work_on(
+        plan,
+        journal,
+        make_connection,
+        partial(is_meant_by, policy=policy, model=model, renderer=renderer),
+        starts_engine=policy is None,
+        accept_changes=accept_changes,
+        new=new,
+        retry_failed=retry_failed,
+        on_progress=on_progress,
+    )
+
+
+async def work_on(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    make_connection: Callable[[], AbstractAsyncContextManager[Connection]],
+    is_meant: Callable[[RunSpec], bool],
+    *,
+    starts_engine: bool,
+    accept_changes: bool = False,
+    new: bool = False,
+    retry_failed: bool = False,
+    on_progress: OnProgress = None,
+) -> RunResult:
+    """Works on the planned run, or returns at once if it is finished."""
     recorded: Connection | None = None
     if not (new or retry_failed):
-        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
         run_result = await _recorded(
-            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
+            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=starts_engine
         )
         if isinstance(run_result, RunResult):
             return run_result
@@ -147,7 +172,7 @@ async def run(
         plan.processor.check_setup()
     connecting = make_connection() if recorded is None else nullcontext(recorded)
     async with connecting as connection, _open(journal) as opened:
-        if new and not series:
+        if new and not plan.spec.series:
             name = await free_name(opened, plan.spec.name)
             plan = structs.replace(plan, spec=structs.replace(plan.spec, name=name))
         progress = Progress()
@@ -162,7 +187,7 @@ async def run(
             )
 
 
-def _connection(
+def connection_of(
     policy: object,
     renderer: Renderer | None,
     *,
@@ -235,7 +260,7 @@ def _is_there(journal: Journal | Path | str) -> bool:
     return is_server(journal) or Path(journal).is_file()
 
 
-def _is_meant(
+def is_meant_by(
     recorded: RunSpec,
     *,
     policy: object,

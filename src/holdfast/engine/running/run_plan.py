@@ -19,6 +19,7 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.guards.spending import check_price
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Engine
+from holdfast.engine.running.forks import Fork
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
@@ -27,7 +28,7 @@ from holdfast.journal.types import Worker
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.run import Code, Run, RunSpec
+from holdfast.records.run import Code, ForkOrigin, Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.processor import RolloutProcessor
@@ -49,6 +50,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     scorer: Scorer | None = None
     # A factory, because it reads a price table.
     settings: Settings = field(default_factory=Settings)
+    fork: Fork | None = None
+    """The forks that the run samples; None in other runs, and in one that has begun."""
 
     def bind(self, connection: Connection) -> "RunPlan":
         """Returns the plan for a connected policy.
@@ -57,6 +60,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         error comes here, not in each trajectory.
         """
         check_supported(connection, self.spec.sampling)
+        if self.fork is not None:
+            self.fork.check(connection.renderer)
         check_price(self.settings, connection.policy.model)
         model, renderer = connection.policy.model, connection.renderer.name
         return structs.replace(
@@ -148,6 +153,13 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             command=self.spec.command,
             on_joined=on_joined,
         )
+
+
+def with_fork(plan: RunPlan, origin: ForkOrigin, spec: RunSpec, fork: Fork | None) -> RunPlan:
+    """Returns the plan of a run of forks, which are sampled as `spec` says. `fork` is None if the
+    run has begun."""
+    made = structs.replace(plan.spec, fork=origin.to_text(), sampling=spec.sampling)
+    return structs.replace(plan, spec=made, fork=fork)
 
 
 def check_supported(connection: Connection, sampling: Sampling) -> None:

@@ -32,7 +32,7 @@ from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.history import History
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Called, Generated
+from holdfast.records.step import Called, Generated, call_turn
 from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
 from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
@@ -280,7 +280,7 @@ class PendingCall(Struct, frozen=True, eq=False):
     def seed_from(self) -> str:
         """Returns the text from which seeds and ids of the call are derived. It does not depend on
         timing."""
-        return f"{self.id.key.hex()}.{self.id.occurrence}"
+        return call_turn(*self.id)
 
     def turn(
         self,

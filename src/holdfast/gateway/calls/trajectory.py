@@ -334,7 +334,10 @@ class AgentTrajectory:
         drafts = [durable[path] for path in paths if path in durable]
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         conversation = self._conversation(request, pending.digests, pending.tools)
+        edit = self.session.history.edits.get(pending.seed_from)
         for position in self._tree.positions(conversation):
+            if edit is not None:
+                edit.apply(position.messages)
             turns = await self._turns_at(position, pending, paths, speaker)
             if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
                 return position, turns

@@ -253,7 +253,7 @@ class Link:
     def _session(self) -> str:
         return (
             f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; "
-            "SET default_transaction_isolation = 'read committed'; "
+            "SET default_transaction_isolation = 'read committed'; SET array_nulls = on; "
             f"SET default_transaction_read_only = off; {self._commit_setting('false')}"
         )
 

@@ -159,7 +159,9 @@ class _Branch:
         other.experts = kept_before(self.experts, keep)
         return other
 
-    def extend(self, step: Generated) -> None:
+    def extend(self, step: Generated, *, is_shared: bool) -> None:
+        """Adds a turn. A shared turn is masked, because it belongs to another trajectory."""
+        trained = step.trainable and not is_shared
         prompt = unpack_ids(step.delta)
         self.ids.extend(prompt)
         self.mask.extend(bytes(len(prompt)))
@@ -167,30 +169,34 @@ class _Branch:
         start = len(self.ids)
         completion = unpack_ids(step.ids)
         self.ids.extend(completion)
-        self.mask.extend((b"\x01" if step.trainable else b"\x00") * len(completion))
+        self.mask.extend((b"\x01" if trained else b"\x00") * len(completion))
         self.logprobs.extend(unpack_logprobs(step.logprobs))
-        if step.trainable:
+        if trained:
             self.modes.add(mode_with(step.logprobs_mode, step.sampling))
         self.spans += [
             VersionSpan(span.version, start + span.start, start + span.end, span.source)
             for span in step.versions
         ]
-        self.used += step.counted
+        self.used += NOTHING if is_shared else step.counted
         if step.experts is not None:
             self.experts.append(step.experts)
         how = step.sampling
         is_cut = bool(how.altered_by)
         self.turns.append(
-            TurnSpan(start, len(self.ids), how.temperature, how.top_p, step.trainable, is_cut)
+            TurnSpan(start, len(self.ids), how.temperature, how.top_p, trained, is_cut)
         )
 
     def earn(self, reward: float) -> None:
         self.step_rewards.append(StepReward(len(self.ids), reward))
 
 
-def samples_of(history: History, *, task: str, group: str, sample: int) -> list[Sample]:
+def samples_of(
+    history: History, *, task: str, group: str, sample: int, trains_shared: bool = False
+) -> list[Sample]:
     """Returns the samples of an outcome, in the order of their first generation. Returns [] if the
-    trajectory is not an outcome (I5). Raises `NotTrainable` if the engine returned no token ids."""
+    trajectory is not an outcome (I5). Raises `NotTrainable` if the engine returned no token ids.
+
+    Tokens that a fork shares with its original are masked, unless `trains_shared`."""
     if not history.status.is_outcome or history.finished is None:
         return []
     if not has_tokens(history):
@@ -222,7 +228,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             completion_tokens=branch.used.completion_tokens,
             interrupted=bool(history.interrupted_calls),
         )
-        for index, branch in enumerate(_branches(history))
+        for index, branch in enumerate(_branches(history, trains_shared=trains_shared))
     ]
     # A conversation without trained tokens, such as a simulated user's, gives no sample.
     return [sample for sample in samples if any(sample.loss_mask)] or samples
@@ -231,7 +237,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
 def experts_of(history: History) -> list[list[RoutedExperts]]:
     """Returns the routed experts of each branch. If two entries cover the same token, the later
     entry counts."""
-    return [branch.experts for branch in _branches(history)]
+    return [branch.experts for branch in _branches(history, trains_shared=False)]
 
 
 def has_tokens(history: History) -> bool:
@@ -244,7 +250,8 @@ def has_tokens(history: History) -> bool:
     )
 
 
-def _branches(history: History) -> list[_Branch]:
+def _branches(history: History, *, trains_shared: bool) -> list[_Branch]:
+    shared = frozenset() if trains_shared else history.shared
     open_at: dict[str, tuple[_Branch, int]] = {}
     branches: list[_Branch] = []
     branch: _Branch | None = None
@@ -264,7 +271,7 @@ def _branches(history: History) -> list[_Branch]:
             if step.keep < length or length < len(branch.ids):
                 branch = branch.fork(step.keep)
                 branches.append(branch)
-        branch.extend(step)
+        branch.extend(step, is_shared=step.path in shared)
         open_at[step.path] = (branch, len(branch.ids))
     return branches
 

@@ -151,6 +151,9 @@ class LiveEnvironment:
     async def _begin_again(self, recorded: EpisodeLog) -> None:
         match self.level:
             case Recovery.RESTART:
+                self._session.log.check_own(
+                    self._path, f"{self._environment.name} cannot come back (restart)"
+                )
                 raise await self._session.log.rewind(
                     ["0"], f"{self._environment.name} cannot come back and has to start anew", ""
                 )
@@ -220,6 +223,7 @@ class LiveEnvironment:
         where = f"{name}, at step {path}: {difference}"
         if session.context.on_divergence is OnDivergence.FAIL:
             raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
+        session.log.check_own(path, f"{CAME_BACK_DIFFERENT}: {where}")
         if session.history.rewinds >= MAX_REWINDS:
             raise session.state.fail(
                 EnvironmentBroken(

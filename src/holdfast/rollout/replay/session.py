@@ -33,6 +33,8 @@ from holdfast.records.step import (
     Step,
     ToolIntent,
     ancestors,
+    call_turn,
+    is_cut_by,
 )
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
@@ -383,10 +385,22 @@ class StepLog:
                     f"at step {path} the rollout no longer does what is recorded: {difference}"
                 )
             )
+        self.check_own(path, difference)
         # Cut before the first await: a concurrent step that starts in the meantime must not replay
         # cut steps.
         self.history.cut(path)
         return Forked(path, "diverged on replay", difference, self._context.clock.now())
+
+    def check_own(self, path: str, difference: str) -> None:
+        """Raises `Diverged` if a cut at `path` would remove steps that a fork shares with the
+        trajectory that it comes from."""
+        if any(is_cut_by(step, path) for step in self.history.shared):
+            raise self._state.fail(
+                Diverged(
+                    "a fork keeps everything before the step that it forks at, and at step "
+                    f"{path} something else happens now: {difference}"
+                )
+            )
 
     def open_scope(self, path: str, what: str) -> None:
         """Opens a scope at `path`, which has no step itself but steps below it. If a step is
@@ -433,10 +447,13 @@ class StepLog:
 
     async def cut_untaken(self) -> None:
         """Turns recorded steps that the rollout did not take into history. A rollout that ends
-        before its recorded steps has diverged, too."""
+        before its recorded steps, or before the turn that a fork edits, has diverged, too."""
         for path in [path for path in self.history.steps if path not in self._taken]:
             if path in self.history.steps and not self._is_kept(path):
                 await self.fork(path, "recorded, but the rollout ends without it")
+        calls = {call_turn(key, occurrence) for key, occurrence in self.history.calls}
+        if self.history.edits.keys() - self._taken - calls:
+            raise self._state.fail(Diverged("the rollout ends before the turn that its fork edits"))
 
     async def cut_below(self, path: str) -> None:
         """Cuts the records below the step at `path` that its code, which has just run, did not

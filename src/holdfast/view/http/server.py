@@ -21,6 +21,7 @@ from holdfast.records.errors import HoldfastError, JournalError, UsageError
 from holdfast.request_body import read_body
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken, token_file
+from holdfast.view.http.forks import ForkOrder, Forks
 from holdfast.view.http.live import Hub, Look
 from holdfast.view.pages import comparison, search, token, training
 from holdfast.view.pages import run as run_pages
@@ -50,6 +51,7 @@ MAX_BODY_BYTES = 64 << 10
 SHUTDOWN_SECONDS = 1.0
 _STATIC = {"style.css": "text/css", "view.js": "text/javascript"}
 _HUB: web.AppKey[Hub] = web.AppKey("hub", Hub)
+_FORKS: web.AppKey[Forks] = web.AppKey("forks", Forks)
 _TOKEN: web.AppKey[str] = web.AppKey("token", str)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Page = Callable[[web.Request], Awaitable[str]]
@@ -76,7 +78,7 @@ async def serving(
     listener = _listen(port, any_port=any_port)
     port = listener.getsockname()[1]
     source = ShownJournal(where)
-    hub = Hub()
+    hub, forks = Hub(), Forks(source)
     try:
         await source.journal()
         prepare()
@@ -84,7 +86,7 @@ async def serving(
             context = Context(
                 source, Digests(), Columns(), prices, tokenizer, str(token_file(port))
             )
-            app = _application(context, hub, secret.value)
+            app = _application(context, hub, forks, secret.value)
             runner = web.AppRunner(
                 app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False
             )
@@ -94,6 +96,7 @@ async def serving(
                 yield f"http://{HOST}:{port}", secret.value
             finally:
                 await hub.close()
+                await forks.close()
                 await context.digests.close()
                 await runner.cleanup()
     finally:
@@ -117,9 +120,9 @@ def _listen(port: int, *, any_port: bool) -> socket.socket:
     return listener
 
 
-def _application(context: Context, hub: Hub, secret: str) -> web.Application:
+def _application(context: Context, hub: Hub, forks: Forks, secret: str) -> web.Application:
     app = web.Application(middlewares=[_guard], client_max_size=MAX_BODY_BYTES)
-    app[CONTEXT], app[_HUB], app[_TOKEN] = context, hub, secret
+    app[CONTEXT], app[_HUB], app[_FORKS], app[_TOKEN] = context, hub, forks, secret
     trajectory = r"/run/{run}/{ordinal:\d+}/{sample:\d+}"
     pages: tuple[tuple[str, _Page], ...] = (
         ("/", runs_pages.runs_page),
@@ -139,6 +142,7 @@ def _application(context: Context, hub: Hub, secret: str) -> web.Application:
     app.router.add_get("/events", _events)
     app.router.add_get(r"/static/{name:[\w.]+}", _static)
     app.router.add_post("/run/{run}/tags", _tag)
+    app.router.add_post(f"{trajectory}/fork", _fork)
     return app
 
 
@@ -262,3 +266,14 @@ async def _tag(request: web.Request) -> web.Response:
     source = context_of(request).source
     run = await source.tag(request.match_info["run"], add=change.add.strip(), remove=change.remove)
     return web.json_response({"tags": list(run.spec.tags)})
+
+
+async def _fork(request: web.Request) -> web.Response:
+    _check_token(request)
+    try:
+        order = msgspec.json.decode(await read_body(request), type=ForkOrder, strict=False)
+    except msgspec.DecodeError as error:
+        raise RequestRefused(400, f"the body is no fork: {error}") from error
+    _, row = await trajectory_pages.locate(context_of(request), request)
+    name = await request.app[_FORKS].begin(row.key, order)
+    return web.json_response({"location": run_url(name)})

@@ -93,6 +93,7 @@ async def trajectory_page(request: web.Request) -> str:
         base=run_url(run.spec.name, row.ordinal, row.key.sample),
         now_doing=what_now(view.history) if not view.history.status.is_over else "",
         is_failed=row.status is Status.FAILED,
+        can_fork=run.spec.command is not None,
         siblings=await _siblings(journal, run, row),
         **values,
     )

@@ -95,7 +95,8 @@ def blocks_of(history: History, tab: Tab, decode: Decode | None) -> list[Block]:
         step = history.steps.get(step.base) if step.base else None
     blocks = []
     for reply in reversed(chain):
-        blocks += [_prompt(reply, decode), _reply(reply, decode)]
+        is_shared = reply.path in history.shared
+        blocks += [_prompt(reply, decode), _reply(reply, decode, is_shared=is_shared)]
     return [block for block in blocks if block.tokens]
 
 
@@ -106,10 +107,10 @@ def _prompt(step: Generated, decode: Decode | None) -> Block:
     return Block(step.path, "prompt", tokens)
 
 
-def _reply(step: Generated, decode: Decode | None) -> Block:
+def _reply(step: Generated, decode: Decode | None, *, is_shared: bool) -> Block:
     ids, logprobs = unpack_ids(step.ids), unpack_logprobs(step.logprobs)
     texts, versions = _texts(ids, decode), versions_of(step, len(ids))
-    kind = "sampled" if step.trainable else "masked"
+    kind = "sampled" if step.trainable and not is_shared else "masked"
     tokens = [
         Token(at, id_, texts[at], logprobs[at] if at < len(logprobs) else None, versions[at], kind)
         for at, id_ in enumerate(ids)

@@ -90,6 +90,13 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(copied.dataset.copy);
     copied.textContent = "copied";
   }
+  const fork = event.target.closest("[data-fork]");
+  if (fork) {
+    const form = document.getElementById("fork");
+    form.open = true;
+    form.querySelector("[name=at]").value = fork.dataset.fork;
+    form.querySelector("[name=say]").focus();
+  }
   const more = event.target.closest("a.more");
   if (more && !event.metaKey && !event.ctrlKey) {
     event.preventDefault();
@@ -102,6 +109,7 @@ document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.dataset.action) {
     event.preventDefault();
+    status("Working …");
     act(form).catch((error) => status(`Not done: ${error}`));
   } else if (form.method === "get") {
     for (const field of form.querySelectorAll("input, select")) if (!field.value) field.disabled = true;

@@ -32,7 +32,7 @@ def wire_and_engine(request: pytest.FixtureRequest) -> Iterator[tuple[str, FakeE
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)

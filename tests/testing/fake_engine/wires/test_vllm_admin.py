@@ -60,7 +60,7 @@ def control(engine: FakeEngine, path: str, body: object = None, *, method: str =
 
 
 async def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not await asyncio.to_thread(true):
         assert time.monotonic() < deadline, "it never came true"
         await asyncio.sleep(0.01)

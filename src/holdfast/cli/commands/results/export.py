@@ -23,6 +23,7 @@ from holdfast.cli.commands.results.output_file import (
     is_folder,
     output_file,
 )
+from holdfast.cli.options.runs import TRAINED
 from holdfast.cli.setup.errors import say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import print_json
@@ -120,6 +121,7 @@ def _check_options(args: argparse.Namespace, what: What | Format) -> None:
         "fixed_groups": _FIXED,
         "with_turn_traces": (What.ROWS,),
         "logprobs": _TOKENS,
+        "shared": _TOKENS,
         "branches": _ONE_ROW,
         "missing_reward": _REWARDED,
         "min_reward": (Format.SFT,),
@@ -152,11 +154,13 @@ def _rows(
             fixed_groups=args.fixed_groups,
             turn_traces=args.with_turn_traces,
             logprobs=logprobs,
+            trains_shared=args.shared == TRAINED,
             prices=chosen_prices(args.price),
         )
     options = FormatOptions(
         fixed_groups=args.fixed_groups,
         logprobs=logprobs,
+        trains_shared=args.shared == TRAINED,
         branches=Branches(args.branches or Branches.REFUSE),
         missing_reward=MissingReward(args.missing_reward or MissingReward.REFUSE),
         min_reward=args.min_reward,

@@ -6,6 +6,7 @@
 - `show_table`: the trajectories of a run, one line each.
 - `show_steps`: the steps of a trajectory, conversation by conversation.
 - `resume`: `holdfast resume`: the command that a run was last worked on with, again.
+- `fork`: `holdfast fork`: samples on from a turn of a trajectory.
 - `names`: `holdfast rename` and `holdfast tag`: what a run is called.
 - `delete`: `holdfast rm` and `holdfast prune`.
 """

@@ -31,7 +31,7 @@ def resume(args: argparse.Namespace) -> int:
     if as_json:
         args.options.remove(JSON)
     arguments = words_of(run, invocation.parser, journal=journal, instead=args.options)
-    folder = _folder(args, run)
+    folder = folder_of(args, run)
     text = redact(shlex.join(["holdfast", *arguments]))
     if args.only_print and as_json:
         print_json({"folder": str(folder), "words": list(map(redact, ["holdfast", *arguments]))})
@@ -65,7 +65,8 @@ async def _find(args: argparse.Namespace) -> Run:
         return await run_named(journal, args.run)
 
 
-def _folder(args: argparse.Namespace, run: Run) -> Path:
+def folder_of(args: argparse.Namespace, run: Run) -> Path:
+    """Returns the folder in which the run's command works."""
     recorded = "" if run.spec.command is None else run.spec.command.folder
     folder = Path(args.folder or recorded)
     if args.folder and not folder.is_dir():

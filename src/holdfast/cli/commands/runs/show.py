@@ -71,7 +71,7 @@ async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
 
 
 def _changes(run: Run) -> list[str]:
-    lines = []
+    lines = [] if run.spec.origin is None else [shortened(run.spec.origin.line)]
     for change in run.changes:
         lines.append(f"changes accepted {date_text(change.at)}:")
         lines += [f"  {line}" for line in change.differences]
