@@ -17,7 +17,7 @@ ALL = (
     "weights",
     "startup", "journal", "engine", "environment", "gateway", "evaluation", "client", "rendering",
     "stalls", "scale", "storage", "resume", "embedded", "ledger", "claims", "postgres",
-    "training", "training_run", "converting", "cluster", "pipeline", "looking",
+    "training", "training_run", "converting", "cluster", "pipeline", "looking", "worlds",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from support.conformance.journals import Check, every_journal  # noqa: F401 - th
 from support.records import joined, ready
 
 INTENT = WorldIntent(name="w1", provider="docker", spec="docker:a", trajectory="run/a/0", run="run")
-SNAPSHOT = structs.replace(INTENT, name="s1", origin="w1", after="4")
+SNAPSHOT = structs.replace(INTENT, name="s1", is_snapshot=True, origin="w1", after="4")
 
 
 async def states(journal: Journal) -> dict[str, WorldPhase]:
@@ -95,7 +95,7 @@ def test_what_a_living_worker_holds_is_not_changed_without_its_lease(check: Chec
         assert not await journal.change_world("w1", WorldPhase.REMOVING)
         await journal.leave(worker)
         (row,) = await journal.worlds()
-        assert not row.is_held
+        assert (row.is_held, row.is_over) == (False, False)
         assert await journal.change_world("w1", WorldPhase.REMOVING)
         assert await states(journal) == {"w1": WorldPhase.REMOVING}
 
@@ -108,6 +108,8 @@ def test_the_worlds_of_a_settled_trajectory_are_held_by_nobody(check: Check) -> 
         lease = claims[0].open[0]
         await journal.plan_world(lease, INTENT)
         await journal.append(lease, [], status=Status.COMPLETED, settled=True)
+        (row,) = await journal.worlds()
+        assert (row.is_held, row.is_over) == (False, True)
         assert await journal.change_world("w1", WorldPhase.REMOVING)
 
     check(body)

@@ -83,6 +83,11 @@ _COMMANDS = {
         "runs",
         "runs.delete",
     ),
+    "worlds": _Command(
+        "list the containers that runs have or had, and remove those that nobody holds",
+        "runs",
+        "runs.worlds",
+    ),
     "export": _Command("write a run's data to a file", "runs", "results.export"),
     "compare": _Command("compare the scores of two runs, task by task", "runs", "results.compare"),
     "report": _Command(

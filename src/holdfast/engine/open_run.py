@@ -290,14 +290,15 @@ def _why_not_rewritten(
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
     """Returns the recorded run of the spec if all its trajectories are settled, or None. Judges
-    that its scorer made itself have to be looked at first."""
+    that its scorer made itself have to be looked at first, and worlds that are left have to be
+    removed."""
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
     same = with_engine_of(run, spec)
     if run.spec.differences(same) or await has_made_judges(journal, run):
         return None
-    return run
+    return None if await journal.worlds(run=run) else run
 
 
 async def has_made_judges(journal: Journal, run: Run) -> bool:

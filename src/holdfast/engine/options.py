@@ -506,6 +506,14 @@ RETRY_FAILED = switch(
     "retry-failed",
     "try failed trajectories and unreadable verdicts again",
 )
+WORLD = Option(
+    "world",
+    "give each trajectory a container: docker:IMAGE, docker:FOLDER (with a Dockerfile) or "
+    "podman:…, with settings after commas: docker:python:3.12-slim,memory=2g",
+    text,
+    metavar="SPEC",
+)
+WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
 ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
 """Options that a command that goes on must not repeat."""
 SUBJECTS = {
@@ -514,6 +522,7 @@ SUBJECTS = {
     "complete the groups of samples": GROUPS,
     "retry failures, or stop": RETRIES,
     "limit the cost": SPENDING,
+    "give each trajectory a machine of its own": (WORLD, WORLDS),
     "connect to the engine": CONNECTION,
     "set deadlines": DEADLINES,
     "change what is printed": PRINTING,

@@ -8,13 +8,14 @@ rewards of disturbed trajectories with those of clean ones, so that a bias can b
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from holdfast.engine.export.prices import Cost, Prices
 from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
 from holdfast.journal.rules import give_back
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import TrajectoryRow
+from holdfast.journal.worlds import WorldUse, use_of_worlds
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback, shortened
 from holdfast.records.group import valid_members
@@ -142,6 +143,8 @@ class RunReport(Struct):
     """Turns for which the engine did not report token counts."""
     cost: Cost | None = None
     """The cost by the user's table of prices."""
+    worlds: WorldUse | None = None
+    """What the run's worlds have used; None without worlds."""
     reused: dict[str, int] = {}
     """How many trajectories were reused from other runs, by the run's name."""
     removed: int = 0
@@ -268,7 +271,9 @@ class _Counts:
         for key, cause in causes.items():
             cause.traceback = await _read_traceback(journal, self._examples[key], cause)
         report.usage = {model: usage.as_fields() for model, usage in sorted(used.items())}
-        report.cost = prices.cost_of(used) if prices is not None else None
+        rows = await journal.worlds(run=self._run, removed=True)
+        report.worlds = use_of_worlds(rows) if rows else None
+        report.cost = _cost(prices, used, report.worlds)
         self._add_scores(report)
         _count_groups(report, self._run, self._statuses, self._open_groups)
         if report.permanent_failures:
@@ -278,6 +283,14 @@ class _Counts:
             }
             report.held_failures = {name: count for name, count in failed.items() if count}
         return report
+
+
+def _cost(prices: Prices | None, used: UsageByModel, worlds: WorldUse | None) -> Cost | None:
+    if prices is None:
+        return None
+    cost = prices.cost_of(used)
+    hours = 0.0 if worlds is None else prices.of_worlds(worlds.seconds)
+    return structs.replace(cost, amount=cost.amount + hours)
 
 
 def _use(used: UsageByModel, summary: Summary) -> None:
@@ -508,6 +521,9 @@ def _usage_lines(report: RunReport) -> list[str]:
     """Returns a line for each model's usage, and a line with the total cost."""
     counted = {model: usage for model, usage in report.usage.items() if any(usage.values())}
     lines = [f"  {model}: {usage_text(usage)}" for model, usage in counted.items()]
+    if (worlds := report.worlds) is not None:
+        hours, cpu = sum(worlds.seconds.values()) / 3600, worlds.cpu_seconds / 3600
+        lines.append(f"  {many(worlds.worlds, 'world')}: {hours:.2f} h, {cpu:.2f} h of CPU")
     if report.cost is not None:
         lines.append(f"  cost: {report.cost}")
     if report.removed and lines:

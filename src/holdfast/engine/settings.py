@@ -69,6 +69,8 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     """Stop when the run has cost this much, in the currency of `prices`; None: never."""
     max_tokens_total: int | None = options.MAX_TOKENS_TOTAL.default
     """Stop when the run has used this many tokens, prompts and replies together; None: never."""
+    worlds: int = options.WORLDS.default
+    """How many worlds are made at once."""
     prices: Prices | str | Path | Mapping[str, object] | None = None
     """Prices of tokens: a `Prices`, the path of a table, or a dict by model. None means the
     table that HOLDFAST_PRICES names, if any.
@@ -108,6 +110,7 @@ _OPTIONS = {
     "partial_tokens": options.PARTIAL_TOKENS,
     "max_cost": options.MAX_COST,
     "max_tokens_total": options.MAX_TOKENS_TOTAL,
+    "worlds": options.WORLDS,
 }
 
 

@@ -1,5 +1,7 @@
 """The ledger of worlds: a row for each world, and one for each snapshot of a world."""
 
+import time
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +20,7 @@ class WorldPhase(IntEnum):
     WANTED = 0
     """The provider is about to be asked, or was asked. It may exist."""
     READY = 1
-    """The provider answered: it exists under its handle, or did once."""
+    """It exists, and has the state that the trajectory's record describes."""
     REMOVING = 2
     """Nobody uses it any more. It may still exist."""
     REMOVED = 3
@@ -38,8 +40,11 @@ class WorldIntent(Struct, frozen=True, kw_only=True):
     """The run's name when the world was made."""
     episode: str = ""
     """The path of the opening of the environment."""
+    is_snapshot: bool = False
     origin: str = ""
-    """For a snapshot, the name of its world."""
+    """For a snapshot, the handle of its world. For a restored world, the handle of its snapshot."""
+    cuts: int = 0
+    """How often the record of the episode had been cut when the world was made."""
     after: str = ""
     """For a snapshot, the path of the last action in it."""
 
@@ -62,6 +67,8 @@ class WorldRow(Struct, frozen=True):
     cpu_seconds: float
     is_held: bool
     """Whether a living worker holds its trajectory."""
+    is_over: bool
+    """Whether its trajectory is settled or deleted, so that nobody will need it."""
 
     @property
     def name(self) -> str:
@@ -69,7 +76,30 @@ class WorldRow(Struct, frozen=True):
 
     @property
     def is_snapshot(self) -> bool:
-        return bool(self.intent.origin)
+        return self.intent.is_snapshot
+
+    def seconds(self, now: float) -> float:
+        """Returns how long it has existed."""
+        return max(0.0, (now if self.ended is None else self.ended) - self.created)
+
+
+class WorldUse(Struct, frozen=True):
+    """What worlds have used together."""
+
+    worlds: int = 0
+    seconds: dict[str, float] = {}
+    """How long the worlds of each provider existed, in total."""
+    cpu_seconds: float = 0.0
+
+
+def use_of_worlds(rows: Sequence[WorldRow]) -> WorldUse:
+    """Returns what the worlds among the rows have used so far."""
+    now, seconds = time.time(), dict[str, float]()
+    worlds = [row for row in rows if not row.is_snapshot]
+    for row in worlds:
+        name = row.intent.provider
+        seconds[name] = seconds.get(name, 0.0) + row.seconds(now)
+    return WorldUse(len(worlds), seconds, sum(row.cpu_seconds for row in worlds))
 
 
 class WorldLedger(Protocol):

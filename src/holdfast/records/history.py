@@ -227,6 +227,14 @@ class History:
         """Returns the largest number of interruptions of one and the same unfinished call."""
         return max(self.interruptions.values(), default=0)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether every call that began has a recorded answer, so that nothing is under way in an
+        environment that outlived its process."""
+        intents = (path for path, step in self.steps.items() if isinstance(step, ToolIntent))
+        begun = self._entered or any(self.interruptions.values())
+        return not begun and all(path in self.results for path in intents)
+
     def _forgive(self) -> None:
         """Resets the budgets, so that earlier failures and interruptions no longer count."""
         self.spent = self.rewinds = 0

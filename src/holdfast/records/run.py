@@ -26,7 +26,7 @@ _APART = frozenset(
 )
 """Fields that are not compared: the details behind `rollout` and `scorer`, and fields without
 effect on sampling."""
-_SAMPLES = ("model", "renderer", "sampling", "seed", "rollout")
+_SAMPLES = ("model", "renderer", "sampling", "seed", "rollout", "world")
 """The fields that, together with a task, decide how its trajectories are sampled."""
 _NOT_WRITTEN = re.compile(r"\.identity$| \(\d+\)$")
 """What tells apart the parts of code with one name. The user wrote only the name."""
@@ -116,6 +116,8 @@ class RunSpec(Struct, frozen=True):
     lineage: tuple[str, ...] = ()
     """For a run in a series: its own mark, and the marks of the runs whose trajectories it may
     have."""
+    world: str = ""
+    """The world of each trajectory whose task names none; "" without one."""
     fork: str = ""
     """The `ForkOrigin` of a run of forks, as JSON; "" for other runs."""
 

@@ -37,6 +37,7 @@ POINTS = _JOURNAL | {
         "checked switched",
         "delivery": "reserved commit committed",
         "stream": "admitted settled reserved commit committed",
+        "worlds": "planned made attached snapshot removing removed",
         "slime": "answered",
         "trl": "published answered queued trained",
     }.items()

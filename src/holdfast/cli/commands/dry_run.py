@@ -29,6 +29,8 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import PolicyRefused
 from holdfast.records.exit_codes import Exit
 from holdfast.records.group import Shortfall
+from holdfast.worlds.running.providers import Providers
+from holdfast.worlds.running.removal import remove_leftovers
 
 if TYPE_CHECKING:
     from holdfast.training.settings import TrainingSettings
@@ -134,10 +136,19 @@ async def _first_prompt(plan: RunPlan, connection: Connection) -> Sequence[str]:
     async with MemoryJournal() as journal:
         run = await journal.create_run(spec, plan.tasks[:1])
         await alone.engine(run, journal, Connection(policy, connection.renderer)).work()
+        await _remove_worlds(journal)
         if policy.request is None:
             text = as_text(await build(journal, run))
             return ["  the rollout asked for no reply:", *text.splitlines()[1:]]
     return [f"  first prompt, of {plan.tasks[0].id}:", *_shown(policy.request, connection.renderer)]
+
+
+async def _remove_worlds(journal: Journal) -> None:
+    """Removes the worlds that the rollout opened, because the journal is about to be lost."""
+    if await journal.worlds():
+        providers = Providers()
+        await remove_leftovers(journal, providers)
+        await providers.close()
 
 
 def _shown(request: Request, renderer: Renderer) -> list[str]:

@@ -184,6 +184,7 @@ def plan_of(
             args.keep_interrupted,
         ),
         settings=settings_of(vars(args)),
+        world=args.world,
     )
     if args.fork_of is not None:
         plan = with_fork(plan, args.forked.origin, args.forked.spec, args.forked.fork)

@@ -274,6 +274,7 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings, tasks: Sequence[
         seed=settings.seed,
         group=settings.group_policy,
         settings=settings_of({**vars(args), "join": False}),
+        world=args.world,
     )
     if args.run is None:
         args.run = asyncio.run(name_training(args, series, plan.spec, settings))

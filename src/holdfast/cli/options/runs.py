@@ -71,6 +71,18 @@ def add_show(show: argparse.ArgumentParser) -> None:
     _json(show)
 
 
+def add_worlds(worlds: argparse.ArgumentParser) -> None:
+    worlds.description = (
+        "Lists the worlds (containers) and snapshots that the journal's runs have, as the ledger\n"
+        "and the providers know them: state, age, CPU time, cost, trajectory."
+    )
+    JOURNAL.add_to(worlds)
+    PRICE.add_to(worlds)
+    _flag(worlds, "--all", "also list worlds that are gone")
+    _flag(worlds, "--clean", "remove everything that no living process holds")
+    _json(worlds)
+
+
 def add_logs(logs: argparse.ArgumentParser) -> None:
     logs.description = (
         "Lists the log files of a run's processes (scorers, workers, gateways), with "

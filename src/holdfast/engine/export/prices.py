@@ -66,6 +66,9 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, Price] = {}
     """Prices by model. `*` stands for every model that is not named."""
     currency: str = "USD"
+    worlds: dict[str, float] = {}
+    """The price of an hour of a world by its provider, such as docker. `*` stands for every
+    provider that is not named."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -74,6 +77,19 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
                 value = getattr(price, kind)
                 if value is not None and not (math.isfinite(value) and value >= 0):
                     raise UsageError(f"the price of {name!r}: {kind} must be 0 or more")
+
+        for name, hour in self.worlds.items():
+            if not (math.isfinite(hour) and hour >= 0):
+                raise UsageError(f"the price of an hour of a {name} world must be 0 or more")
+
+    def of_worlds(self, seconds: Mapping[str, float]) -> float:
+        """Returns the cost of worlds, by the seconds that those of each provider existed. A
+        provider without a price costs nothing."""
+        hours = (
+            (self.worlds.get(name, self.worlds.get(ANY_MODEL, 0.0)), amount / 3600)
+            for name, amount in seconds.items()
+        )
+        return math.fsum(price * hour for price, hour in hours)
 
     def price_of(self, model: str) -> Price | None:
         return self.models.get(model) or self.models.get(ANY_MODEL)

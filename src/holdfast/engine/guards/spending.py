@@ -11,6 +11,7 @@ from holdfast.engine.export.prices import money
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.sql.journal import Journal
+from holdfast.journal.worlds import WorldUse, use_of_worlds
 from holdfast.records.errors import HoldfastError, JournalCorrupt, UsageError
 from holdfast.records.run import Run
 from holdfast.records.step import Drafted, Generated, Record, Scored
@@ -37,6 +38,7 @@ class Spending:
         """For each trajectory: how many of its records were read, and the usage in them."""
         self._recorded: UsageByModel = {}
         """The sum of the usages in `_read`."""
+        self._worlds: WorldUse = WorldUse()
         self._since: UsageByModel = {}
         """Usage that became durable in this process after the journal was read."""
 
@@ -61,14 +63,21 @@ class Spending:
             # A torn log is cut and counted when its trajectory continues.
             if not isinstance(summary, JournalCorrupt):
                 self._read[row.id] = (row.records, summary.used)
+        self._worlds = use_of_worlds(await journal.worlds(run=run, removed=True))
         self._recorded = {}
         for _, used in self._read.values():
             self._recorded = add_usages(self._recorded, used)
         self.check()
 
+    @property
+    def _is_watched(self) -> bool:
+        """Whether something costs money that no record of this process tells of."""
+        prices = self._settings.price_table
+        return self._is_shared or bool(prices is not None and prices.worlds)
+
     async def watch(self, journal: Journal, run: Run) -> None:
-        """Reads what other workers spend, every `READ_SECONDS`, until the run stops."""
-        while self.is_limited and self._is_shared and not self._stop.requested:
+        """Reads what other workers and worlds cost, every `READ_SECONDS`, until the run stops."""
+        while self.is_limited and self._is_watched and not self._stop.requested:
             await asyncio.sleep(READ_SECONDS)
             await self.read(journal, run)
 
@@ -121,10 +130,11 @@ class Spending:
         cost = prices.cost_of(used)
         if cost.unpriced:
             self._stop.fail(UsageError(no_price(cost.unpriced[0])))
-        if cost.amount < most:
+        amount = cost.amount + prices.of_worlds(self._worlds.seconds)
+        if amount < most:
             return ""
         return (
-            f"{money(cost.amount)} {cost.currency} are spent: max-cost ({money(most)}) is reached; "
+            f"{money(amount)} {cost.currency} are spent: max-cost ({money(most)}) is reached; "
             "the same command with a higher one goes on"
         )
 

@@ -99,6 +99,7 @@ class Engine:
         lost_versions: Collection[str] = (),
         command: RecordedCommand | None = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
+        worlds: Worlds | None = None,
     ):
         """Without a scorer, outcomes are settled as they are.
 
@@ -143,7 +144,7 @@ class Engine:
             if scorer
             else None
         )
-        self._worlds = Worlds(run.spec.name)
+        self._worlds = worlds or Worlds(journal, run)
         context = RunContext(
             spec=run.spec,
             journal=journal,
@@ -188,8 +189,8 @@ class Engine:
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
-            await self._worlds.close()
             await self._leave(worker)
+            await self._worlds.close()
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
@@ -248,6 +249,7 @@ class Engine:
                 with watch_loop() as watch:
                     try:
                         self._sources = await self._find_sources()
+                        await self._worlds.prepare()
                         await self._trajectories(worker)
                     finally:
                         self._loop_blocks = watch.found
@@ -321,6 +323,7 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
+                await self._worlds.ready()
                 groups = await self._next(worker) or await self._wait_for_work(worker)
             except FATAL as error:
                 self.stop.fail(error)
@@ -391,6 +394,8 @@ class Engine:
                     history = await self._runner.run(lease, group.claim.task, history)
             elif history.scoring_failures:
                 failures = tries_spent(await self._journal.history(lease.id))
+            if history.worlds:
+                await self._worlds.release(lease)
             slot.give_up()
             group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")

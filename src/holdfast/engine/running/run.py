@@ -44,12 +44,13 @@ from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.rollout.threads.blocking import run_blocking
 from holdfast.tasks.read import load_tasks
 from holdfast.tasks.system import with_system
+from holdfast.worlds.contract.spec import WorldSpec
 
 _log = logging.getLogger("holdfast")
 
 
 @checks_arguments(
-    own="policy journal name sampling scorer group settings model on_progress columns"
+    own="policy journal name sampling scorer group settings model on_progress columns world"
 )
 async def run(
     rollout: object,
@@ -74,6 +75,7 @@ async def run(
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
     on_progress: OnProgress = None,
+    world: WorldSpec | str | None = None,
 ) -> RunResult:
     """Works until every trajectory is settled or the run is stopped. Raises errors that end the
     run. The same call again continues the run, and returns at once if the run is finished.
@@ -96,6 +98,9 @@ async def run(
     `sampling`, `settings` and `group` may be dicts. `samples` is the number per task. By default,
     it is the `n` of a `TrainingRolloutProcessor`, or else 1. `renderer` is by default the one for
     the tokenizer that the engine names for its model.
+
+    `world` is the machine of each trajectory whose task names none, such as
+    `docker:python:3.12-slim`: a `WorldEnvironment` of the rollout uses it.
 
     `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True prints a
     line on standard error now and then. None shows a line in a notebook, and does nothing
@@ -123,6 +128,7 @@ async def run(
         seed=seed,
         group=as_declared("group", group, GroupPolicy | None),
         settings=chosen,
+        world=world,
     )
     if series:
         is_meant = partial(is_meant_by, policy=policy, model=model, renderer=renderer)

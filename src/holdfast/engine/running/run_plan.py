@@ -33,6 +33,9 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.processors.training import samples_for
+from holdfast.worlds.contract.spec import WorldSpec, as_spec, spec_of
+from holdfast.worlds.contract.world import no_progress
+from holdfast.worlds.running.worlds import Worlds
 
 Fingerprint = tuple[str, Code | None]
 """A digest of user code, and a description of the code that it covers."""
@@ -50,6 +53,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     scorer: Scorer | None = None
     # A factory, because it reads a price table.
     settings: Settings = field(default_factory=Settings)
+    world: WorldSpec | None = None
+    """The world of each task that names none."""
     fork: Fork | None = None
     """The forks that the run samples; None in other runs, and in one that has begun."""
 
@@ -152,6 +157,20 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             lost_versions=lost_versions,
             command=self.spec.command,
             on_joined=on_joined,
+            worlds=self._worlds(run, journal, connection),
+        )
+
+    def _worlds(self, run: Run, journal: Journal, connection: Connection) -> Worlds:
+        named = {spec.identity: spec for task in self.tasks if (spec := spec_of(task)) is not None}
+        wanted = [*named.values(), *([] if self.world is None else [self.world])]
+        return Worlds(
+            journal,
+            run,
+            default=self.world,
+            wanted=wanted,
+            at_once=self.settings.worlds,
+            patience=self.settings.patience,
+            notify=getattr(connection.policy, "notify", no_progress),
         )
 
 
@@ -185,11 +204,13 @@ def plan_run(
     seed: int | None = None,
     group: GroupPolicy | None = None,
     settings: Settings | None = None,
+    world: WorldSpec | str | None = None,
 ) -> RunPlan:
     """Makes and checks the plan of a run. Raises `UsageError`.
 
     `samples` is the number per task. None means the processor's own number, or 1.
     """
+    world = None if world is None else as_spec(world)
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),
@@ -203,6 +224,7 @@ def plan_run(
         group=GroupPolicy() if group is None else group,
         rollout_code=rollout[1],
         scorer_code=scorer_code[1],
+        world="" if world is None else world.identity,
     )
     spec.check(tasks=len(tasks))
     if scorer is not None:
@@ -213,4 +235,5 @@ def plan_run(
         processor=processor,
         scorer=scorer,
         settings=Settings() if settings is None else settings,
+        world=world,
     )

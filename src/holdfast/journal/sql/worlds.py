@@ -17,7 +17,7 @@ from holdfast.journal.worlds import WorldIntent, WorldPhase, WorldRow
 from holdfast.records.run import Run
 
 _COLUMNS = """w.intent, w.trajectory, w.epoch, w.state, w.handle, w.created, w.ended,
-    w.cpu_seconds, t.owner, t.settled"""
+    w.cpu_seconds, t.owner, t.settled, t.id"""
 _ROWS = f"""SELECT {_COLUMNS} FROM worlds w LEFT JOIN trajectories t ON t.id = w.trajectory
     WHERE (:run = 0 OR w.run = :run) AND (:trajectory = 0 OR w.trajectory = :trajectory)
     AND w.state <= :most ORDER BY w.id"""  # noqa: S608 - ours
@@ -57,7 +57,7 @@ def change_world(
             ELSE :handle END, cpu_seconds = CASE WHEN cpu_seconds < :cpu THEN :cpu
             ELSE cpu_seconds END, epoch = CASE WHEN :epoch = 0 THEN epoch ELSE :epoch END,
             ended = CASE WHEN :state = 3 THEN :now ELSE ended END
-            WHERE name = :name AND state <= :state AND (state < 3 OR handle = '')""",
+            WHERE name = :name AND state <= :state""",
         name=name,
         state=int(state),
         handle=handle,
@@ -87,8 +87,21 @@ def worlds(
             ended,
             cpu_seconds,
             _is_held(living, owner, settled),
+            known is None or settled is not None,
         )
-        for intent, owned, epoch, state, handle, created, ended, cpu_seconds, owner, settled in rows
+        for (
+            intent,
+            owned,
+            epoch,
+            state,
+            handle,
+            created,
+            ended,
+            cpu_seconds,
+            owner,
+            settled,
+            known,
+        ) in rows
     ]
 
 

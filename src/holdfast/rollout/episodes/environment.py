@@ -161,6 +161,12 @@ class Environment:
     """The store for large parts of snapshots. Set before any call."""
     is_world = False
     """Whether it is a world: a machine that outlives the process which made it."""
+    cuts = 0
+    """How often the record of its actions was cut so far. Set before `reset` and `restore`."""
+    last_action = ""
+    """The path of its last action. Set before `snapshot`."""
+    is_lost = False
+    """Whether a call was cut off half-way, so that its state is unknown. Set before `close`."""
 
     @property
     def name(self) -> str:
@@ -216,6 +222,15 @@ class Environment:
         """Called before `restore` if all recorded actions took effect in the last environment.
         Returns whether that environment is alive and goes on."""
         return False
+
+    async def is_current(self) -> None:
+        """Called when the environment has reached the state that the record describes."""
+
+    async def wants_snapshot(self, actions: int, seconds: float) -> bool:
+        """Returns whether to take a snapshot, after this many actions since the last one, which
+        took this many seconds."""
+        del actions, seconds
+        return True
 
     def is_alike(self, recorded: str, now: str) -> bool:
         """Returns whether two texts of the same action mean the same."""

@@ -77,6 +77,17 @@ class GuardedEnvironment:
         self.opened = True
         await self._require("restore", self._environment.restore, state)
 
+    async def attach(self, cuts: int) -> bool:
+        """Returns whether the environment of an earlier attempt is alive and goes on."""
+        self._environment.cuts = cuts
+        attached = bool(await self._require("attach", self._environment.attach))
+        self.opened = self.opened or attached
+        return attached
+
+    async def is_current(self) -> None:
+        if self._environment.is_world:
+            await self._require("is_current", self._environment.is_current)
+
     async def close(self) -> None:
         """Closes the environment. The caller records its error, and the results stand."""
         limit = min(CLOSE_SECONDS, self._environment.timeout)

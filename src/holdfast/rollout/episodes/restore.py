@@ -70,6 +70,7 @@ class LiveEnvironment:
         await self.enter(self._path)
         seen = await self._reset()
         self._is_live = True
+        await self.guarded.is_current()
         return seen
 
     async def step(self, path: str, action: str) -> Observation:
@@ -77,6 +78,7 @@ class LiveEnvironment:
             return await self.guarded.step(action)
 
     async def _reset(self) -> Observation:
+        self._environment.cuts = self._recorded.cuts
         async with StepScope(self._session, self._path, in_environment=True):
             return await self.guarded.reset(self.seed)
 
@@ -87,6 +89,7 @@ class LiveEnvironment:
     def mark_lost(self) -> None:
         """Notes that an action was cut off half-way, so that the state is unknown."""
         self._is_lost = self.level is not Recovery.STATELESS
+        self._environment.is_lost = self._is_lost
 
     # --- snapshots
 
@@ -96,10 +99,22 @@ class LiveEnvironment:
             return
         if len(self._done) == self._kept or self._done != self._recorded.actions:
             return
+        since = self._done[self._kept :]
+        seconds = sum(self._seconds_of(path) for path in since)
+        if not await self._environment.wants_snapshot(len(since), seconds):
+            return
+        self._environment.last_action = self._done[-1]
         state = await self.guarded.snapshot()
         digest = await self._session.blobs.put_blob(state)
         self._kept = len(self._done)
         await self._session.log.append(Snapshotted(self._path, self._kept, digest))
+
+    def _seconds_of(self, path: str) -> float:
+        history = self._session.history
+        step = history.steps[path]
+        return (
+            step.seconds if isinstance(step, EnvironmentStepped) else history.results[path].seconds
+        )
 
     # --- the way back
 
@@ -130,21 +145,27 @@ class LiveEnvironment:
     async def _catch_up(self, recorded: EpisodeLog) -> None:
         if self._is_live and recorded.actions == self._done:
             return
+        is_answered = self._environment.is_world and self._session.history.is_answered
         is_counted = await self.enter(self._path)
+        if not self._is_live and is_answered and await self.guarded.attach(recorded.cuts):
+            self._is_live, self._done = True, list(recorded.actions)
+            self._kept = recorded.snapshots[-1][0] if recorded.snapshots else 0
         if not self._is_live or recorded.actions[: len(self._done)] != self._done:
             await self._begin_again(recorded)
         for path in recorded.actions[len(self._done) :]:
             await self._do_again(path)
             self._done.append(path)
+        await self.guarded.is_current()
         if is_counted:
             await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
         """Prepares for a call of the environment. If the call may kill the process again, records
-        the entry, so that it counts. Returns whether it was recorded."""
+        the entry, so that it counts. In a world, every entry is recorded, so that a later process
+        knows whether a call was under way. Returns whether it was recorded."""
         session = self._session
         session.check_alive(path, self._environment.name)
-        if is_counted := session.log.is_on_old_ground:
+        if is_counted := session.log.is_on_old_ground or self._environment.is_world:
             await session.log.append(Entered(path))
         return is_counted
 
@@ -170,6 +191,7 @@ class LiveEnvironment:
     async def _restore_snapshot(self, recorded: EpisodeLog) -> bool:
         """Restores the newest readable snapshot and returns True. A damaged snapshot is skipped,
         and then more actions have to be done again. Returns False if no snapshot is readable."""
+        self._environment.cuts = recorded.cuts
         for applied, digest in reversed(recorded.snapshots):
             try:
                 await self.guarded.restore(await self._session.blobs.get_blob(digest))

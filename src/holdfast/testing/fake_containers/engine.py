@@ -85,6 +85,10 @@ class FakeContainers:
     def lose(self, request: str, *, after: bool = False, times: int = 1) -> None:
         self._faults.append(LostAnswer(request, after, times))
 
+    def forgive(self) -> None:
+        """Loses no more answers."""
+        self._faults.clear()
+
     def _do(self, call: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(call, self._loop).result(CALL_SECONDS)
 

@@ -193,6 +193,12 @@ class EngineRoutes:
         if not run.container.running:
             writer.write(answer(409, {"message": "container is not running"}))
             return
+        if self.state.start_errors:
+            run.began, run.code = True, 126
+            message = self.state.start_errors.pop(0).encode()
+            writer.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+            writer.write(frame(message))
+            return
         has_input = bool(run.body.get("AttachStdin"))
         process = start_process(run.container, run.body, has_input=has_input)
         run.began = True
@@ -244,10 +250,15 @@ async def _print(process: Any, writer: asyncio.StreamWriter) -> None:
     )
     try:
         while part := await output.read(1 << 16):
-            writer.write(b"\x01\0\0\0" + len(part).to_bytes(4, "big") + part)
+            writer.write(frame(part))
             await writer.drain()
     finally:
         pipe.close()
+
+
+def frame(part: bytes) -> bytes:
+    """Returns output as the engine sends it."""
+    return b"\x01\0\0\0" + len(part).to_bytes(4, "big") + part
 
 
 def _fits(labels: dict[str, str], request: RawRequest) -> bool:

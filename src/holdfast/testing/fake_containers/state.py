@@ -72,6 +72,8 @@ class EngineState:
         self.images: list[FakeImage] = []
         self.containers: list[FakeContainer] = []
         self.execs: dict[str, FakeExec] = {}
+        self.start_errors: list[str] = []
+        """The engine's messages instead of the next commands, which it does not start."""
         root = self.new_folder()
         for name in ("usr", "proc", "dev", "tmp", "root", "etc"):
             (root / name).mkdir()
@@ -103,6 +105,12 @@ class EngineState:
             if name in (container.id, container.name):
                 return container
         raise FakeRefusal(404, f"No such container: {name}")
+
+    def add_stray(self, like: FakeContainer, name: str, labels: dict[str, str]) -> None:
+        """Adds a container that nobody asked for."""
+        body = {**like.body, "Labels": labels}
+        root = self.new_folder()
+        self.containers.append(FakeContainer(uuid4().hex, name, like.image, root, body))
 
     def remove_image(self, name: str) -> None:
         image = self.image(name)

@@ -4,6 +4,7 @@ The text names the provider, then an image or a folder with a Dockerfile (`docke
 settings. A spec is a value: equal specs make equal worlds.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -69,6 +70,14 @@ class WorldSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def digest(self) -> bytes:
         """A text that two specs share only if they are equal."""
         return msgspec.json.encode(self, order="sorted")
+
+    @property
+    def identity(self) -> str:
+        """The spec as text. Variables and mounts are in it as a digest, because they may be
+        secret."""
+        if not (self.env or self.mounts):
+            return str(self)
+        return f"{self} ({hashlib.sha256(self.digest).hexdigest()[:12]})"
 
     def __str__(self) -> str:
         settings = [f"{name}={text}" for name, text in _settings_of(self)]

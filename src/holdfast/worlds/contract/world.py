@@ -89,12 +89,24 @@ class WorldInfo(Struct, frozen=True):
     running: bool = True
     created: float = 0.0
     """Seconds since 1970."""
+    snapshot: str = ""
+    """The name that a snapshot was kept under; "" for a world."""
+
+    @property
+    def is_snapshot(self) -> bool:
+        return bool(self.snapshot)
+
+    @property
+    def name(self) -> str:
+        return self.snapshot or self.label.world
 
 
 class Use(Struct, frozen=True):
     """What a world has used so far."""
 
     cpu_seconds: float = 0.0
+    written: int = 0
+    """Bytes of files that differ from its image."""
 
 
 class World(Protocol):

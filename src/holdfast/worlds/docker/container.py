@@ -33,6 +33,10 @@ KILL_SECONDS = 20.0
 EXIT_LOOKS = 50
 """How often the exit code is read again while the engine has not noticed the end."""
 KILLED = 137
+START_PAUSES = (0.2, 1.0, 0.0)
+"""The pauses after each try to start a command that was not started."""
+OWN_FAULT = "OCI runtime exec failed"
+"""The engine's message if it could not start a command within a container."""
 
 # The first line says which session to kill at a deadline; it is no part of the output.
 _BEGIN = "echo $$; exec 2>&1; "
@@ -103,8 +107,37 @@ class Container:
         timeout: float = FILE_SECONDS,
         settings: Mapping[str, Any] = NO_VARIABLES,
     ) -> int | None:
-        """Runs a script with arguments. Returns its exit code, or None if it ran out of time."""
-        first = _FirstLine(sink)
+        """Runs a script with arguments. Returns its exit code, or None if it ran out of time.
+
+        A script that was not started is tried again. If the world itself prevents it (its limit of
+        processes is reached), the message is its output.
+        """
+        for pause in START_PAUSES:
+            first = _FirstLine(sink)
+            code = await self._try(script, first, stdin, timeout=timeout, settings=settings)
+            if code is None or first.has_begun:
+                return code
+            await self._check_startable(first.text())
+            await asyncio.sleep(pause)
+        sink(first.text().encode())
+        return code
+
+    async def _check_startable(self, message: str) -> None:
+        """Raises an error if a script was not started for a reason outside of the world."""
+        if not await self.is_running():
+            raise WorldGone(f"{self._handle} does not run: {message}")
+        if not message.startswith(OWN_FAULT):
+            raise ProviderDown(f"{self._api.address} did not start a command: {message.strip()}")
+
+    async def _try(
+        self,
+        script: Sequence[str],
+        first: "_FirstLine",
+        stdin: bytes,
+        *,
+        timeout: float,
+        settings: Mapping[str, Any],
+    ) -> int | None:
         number = await self._begin(script, bool(stdin), settings)
         stream = await self._open(number)
         try:
@@ -238,9 +271,11 @@ class Container:
         path = f"/containers/{self._handle}/stats"
         try:
             stats = await self._api.get(path, **{"stream": False, "one-shot": True})
+            container = await self._api.get(f"/containers/{self._handle}/json", size=True)
         except EngineRefusal as error:
             raise self._failed(error) from error
-        return Use(stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9)
+        cpu_seconds = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+        return Use(cpu_seconds, container.get("SizeRw") or 0)
 
     async def destroy(self) -> None:
         await remove_container(self._api, self._handle)
@@ -273,6 +308,11 @@ class _FirstLine:
             self._line += line + newline
         if part:
             self._sink(part)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the line is the script's own."""
+        return self.text().strip().isdigit()
 
     def text(self) -> str:
         return self._line.decode("ascii", "replace")

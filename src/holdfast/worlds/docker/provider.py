@@ -149,7 +149,7 @@ class ContainerProvider:
 
     async def snapshots(self, *, journal: str = "", world: str = "") -> list[WorldInfo]:
         rows = await self._rows("/images/json", journal, world)
-        infos = [_info(_reference(row), row, running=False) for row in rows]
+        infos = [_info(_reference(row), row, running=False, is_snapshot=True) for row in rows]
         # Newest first: it stands on the older ones.
         return sorted(
             (info for info in infos if info is not None), key=lambda i: i.created, reverse=True
@@ -165,11 +165,14 @@ class ContainerProvider:
             raise ProviderDown(f"{self.name}: {error.message}") from error
 
 
-def _info(handle: str, row: Mapping[str, Any], *, running: bool) -> WorldInfo | None:
+def _info(
+    handle: str, row: Mapping[str, Any], *, running: bool, is_snapshot: bool = False
+) -> WorldInfo | None:
     label = label_of(row.get("Labels") or {})
     if label is None:
         return None
-    return WorldInfo(handle, label, running, float(row.get("Created") or 0))
+    name = handle.rpartition(":")[2] if is_snapshot else ""
+    return WorldInfo(handle, label, running, float(row.get("Created") or 0), name)
 
 
 def _reference(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 - `environment`: WorldEnvironment: a world as an environment of a trajectory.
 - `comparison`: what may differ when a command runs again.
-- `worlds`: Worlds: makes, finds and removes the worlds of one run in this process.
+- `cadence`: when a world's files are worth a snapshot.
+- `worlds`: Worlds: the worlds of one run, always behind the ledger.
+- `removal`: removes worlds, and compares providers with the ledger.
 - `providers`: the providers by name, each opened once.
 """

@@ -2,10 +2,14 @@
 
 Its commands are actions of an episode: they are recorded before anyone sees their output. When the
 rollout comes back, the world is taken again if it is alive and every call in it is answered.
-Otherwise its newest snapshot is restored, and the later commands run again.
+Otherwise its newest snapshot is restored, and the later commands run again. A command's effects are
+gone with the world in which it ran, so running it again is right by definition.
 """
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +20,12 @@ from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import Function, Tool
 from holdfast.worlds.contract.spec import WorldSpec, as_spec
 from holdfast.worlds.contract.world import COMMAND_SECONDS, World
+from holdfast.worlds.running.cadence import Cadence
 from holdfast.worlds.running.comparison import without_chance
 from holdfast.worlds.running.worlds import WorldOwner, Worlds
 from holdfast.worlds.tools import LEEWAY_SECONDS, OUTPUT, TOOLS, result_text, world_tools
+
+NO_FILES: Mapping[str, str | bytes] = {}
 
 
 class WorldState(Struct, frozen=True):
@@ -48,11 +55,23 @@ class WorldEnvironment(Environment):
         self,
         spec: WorldSpec | str | None = None,
         *,
+        files: Mapping[str, str | bytes] = NO_FILES,
         tools: Sequence[str] = TOOLS,
         command_timeout: float = COMMAND_SECONDS,
         output_limit: int = OUTPUT,
+        snapshot_every: int | str | None = None,
     ):
+        """`files` maps paths to what a new world finds there. Relative paths are below the spec's
+        `workdir`, or else below /.
+
+        `snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
+        "64m" (bytes written). By default, a snapshot is taken once repeating the commands since the
+        last one would take longer than taking a few snapshots."""
+        self._cadence = Cadence.of(snapshot_every)
         self._given = None if spec is None else as_spec(spec)
+        self._files = {
+            path: text.encode() if isinstance(text, str) else text for path, text in files.items()
+        }
         self._tools = tuple(tools)
         self._seconds = command_timeout
         self._output = output_limit
@@ -60,7 +79,8 @@ class WorldEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        return str(self.spec)
+        digest = sha256(msgspec.msgpack.encode(self._files, order="sorted")).hexdigest()
+        return f"{self.spec.identity} {digest[:16]}" if self._files else self.spec.identity
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
@@ -74,12 +94,14 @@ class WorldEnvironment(Environment):
         if not isinstance(worlds, Worlds):
             raise UsageError(f"{self.name} needs a run of an engine that has worlds")
         self._worlds = worlds
-        self._owner = WorldOwner(lease.id, lease.epoch, session.name, path)
+        self._owner = WorldOwner(lease, path)
         self.spec = self._given or worlds.spec_of(session.task)
 
     async def reset(self, *, seed: int) -> Observation:
         del seed
-        self.world = await self._worlds.create(self._owner, self.spec)
+        self.world = await self._worlds.create(self._owner, self.spec, cuts=self.cuts)
+        for path, content in self._files.items():
+            await self.world.write(os.path.join(self.spec.workdir or "/", path), content)
         return Observation("")
 
     async def step(self, action: str) -> Observation:
@@ -87,8 +109,13 @@ class WorldEnvironment(Environment):
         info = {"exit_code": result.exit_code, "timed_out": result.timed_out}
         return Observation(result_text(result, self._seconds), info=info)
 
+    async def wants_snapshot(self, actions: int, seconds: float) -> bool:
+        return await self._cadence.is_due(self.world, actions=actions, seconds=seconds)
+
     async def snapshot(self) -> bytes:
-        handle = await self.world.snapshot(f"{self._owner.trajectory}")
+        begun = time.monotonic()
+        handle = await self._worlds.snapshot(self._owner, self.world, self.spec, self.last_action)
+        await self._cadence.taken(self.world, seconds=time.monotonic() - begun)
         return msgspec.msgpack.encode(WorldState(self.spec, handle))
 
     async def restore(self, state: bytes) -> None:
@@ -96,13 +123,24 @@ class WorldEnvironment(Environment):
             kept = msgspec.msgpack.decode(state, type=WorldState)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise JournalCorrupt(f"the snapshot of {self.name} is damaged: {error}") from error
-        self.world = await self._worlds.restore(self._owner, kept.spec, kept.snapshot)
+        self.world = await self._worlds.restore(
+            self._owner, kept.spec, kept.snapshot, cuts=self.cuts
+        )
 
     async def attach(self) -> bool:
-        world = await self._worlds.attach(self._owner)
+        world = await self._worlds.attach(self._owner, self.spec, cuts=self.cuts)
         if world is not None:
             self.world = world
         return world is not None
+
+    async def is_current(self) -> None:
+        await self._worlds.is_current(self._owner, self.world)
+
+    async def close(self) -> None:
+        """Gives a world up whose state is unknown. Another one stays until its trajectory is
+        finished."""
+        if self.is_lost:
+            await self._worlds.give_up(self._owner)
 
     def is_alike(self, recorded: str, now: str) -> bool:
         return without_chance(recorded) == without_chance(now)

@@ -18,6 +18,11 @@ class Providers:
             self._open[name] = ContainerProvider(name)
         return self._open[name]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the open providers."""
+        return list(self._open)
+
     async def close(self) -> None:
         for provider in self._open.values():
             await provider.close()

@@ -35,6 +35,7 @@ from holdfast.records.errors import HoldfastError, JournalError, PolicyError, Us
 from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
+from holdfast.worlds.contract.spec import parse_spec
 
 
 class WorkerJob(Struct, frozen=True):
@@ -180,6 +181,7 @@ class Working:
             processor=self.processor,
             scorer=self.scorer,
             settings=settings_of(vars(self.args), idle=self.job.idle),
+            world=parse_spec(run.spec.world) if run.spec.world else None,
         )
         if self.job.is_training:
             check_supported(connection, run.spec.sampling)

@@ -1,6 +1,7 @@
 """Commands about the runs of a journal.
 
 - `list_runs`: `holdfast runs`: what is in a journal.
+- `worlds`: Lists the containers of runs, and removes those that nobody holds.
 - `logs`: `holdfast logs`: what the processes of a run have written.
 - `show`: `holdfast show`.
 - `show_table`: the trajectories of a run, one line each.
