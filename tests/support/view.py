@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+from holdfast.server_tokens import known_token
 from support.evaluation.graded_runs import (
     BROKEN,
     failed,
@@ -140,8 +141,11 @@ def viewing(journal: Path, *more: str) -> Iterator[Viewed]:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "http://127.0.0.1:" in line, line + process.stderr.read()
-        yield Viewed(line.removeprefix("holdfast: ").strip(), process)
+        viewed = Viewed(line.removeprefix("holdfast: ").strip(), process)
+        token = known_token(viewed.url)
+        yield viewed
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        _, printed = process.communicate(timeout=30)
+    assert token not in line + printed, "the token is in no log"

@@ -4,7 +4,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -73,13 +76,42 @@ def test_a_fork_that_cannot_be_is_said_in_one_line(shell, viewed, body, line) ->
     assert shell.recorded() == before
 
 
-@pytest.mark.skipif(
+IN_BROWSER = pytest.mark.skipif(
     not Path(CHROMIUM).exists() and not INSTALLABLE, reason=f"there is no {CHROMIUM}"
 )
+
+
+@IN_BROWSER
+def test_a_page_of_another_origin_cannot_fork_even_with_the_token(shell, viewed, tmp_path) -> None:
+    (tmp_path / "index.html").write_text("<h1>evil</h1>")
+    before = shell.recorded()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as evil, sync_playwright() as playwright:
+        Thread(target=evil.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{evil.server_port}/index.html")
+        token = {"Authorization": f"Bearer {known_token(viewed.url)}"}
+        for options in (
+            {"headers": {"Content-Type": "application/json"} | token},
+            {"headers": {"Content-Type": "text/plain"}, "mode": "no-cors"},
+        ):
+            order = {"method": "POST", "body": json.dumps({"at": "2"})} | options
+            answer = page.evaluate(
+                "([url, order]) => fetch(url, order).then(a => a.status, e => String(e))",
+                [viewed.url + PATH, order],
+            )
+            assert answer in (0, "TypeError: Failed to fetch")
+        browser.close()
+        evil.shutdown()
+    assert shell.recorded() == before
+
+
+@IN_BROWSER
 def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = browser.new_page()
+        page = browser.new_page(viewport={"width": 390, "height": 800})
         wrong: list[str] = []
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -88,6 +120,7 @@ def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> N
         assert page.locator("[name=at]").input_value() == "2"
         page.get_by_label("say this before the turn").fill("<b>Check</b> the units.")
         page.get_by_label("samples").fill("3")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="sample").click()
         page.wait_for_url("**/run/r-fork", timeout=120_000)
         expect(page.locator("#head .badge")).to_have_text("finished", timeout=60_000)

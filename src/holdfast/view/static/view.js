@@ -95,7 +95,7 @@ document.addEventListener("click", async (event) => {
     const form = document.getElementById("fork");
     form.open = true;
     form.querySelector("[name=at]").value = fork.dataset.fork;
-    form.querySelector("[name=say]").focus();
+    form.querySelector(`[name=${fork.dataset.field}]`).focus();
   }
   const more = event.target.closest("a.more");
   if (more && !event.metaKey && !event.ctrlKey) {

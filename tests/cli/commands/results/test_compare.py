@@ -125,7 +125,8 @@ def test_a_report_is_written_and_told(holdfast, place):
     assert out == f"wrote 2 rows of run talk to talk.html\n{link}\n"
     assert (place / "talk.html").read_text().startswith("<!doctype html>")
     code, out, _ = holdfast("report", "talk", "--out", "talk.html", "--json", cwd=place)
-    assert json.loads(out) == {"path": "talk.html", "rows": 2, "shortened": 0, "left_out": 0}
+    numbers = {"rows": 2, "unlisted": 0, "shortened": 0, "left_out": 0}
+    assert json.loads(out) == {"path": "talk.html", **numbers}
 
 
 def test_a_folder_with_the_tokenizer_shows_tokens(holdfast, place, tmp_path):

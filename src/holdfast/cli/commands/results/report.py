@@ -102,7 +102,7 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
     if written.shortened or written.left_out:
         say(
             f"{many(written.shortened, 'conversation')} shortened and {written.left_out} left out, "
-            "to keep the file small (--max-megabytes)",
+            f"to keep the file under {args.max_megabytes} MB (--max-megabytes)",
             Exit.OK,
         )
     return Exit.OK
