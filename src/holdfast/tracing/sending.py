@@ -15,7 +15,7 @@ from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.tracing.collector import OtlpCollector
 from holdfast.tracing.spans import TrajectorySpans, run_span, step_span
-from holdfast.view.reading.training import metrics_of
+from holdfast.training.run.recorded import metrics_of
 
 BATCH_SPANS = 256
 BATCH_CHARACTERS = 2_000_000

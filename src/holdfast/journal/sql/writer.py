@@ -1,8 +1,9 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up. The thread takes the queued operations without a timer, lets the store commit
-them as one transaction, and wakes all waiters with one call into the event loop. A single appender
-therefore waits for one commit, and 256 appenders share one commit.
+Operations queue up. The event loop hands those of one turn of the loop over together. The thread
+takes the queued operations without a timer, lets the store commit them as one transaction, and
+wakes all waiters with one call into the event loop. A single appender therefore waits for one
+commit, and 256 appenders share one commit.
 
 Under load, two batches take turns because of the interpreter lock. The loop needs the lock to
 continue the callers of durable records. The thread needs the lock except during work inside the
@@ -151,6 +152,10 @@ class Writer:
         self._name = name
         self._committer = committer
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._new: list[Operation] = []
+        """The operations of the present turn of the loop, which are not in the queue yet."""
+        self._hands_over: asyncio.AbstractEventLoop | None = None
+        """The loop that queued the last of them, and that will put them into the queue."""
         self._next: Operation | None = None
         self._thread: threading.Thread | None = None
         self._rows = 0
@@ -199,14 +204,24 @@ class Writer:
             raise JournalError(f"journal {self._name} is closed")
         if self._thread is None or self._forks != _forks:
             self._start()
-        operation.loop = asyncio.get_running_loop()
-        operation.future = operation.loop.create_future()
+        loop = operation.loop = asyncio.get_running_loop()
+        operation.future = loop.create_future()
         with self._counting:
             self._queued += 1
             self._rows += operation.rows
             self._bytes += operation.size
-        self._queue.put(operation)
+            self._new.append(operation)
+            if self._hands_over is not loop:
+                # Also if another loop will do it, because that loop may end before it does.
+                self._hands_over = loop
+                loop.call_soon(self._hand_over)
         return operation.future
+
+    def _hand_over(self) -> None:
+        with self._counting:
+            new, self._new, self._hands_over = self._new, [], None
+            for operation in new:
+                self._queue.put(operation)
 
     def check_process(self) -> None:
         if self._forks != _forks:
@@ -231,6 +246,7 @@ class Writer:
         """Finishes the queued operations, then ends the thread. The call may be repeated."""
         if not self._closed:
             self._closed = True
+            self._hand_over()
             self._queue.put(None)
         if self._thread is not None and self._forks == _forks:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
