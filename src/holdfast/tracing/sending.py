@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from holdfast.journal.journal import GroupEnd, Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.tracing.collector import OtlpCollector

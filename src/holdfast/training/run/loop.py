@@ -21,7 +21,8 @@ from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.engine.connect import Connection
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import Cause, NotTrainable, UsageError
 from holdfast.rollout.threads.contain import end_task, to_its_end

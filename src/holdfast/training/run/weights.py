@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast import crashpoint
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding.file_name import file_name
 from holdfast.training.model.network import Network, digest_of

@@ -6,7 +6,8 @@ import asyncio
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run

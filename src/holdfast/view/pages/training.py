@@ -6,7 +6,8 @@ import heapq
 from aiohttp import web
 
 from holdfast.engine.export.export import history_of
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
