@@ -1,7 +1,12 @@
-"""`make bench`: every benchmark, as one table with machine, date and commit beside it."""
+"""`make bench`: every benchmark, as one table with machine, date and commit beside it.
+
+Ratios are compared with those that were recorded last (`ratios.json`): a row says what grew by more
+than the noise of a shared machine. `--record` records the ratios of this run in their place.
+"""
 
 import argparse
 import importlib
+import json
 import os
 import platform
 import subprocess
@@ -20,18 +25,38 @@ ALL = (
     "training", "training_run", "converting", "cluster", "pipeline", "looking", "worlds",
 )  # fmt: skip
 
+RATIOS = Path(__file__).with_name("ratios.json")
+NOISE = 0.15
+"""By how much a ratio may differ between two runs of the same code on a machine that others use."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
-    names = parser.parse_args().names or ALL
+    parser.add_argument("--record", action="store_true", help="record the ratios of this run")
+    arguments = parser.parse_args()
+    recorded: dict[str, float] = json.loads(RATIOS.read_text())
+    ratios, held = {}, True
     print(_where())
-    held = True
-    for name in names:
+    for name in arguments.names or ALL:
         for result in importlib.import_module(name).measure():
-            print(_line(result), flush=True)
+            print(_line(result), _change(result, recorded.get(result.name)), flush=True)
             held = held and result.holds is not False
+            if result.unit == "×":
+                ratios[result.name] = round(result.value, 3)
+    if arguments.record:
+        RATIOS.write_text(json.dumps(dict(sorted((recorded | ratios).items())), indent=1) + "\n")
     return 0 if held else 1
+
+
+def _change(result: Result, before: float | None) -> str:
+    """Returns how the ratio differs from the recorded one, if it got worse by more than noise."""
+    if result.unit != "×" or not before:
+        return ""
+    more = result.value / before
+    if result.bound.startswith("≥"):
+        more = 1 / more
+    return f"  WORSE: it was {before:.2f} ×" if more > 1 + NOISE else ""
 
 
 def _where() -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from result import Result
 
 from holdfast.journal import open_journal
-from holdfast.journal.journal import WorkerIdentity
 from holdfast.journal.process import this_process
+from holdfast.journal.types import WorkerIdentity
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks

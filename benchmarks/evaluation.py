@@ -1,8 +1,8 @@
 """Evaluations: CPU per row above start-up, against a bare aiohttp loop.
 
-1,000 rows of one turn, and 200 rows of ten turns with a tool, all with 256-token answers that have
-ids and logprobs. Start-up is the CPU of the same command with a single row, and is taken away.
-`evaluation_peers` runs the same in other libraries.
+1,000 rows of one turn, and 200 rows of ten turns with a tool: with 256-token answers that have ids
+and logprobs, and as plain messages from a chat API. Start-up is the CPU of the same command with a
+single row, and is taken away. `evaluation_peers` runs the same in other libraries.
 """
 
 import os
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from result import Result
 
 from holdfast.testing import FakeEngine
@@ -31,10 +31,15 @@ class Shape(Struct, frozen=True):
     rows: int
     turns: int = 1
     replies: tuple[str, ...] = ()
+    is_chat: bool = False
 
     def engine(self) -> FakeEngine:
         """Without replies of its own it answers with letters, as many as may be."""
-        return FakeEngine(mean_length=24 if self.replies else 0, replies=self.replies)
+        return FakeEngine(
+            mean_length=24 if self.replies else 0,
+            replies=self.replies,
+            dialect="chat" if self.is_chat else "vllm",
+        )
 
 
 SINGLE = Shape("single", 1000)
@@ -45,13 +50,14 @@ AGENT = Shape(
     (*(f"@{turn} {_FILLED} {_CALL}" for turn in range(TURNS - 1)), f"@{TURNS - 1} {_FILLED} done"),
 )
 SHAPES = (SINGLE, AGENT)
+CHAT = tuple(structs.replace(shape, is_chat=True) for shape in SHAPES)
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=.", "-c", os.devnull)
 OURS = (sys.executable, *PYTEST, str(HERE / "test_holdfast.py"))
 BARE = (sys.executable, str(HERE / "bare.py"))
 
 
 def measure() -> list[Result]:
-    return [_collection(), *(_measured(shape) for shape in SHAPES)]
+    return [_collection(), *(_measured(shape) for shape in (*SHAPES, *CHAT))]
 
 
 def _measured(shape: Shape) -> Result:
@@ -59,7 +65,8 @@ def _measured(shape: Shape) -> Result:
         bare = [cpu(BARE, shape, engine.url) for _ in range(ROUNDS)]
         ours = [cpu(OURS, shape, engine.url) for _ in range(ROUNDS)]
     mine, theirs = statistics.median(ours), statistics.median(bare)
-    name = f"evaluation, {shape.name}: CPU per row / bare aiohttp"
+    rows = f"{shape.name}, chat" if shape.is_chat else shape.name
+    name = f"evaluation, {rows}: CPU per row / bare aiohttp"
     detail = f"{mine * 1e3:.2f} ms a row, bare {theirs * 1e3:.2f}"
     return Result(name, mine / theirs, "×", "≤ 2", detail)
 
@@ -85,6 +92,7 @@ def total(
         "BENCH_URL": url,
         "BENCH_SHAPE": shape.name,
         "BENCH_ROWS": str(rows),
+        "BENCH_CHAT": "1" if shape.is_chat else "",
         "PYTHONPATH": str(HERE),
         **(more or {}),
     }

@@ -18,10 +18,10 @@ from typing import Any
 
 from result import Result
 
-from holdfast.journal.journal import Consumer, Worker
 from holdfast.journal.process import this_process
 from holdfast.journal.sql.groups import COUNTED
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Consumer, Worker
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ValueRecorded

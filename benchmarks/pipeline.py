@@ -20,9 +20,10 @@ from pathlib import Path
 from result import Result
 
 from holdfast.journal import open_journal
-from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.journal.types import Lease
 from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.parts import shared_journal
 from holdfast.pipeline.settings import PipelineSettings

@@ -22,9 +22,10 @@ from claims import FEW, MANY, claims
 from result import Result
 
 from holdfast.journal import open_journal
-from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.process import this_process
 from holdfast.journal.sql import writer
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ValueRecorded

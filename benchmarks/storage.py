@@ -8,7 +8,7 @@ import msgspec
 from result import Result
 
 import holdfast
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.testing import FakeEngine

@@ -5,6 +5,8 @@ import os
 URL = os.environ["BENCH_URL"]
 SHAPE = os.environ["BENCH_SHAPE"]
 ROWS = int(os.environ["BENCH_ROWS"])
+CHAT = bool(os.environ.get("BENCH_CHAT"))
+"""Whether the engine is a chat API, which takes and gives messages instead of tokens."""
 CONCURRENCY = 256
 TOKENS = 256
 TURNS = 10

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.addresses import is_http_address
 from holdfast.extras import needed_by
 from holdfast.journal import PASSWORDS, share_passwords
-from holdfast.journal.journal import MEMORY
+from holdfast.journal.types import MEMORY
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
 

@@ -23,7 +23,7 @@ import pytest
 import holdfast
 from holdfast.embedded import EmbeddedEngine
 from holdfast.journal import opened_journal
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.exit_codes import Exit
 from holdfast.records.step import Finished, Generated, Scored
 from holdfast.testing import FakeEngine

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from holdfast.journal.journal import Deletion, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Deletion
 from holdfast.records.errors import ConsumerHeld, JournalCorrupt, LeaseLost, RunHeld, UsageError
 from holdfast.records.run import RecordedCommand, Run
 from holdfast.records.step import Snapshotted

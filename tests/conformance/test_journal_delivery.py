@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Batch, Consumer, Journal, LedgerEntry
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Batch, Consumer, LedgerEntry
 from holdfast.records.errors import ConsumerHeld, LeaseLost, UsageError
 from holdfast.records.group import Dismissal, GroupPolicy, Shortfall
 from holdfast.records.trajectory import Status

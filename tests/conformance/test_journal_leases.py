@@ -6,7 +6,7 @@ import time
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Reopened, ValueRecorded
 from holdfast.records.trajectory import Status

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status, TrajectoryKey
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal, RunProgress
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress
 from holdfast.records.errors import UsageError
 from holdfast.records.run import MAX_TRAJECTORIES
 from holdfast.records.samples.version import WeightVersion

@@ -2,7 +2,8 @@
 
 from msgspec import structs
 
-from holdfast.journal.journal import Journal, Lease, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sql.replicas import KEPT
 from holdfast.records.errors import LeaseLost, UsageError
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.journal.worlds import WorldIntent, WorldPhase
 from holdfast.records.errors import LeaseLost
 from holdfast.records.trajectory import Status

@@ -8,7 +8,7 @@ import pytest
 from holdfast.journal import opened_journal
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from support.cli.shell import end, start
 from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points

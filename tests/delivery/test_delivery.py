@@ -16,9 +16,9 @@ from msgspec import structs
 import holdfast
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training, open_run
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Consumer, LedgerEntry
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
+from holdfast.journal.types import Consumer, LedgerEntry
 from holdfast.records.errors import ConsumerHeld, JournalError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import Finished

@@ -9,7 +9,7 @@ from msgspec import structs
 
 import holdfast
 from holdfast.delivery.waiting import ASK_SECONDS, LOOK_SECONDS, REPEAT_SECONDS, GroupWait
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import Cause, DeliveryTimeout, UsageError
 from holdfast.records.failure import Failure

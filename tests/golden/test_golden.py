@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import RunProgress
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import RunProgress
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.samples.sample import samples_of

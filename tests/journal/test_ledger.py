@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast.journal.journal import Consumer
 from holdfast.journal.ledger import UNKNOWN, DeliveryState, KnownGroup, fresh_tasks
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.journal.types import Consumer
 from holdfast.records.errors import UsageError
 from support.records import consuming, spec
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.journal.journal import WorkerIdentity
 from holdfast.journal.process import is_gone, this_process
+from holdfast.journal.types import WorkerIdentity
 from support.namespaces import IN_A_PID_NAMESPACE, needs_namespaces
 
 _SAYS_WHO_IT_IS = """

@@ -4,8 +4,8 @@ import zlib
 
 import msgspec
 
-from holdfast.journal.journal import digest_of
 from holdfast.journal.references import reachable, references
+from holdfast.journal.types import digest_of
 from holdfast.records.encoding.codec import encode
 from holdfast.records.step import Snapshotted
 

@@ -12,8 +12,9 @@ from holdfast.engine.report import build
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.damage.check_server import check_server, repair_server
-from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row, places_of_moved, task_body
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status, TrajectoryKey

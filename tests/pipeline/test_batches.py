@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.journal.journal import GroupEnd
+from holdfast.journal.types import GroupEnd
 from holdfast.pipeline.settings import PipelineSettings
 from holdfast.testing import run_in_virtual_time
 from holdfast.training.objective.objective import objective_named

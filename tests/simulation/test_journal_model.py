@@ -18,10 +18,11 @@ from msgspec import structs
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.damage.logs import Finding
-from holdfast.journal.journal import Batch, Claim, Consumer, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Batch, Claim, Consumer, Lease, TrajectoryRow, Worker
 from holdfast.records.errors import HoldfastError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run

@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import Struct, field
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Claim, Consumer, GroupEnd
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Claim, Consumer, GroupEnd
 from holdfast.records.errors import ConsumerHeld, LeaseLost
 from holdfast.records.group import GroupPolicy
 from holdfast.records.trajectory import Status

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from holdfast.journal.journal import GroupEnd
+from holdfast.journal.types import GroupEnd
 from holdfast.pipeline.settings import PipelineSettings
 from holdfast.testing import run_in_virtual_time
 from holdfast.training.settings import TrainingSettings

@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.journal.journal import Claim, Consumer, GroupEnd, Journal, Lease, Worker
 from holdfast.journal.lease_clock import Instant
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Claim, Consumer, GroupEnd, Lease, Worker
 from holdfast.records.errors import LeaseLost
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run

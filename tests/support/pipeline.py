@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from holdfast.journal.journal import Consumer, GroupEnd, Lease, LedgerEntry, WorkerIdentity
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.journal.types import Consumer, GroupEnd, Lease, LedgerEntry, WorkerIdentity
 from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.settings import PipelineSettings
 from holdfast.records.epochs import EpochStream

@@ -4,9 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.journal.journal import Claim, Consumer, Journal, Lease, Worker, WorkerIdentity
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import plain_connect
+from holdfast.journal.types import Claim, Consumer, Lease, Worker, WorkerIdentity
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, assistant, user

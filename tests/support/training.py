@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.journal.journal import Consumer, Journal, Lease
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.journal.types import Consumer, Lease
 from holdfast.records.epochs import EpochStream
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run

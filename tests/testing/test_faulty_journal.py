@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.errors import JournalError
 from support.journal.faulty_journal import FaultyConnections, FaultyJournal, When

@@ -159,6 +159,17 @@ def test_bad_input_is_one_line(tmp_path, url, line):
     assert "secretsecret" not in done.stderr
 
 
+def test_no_other_extra_is_needed(tmp_path):
+    (tmp_path / "there").mkdir()
+    rich_journal(tmp_path / "rich.db")
+    others = {"jinja2", "markupsafe", "torch", "pydantic", "pyarrow", "pandas"}
+    variables = hide(others, tmp_path / "there")
+    with collecting() as collector:
+        done = trace(tmp_path, collector.url, "--journal", "rich.db", run="other", env=variables)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(collector.spans) == 601
+
+
 def test_without_the_extra_it_is_named(tmp_path):
     (tmp_path / "there").mkdir()
     variables = hide({"opentelemetry"}, tmp_path / "there")

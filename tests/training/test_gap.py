@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -130,30 +131,71 @@ def test_a_later_update_of_a_step_is_not_in_the_gap():
     assert Trainer(TINY, settings).step(groups, version="step-0").numbers["gap_max"] < 1e-3
 
 
+@contextmanager
+def served(tmp_path, *, is_other):
+    """An engine whose encoding of positions may be another."""
+    folder = tmp_path / "served"
+    shutil.copytree(TINY, folder)
+    if is_other:
+        config = json.loads((TINY / "config.json").read_text())
+        config["rope_parameters"]["rope_theta"] = 1e6
+        (folder / "config.json").write_text(json.dumps(config))
+    with DecodeEngine(load(folder), version="step-0") as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def connected(engine):
+    async with serving(engine) as client:
+        policy = EnginePolicy(str(client.session._base_url).rstrip("/"), "tiny", api_key=TOKEN)
+        await policy.check()
+        try:
+            yield policy
+        finally:
+            await policy.aclose()
+
+
 @pytest.mark.parametrize("is_other", [False, True], ids=["the same", "another"])
 def test_an_engine_with_another_encoding_of_positions_is_refused_at_long_lengths(
     tmp_path, is_other
 ):
-    served = tmp_path / "served"
-    shutil.copytree(TINY, served)
-    if is_other:
-        config = json.loads((TINY / "config.json").read_text())
-        config["rope_parameters"]["rope_theta"] = 1e6
-        (served / "config.json").write_text(json.dumps(config))
     trainer = Trainer(TINY, TrainerSettings(row_tokens=1024))
 
     async def compare(engine):
-        async with serving(engine) as client:
-            policy = EnginePolicy(str(client.session._base_url).rstrip("/"), "tiny", api_key=TOKEN)
-            await policy.check()
-            try:
-                await GapWatch(FLOAT32, report=print).compare(policy, trainer, ["float32"])
-            finally:
-                await policy.aclose()
+        async with connected(engine) as policy:
+            await GapWatch(FLOAT32, report=print).compare(policy, trainer, ["float32"])
 
-    with DecodeEngine(load(served), version="step-0") as engine:
+    with served(tmp_path, is_other=is_other) as engine:
         if not is_other:
             asyncio.run(compare(engine))
             return
         with pytest.raises(GapTooWide, match=r"after 256 to 512 tokens: .*the engine is wrong"):
             asyncio.run(compare(engine))
+
+
+async def numbers_of_step(engine, *, has="step-0", sampled_by="step-7"):
+    """The numbers of a step that is trained from step-0 on tokens of other weights."""
+    trainer, version = Trainer(TINY, FLOAT32.trainer), WeightFolder("step-0", TINY, "")
+    batch = StepBatch(tuple(recorded(TINY, version=sampled_by, members=9)), (), 9, 0)
+    watch = GapWatch(FLOAT32, report=print)
+    async with connected(engine) as policy:
+        policy.endpoints[0].weights = has
+        questions = await watch.questions(batch, trainer, version=version)
+        return await watch.ask(3, questions, policy, version=version, dtypes=["float32"])
+
+
+def test_engines_are_asked_where_the_weights_that_are_trained_sampled_nothing(tmp_path):
+    with served(tmp_path, is_other=False) as engine:
+        numbers = asyncio.run(numbers_of_step(engine))
+        assert 0 < numbers["gap_mean"] <= numbers["gap_max"] < 1e-4
+        assert asyncio.run(numbers_of_step(engine, sampled_by="step-0")) == {}, "its tokens show it"
+        assert asyncio.run(numbers_of_step(engine, has="step-1")) == {}, "it has other weights"
+
+
+def test_an_engine_that_is_wrong_at_the_lengths_of_a_step_is_named_though_rollouts_run_ahead(
+    tmp_path,
+):
+    with served(tmp_path, is_other=True) as engine, pytest.raises(GapTooWide) as caught:
+        asyncio.run(numbers_of_step(engine))
+    assert caught.match(r"step 3: the logprobs .* apart on average, .*: the engine is wrong: ")
+    assert caught.match("over 16 tokens")

@@ -15,6 +15,7 @@ from holdfast.training.model.plain import load_model
 from holdfast.training.packing.attention import PackedLayout, attend
 from holdfast.training.packing.head import token_logprobs
 from holdfast.training.packing.rows import TokenSequence, pack
+from support.embedded import tiny_models
 
 TINY = Path(__file__).parents[2] / "src/holdfast/embedded/tiny"
 
@@ -53,6 +54,32 @@ def numbers_of(network, rows, sequences):
             counts[s][i] = value
     gradient = torch.cat([p.grad.flatten() for p in network.parameters.values()])
     return torch.tensor([value for values in counts for value in values]), gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lora", [None, Lora(4)], ids=["full", "lora"])
+def test_exact_logprobs_are_those_of_the_same_weights_in_float32(tmp_path, dtype, lora):
+    ids, lengths = [(7919 * n + 11) % 1000 for n in range(64)], range(2, 65)
+    rounded = Network(TINY, dtype=dtype, lora=lora)
+    exact = rounded.exact_logprobs(ids, lengths)
+    rounded.module.save_pretrained(tmp_path) if lora is None else rounded.module.float()
+    plain = Network(tmp_path) if lora is None else rounded
+    assert exact == pytest.approx(plain.best_logprobs(ids, lengths), abs=1e-5)
+    assert {p.dtype for p in Network(TINY, dtype=dtype).parameters.values()} == {dtype}
+
+
+def test_exact_logprobs_of_a_model_that_goes_one_sequence_at_a_time(tmp_path):
+    model = tiny_models.gemma2(tmp_path / "model")
+    ids, lengths = [(7919 * n + 11) % 100 for n in range(64)], range(2, 65)
+    rounded, exact = Network(model, dtype=torch.bfloat16), Network(model)
+    assert rounded.why_sequential
+    rounded.module.load_state_dict(
+        {name: value.bfloat16() for name, value in exact.module.state_dict().items()}
+    )
+    exact.module.load_state_dict(rounded.module.state_dict())
+    assert rounded.exact_logprobs(ids, lengths) == pytest.approx(
+        exact.best_logprobs(ids, lengths), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("share", [True, False])

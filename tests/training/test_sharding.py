@@ -103,6 +103,9 @@ def test_each_way_to_train_comes_to_the_same(ranks, way, tmp_path):
     assert three.best_logprobs([5, 6, 7, 8], [2, 4]) == pytest.approx(
         first.best_logprobs([5, 6, 7, 8], [2, 4]), abs=1e-3
     )
+    assert three.network.exact_logprobs([5, 6, 7, 8], [2, 4]) == pytest.approx(
+        first.network.exact_logprobs([5, 6, 7, 8], [2, 4]), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("make", [tiny_models.llama, tiny_models.gemma2])

@@ -21,6 +21,7 @@ from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
 from holdfast.testing import FakeEngine
+from holdfast.training import batch as training_batch
 from holdfast.training.checkpoint import CheckpointDamaged
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
@@ -801,6 +802,27 @@ def test_a_gap_that_nothing_explains_ends_the_training_before_the_step_is_saved(
     caught.match("step 1: the logprobs of engine and trainer are .* nats apart on average")
     assert not (out / "checkpoints").exists()
     assert [path.name for path in (out / "weights").iterdir()] == ["step-0"]
+
+
+def test_where_rollouts_run_ahead_of_the_weights_the_gap_is_asked_for(tmp_path, monkeypatch):
+    """As in an asynchronous training, whose steps have no token of the weights in force."""
+    monkeypatch.setattr(training_batch, "_is_sampled_by", lambda sample, version: False)
+    monkeypatch.setattr(gap, "PROBED_BY_WEIGHTS", 10**6)  # Nothing is compared at the start.
+    settings = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, steps=2))
+    asyncio.run(
+        train(
+            solve, tasks=TASKS, journal=MemoryJournal(), name="first", out=tmp_path / "right",
+            scorer=score, settings=settings,
+        )
+    )  # fmt: skip
+    lines = read(tmp_path / "right/metrics.jsonl")
+    assert [line["gap_max"] < 1e-3 for line in lines] == [True, True]
+
+    monkeypatch.setattr(gap, "explained", lambda *dtypes: 0.0)
+    caught = attempt(tmp_path / "wrong", settings=settings)
+    assert caught.type is gap.GapTooWide
+    caught.match("step 1: the logprobs of engine and trainer are .* nats apart on average")
+    assert not (tmp_path / "wrong/checkpoints").exists()
 
 
 def test_a_step_shows_what_moves_on_the_terminal_in_the_file_and_in_trackers(tmp_path):

@@ -49,6 +49,20 @@ def test_an_engine_that_kept_the_version_before_is_seen_below_the_tolerance(dtyp
     assert wrong.is_other
 
 
+@pytest.mark.parametrize("step", [0.0, 1e-4, 0.005, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize("noise", [NOISE["bfloat16"], 2 * NOISE["bfloat16"]])
+def test_an_engine_with_the_new_weights_is_never_taken_for_one_with_those_before(step, noise):
+    refused = 0
+    for seed in range(300):
+        old = logprobs(seed)
+        new = logprobs(seed + 1000, near=old, by=step)
+        scores = chosen_scores(IDS, new, old, "bfloat16")
+        took = logprobs(seed + 2000, near=new, by=noise)
+        result = compared(at(scores, took), scores)
+        refused += result.text.endswith("the version before")
+    assert refused == 0
+
+
 def test_versions_that_are_alike_within_the_noise_are_said_to_be():
     old = logprobs(0)
     new = logprobs(1, near=old, by=NOISE["bfloat16"] / 10)

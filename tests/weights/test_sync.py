@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.policy.client import circuit_breaker
 from holdfast.records.errors import EndpointDown, UsageError
@@ -113,7 +114,8 @@ def test_a_replica_that_fails_an_update_gets_no_calls_until_it_has_it(tmp_path: 
                 assert set(span_names(completion)) <= {"default", "step-2"}
                 assert mislabelled(completion, it.prompt(number), SEED, versions) == []
             assert any("reload failed on purpose" in line for line in it.lines), it.lines
-            assert it.policy.endpoints[0].breaker.is_passing, "it was sent the weights again"
+            # It was sent the weights again.
+            await until(lambda: it.policy.endpoints[0].breaker.is_passing)
 
     # Half loaded, its next request would end it.
     with_engines(body, {"fail": "reload", "fail_times": 2}, {})
@@ -246,6 +248,40 @@ def test_a_reply_that_ends_before_the_check_waits_for_it(
             await until(lambda: it.policy.endpoints[0].breaker.is_abandoned)
 
     with_engines(body, {"tied": True}, {})
+
+
+def test_what_the_workers_loaded_decides_and_not_the_noise_of_logprobs(tmp_path: Path) -> None:
+    """Its logprobs happen to be exactly those that the trainer computed for the version before."""
+
+    async def body(engines: Any) -> None:
+        versions = [version_at(tmp_path, step) for step in (1, 2)]
+        scores = versions[1].scores
+        assert scores is not None
+        now = tuple(value - 0.1 for value in scores.logprobs)
+        noisy = structs.replace(scores, logprobs=now, before=scores.logprobs, dtype="bfloat16")
+        versions[1] = structs.replace(versions[1], scores=noisy)
+        extended, plain = engines
+        for which, takes_it in ((extended, True), (plain, False)):
+            async with synced([which]) as it:
+                await it.sync.publish_first(versions[0])
+                if takes_it:
+                    await it.sync.publish(versions[1])
+                    assert it.weights == ["step-2"]
+                else:
+                    with pytest.raises(WeightsNotTaken, match="nearer to those of the version"):
+                        await it.sync.publish(versions[1])
+
+    with_engines(body, {"worker": True, "dtype": "bfloat16"}, {"dtype": "bfloat16"})
+
+
+def test_an_engine_that_loaded_nothing_is_refused_where_no_logprob_shows_it(tmp_path: Path) -> None:
+    async def body(engines: Any) -> None:
+        version = structs.replace(version_at(tmp_path, 1), scores=None)
+        async with synced(engines) as it:
+            with pytest.raises(WeightsNotTaken, match=r"loaded others: their fingerprint is none"):
+                await it.sync.publish_first(version)
+
+    with_engines(body, {"worker": True, "keeps": True})
 
 
 def test_on_a_cpu_tied_embeddings_need_our_worker_in_vllm() -> None:

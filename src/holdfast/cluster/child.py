@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.cluster.messages import Order, WorkerReport, line
-from holdfast.journal.journal import Worker
+from holdfast.journal.types import Worker
 
 Job = TypeVar("Job")
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.cluster.host_actor import ProcessHost
 from holdfast.cluster.messages import ChildEnd, Order, Place, ProcessJob, WorkerReport, line
-from holdfast.journal.journal import Worker
+from holdfast.journal.types import Worker
 
 WAIT_SECONDS = 30.0
 AGAIN_SECONDS = 0.5

@@ -9,7 +9,7 @@ and its progress, in the journal.
 import msgspec
 from msgspec import Struct
 
-from holdfast.journal.journal import Worker
+from holdfast.journal.types import Worker
 
 
 class Place(Struct, frozen=True):

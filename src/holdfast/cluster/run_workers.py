@@ -16,7 +16,8 @@ from holdfast.cluster.fleet import Fleet, FleetSize
 from holdfast.cluster.member import FleetMember, HowEnded, MemberEnd, Resources
 from holdfast.cluster.messages import Order, ProcessJob, ScorerAddress, WorkerReport
 from holdfast.cluster.scorer_process import ScorerJob
-from holdfast.journal.journal import Journal, RunProgress
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress
 from holdfast.records.errors import JournalError
 from holdfast.records.run import Run
 

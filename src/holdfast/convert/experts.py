@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.read import opened_to_read
 from holdfast.extras import needed_by
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.samples.sample import Sample, experts_of

@@ -13,7 +13,7 @@ from holdfast.convert.selection import Branches, MissingReward, groups_of, rewar
 from holdfast.convert.sft import SftLayout, sft_row
 from holdfast.engine.export.export import group_samples, history_of
 from holdfast.engine.export.export import groups_of as task_groups
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.run import Run
 from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.samples.sample import Sample

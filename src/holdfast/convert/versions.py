@@ -5,8 +5,8 @@ from pathlib import Path
 
 from holdfast.convert.checks import listed
 from holdfast.engine.export.read import opened_to_read
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.samples.sample import Sample
 from holdfast.records.samples.version import WeightVersion
 

@@ -22,9 +22,10 @@ from holdfast.delivery.waiting import GroupWait, log_undelivered
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training
 from holdfast.engine.report import many
 from holdfast.journal import check_journal, is_server, open_journal, shown_address
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Batch, Consumer, Journal, LedgerEntry, keep_renewing
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal, keep_renewing
+from holdfast.journal.types import Batch, Consumer, LedgerEntry
 from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError

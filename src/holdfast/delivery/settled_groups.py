@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.run import Run
 

@@ -27,16 +27,9 @@ from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import (
-    Batch,
-    Consumer,
-    GroupEnd,
-    Journal,
-    LedgerEntry,
-    TrajectoryRow,
-    keep_renewing,
-)
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal, keep_renewing
+from holdfast.journal.types import Batch, Consumer, GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run

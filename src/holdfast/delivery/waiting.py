@@ -10,7 +10,8 @@ import shlex
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.export.export import history_of
 from holdfast.engine.report import many
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.records.errors import DeliveryTimeout
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.records.errors import UsageError
 from holdfast.training.run.loop import in_thread
 from holdfast.training.run.weights import WeightFolder, choose_name, digest_of, write_aside

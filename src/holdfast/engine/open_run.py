@@ -10,9 +10,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from msgspec import Struct, structs
 
 from holdfast.engine.report import escape_text, many
-from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall

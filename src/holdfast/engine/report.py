@@ -12,8 +12,9 @@ from msgspec import Struct, field, structs
 
 from holdfast.engine.export.prices import Cost, Prices
 from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
-from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rules import give_back
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.journal.worlds import WorldUse, use_of_worlds
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback, shortened

@@ -2,8 +2,8 @@
 
 The package knows how records are kept, leased and delivered. It never knows what they mean.
 
-- `journal`: The interface, and what every journal promises.
-- `find_run`: Finds a run by the name that a user typed.
+- `types`: The nouns of a journal, such as leases and batches.
+- `journal`, `find_run`: Former places, for code that still names them.
 - `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.
@@ -29,7 +29,8 @@ from pathlib import Path
 from msgspec import json
 
 from holdfast.extras import needed_by
-from holdfast.journal.journal import MEMORY, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import MEMORY
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from holdfast.journal.journal import Entries, Lease
 from holdfast.journal.rows import summary_body
+from holdfast.journal.types import Entries, Lease
 from holdfast.records.encoding.codec import checksum, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.step import Record

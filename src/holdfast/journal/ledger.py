@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast.journal.journal import Consumer, GroupEnd
 from holdfast.journal.rules import not_taken, step_passed
+from holdfast.journal.types import Consumer, GroupEnd
 
 KnownGroup = tuple[int, int | None, int | None, str]
 """A group that a consumer names: the number of its task, its state, its step and the reason of its
@@ -13,10 +13,8 @@ UNKNOWN: KnownGroup = (-1, None, None, "")
 
 
 class DeliveryState(IntEnum):
-    """The state of a group that a consumer has looked at. The journal stores these numbers."""
+    """What became of a group that was ready. The journal stores these numbers."""
 
-    READY = 0
-    """The group is not taken yet, or it was given back."""
     TAKEN = 1
     """The group is taken for its `step`. It is trained when a checkpoint holds that step."""
     DISMISSED = 2

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from holdfast.journal.journal import WorkerIdentity
+from holdfast.journal.types import WorkerIdentity
 
 _UNKNOWN = ""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.journal.journal import TrajectoryRow
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.samples.summary import Summary, summarize

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from holdfast.journal.journal import Consumer
+from holdfast.journal.types import Consumer
 from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
 from holdfast.records.errors import ConsumerHeld, LeaseLost, RunHeld, UsageError
 from holdfast.records.run import MAX_TRAJECTORIES, Run, RunSpec

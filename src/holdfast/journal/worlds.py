@@ -10,7 +10,7 @@ from msgspec import Struct
 from holdfast.records.run import Run
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal import Lease
+    from holdfast.journal.types import Lease
 
 
 class WorldPhase(IntEnum):

@@ -16,7 +16,8 @@ from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from holdfast.journal.journal import Consumer, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer, LedgerEntry, TrajectoryRow
 from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld
 from holdfast.pipeline.status import StatusFile

@@ -20,7 +20,8 @@ from holdfast.engine.running.run_plan import RunPlan, check_supported
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.changes import Changes
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.rollouter import Rollouter
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected

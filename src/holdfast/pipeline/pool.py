@@ -16,14 +16,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.engine.open_run import TRAINER
-from holdfast.journal.journal import (
-    Batch,
-    Consumer,
-    GroupEnd,
-    Journal,
-    LedgerEntry,
-    TrajectoryRow,
-)
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Batch, Consumer, GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs

@@ -17,7 +17,8 @@ from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal, Worker
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Worker
 from holdfast.policy.client.capability_check import PROMPT
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.engine.progress.counters import Progress
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.pipeline.pool import DataPool, PoolStats
 from holdfast.prometheus import Family, label, single
 from holdfast.records.errors import UsageError

@@ -21,7 +21,7 @@ from msgspec import Struct
 from holdfast.delivery.stream import plan_stream
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal import check_address, is_server
-from holdfast.journal.journal import MEMORY
+from holdfast.journal.types import MEMORY
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.bounds import check_whole

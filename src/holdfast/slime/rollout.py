@@ -21,7 +21,8 @@ from holdfast.delivery.stream import RolloutStream, StepGroup
 from holdfast.delivery.thread import LoopThread, call_at_exit
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.journal import open_journal, opened_journal
-from holdfast.journal.journal import Consumer, GroupEnd, Journal, LedgerEntry
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer, GroupEnd, LedgerEntry
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.epochs import EpochStream

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from holdfast.journal.journal import GroupEnd, Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.tracing.collector import OtlpCollector
 from holdfast.tracing.spans import TrajectorySpans, run_span, step_span
-from holdfast.view.reading.training import metrics_of
+from holdfast.training.run.recorded import metrics_of
 
 BATCH_SPANS = 256
 BATCH_CHARACTERS = 2_000_000

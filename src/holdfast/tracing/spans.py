@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from holdfast.journal.journal import TrajectoryRow
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.failure import Failure
 from holdfast.records.history import History, added_messages
 from holdfast.records.run import Run

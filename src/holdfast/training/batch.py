@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from holdfast.engine.export.export import history_of
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode

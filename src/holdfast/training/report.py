@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from holdfast.engine.report import many
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary

@@ -22,7 +22,7 @@ from holdfast.delivery.stream import Trained
 from holdfast.delivery.taken_rows import TakenRow
 from holdfast.delivery.thread import BackgroundTask
 from holdfast.delivery.weights import ModelWeights, read_weights
-from holdfast.journal.journal import RunProgress, TrajectoryRow
+from holdfast.journal.types import RunProgress, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal

@@ -33,7 +33,8 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import check_address, open_journal
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments

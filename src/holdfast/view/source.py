@@ -5,8 +5,8 @@ import os
 from contextlib import suppress
 
 from holdfast.journal import is_server, open_journal, opened_journal, shown_address
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalError
 from holdfast.records.run import Run

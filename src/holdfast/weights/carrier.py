@@ -42,6 +42,8 @@ class Device(Struct, frozen=True):
     machine: str = ""
     name: str = "cpu"
     """torch's name for the device, in that process."""
+    transfer: str = ""
+    """The backend of weight transfer with which an engine's worker was started."""
 
     def why_not(self, carrier: Carrier, engine: "Device") -> str:
         """Returns why a carrier cannot go from this device to the engine's; "" if it can."""

@@ -5,17 +5,28 @@ attacker.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 
-def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Returns a fingerprint of names, types, shapes and contents, in any order."""
-    lines = sorted(_line(name, tensor) for name, tensor in tensors)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+class Fingerprint:
+    """A fingerprint of names, types, shapes and contents, in any order."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def of(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Passes tensors on and adds them."""
+        for name, tensor in tensors:
+            self._lines.append(_line(name, tensor))
+            yield name, tensor
+
+    @property
+    def text(self) -> str:
+        return hashlib.sha256("\n".join(sorted(self._lines)).encode()).hexdigest()[:16]
 
 
 def _line(name: str, tensor: Tensor) -> str:
@@ -31,5 +42,8 @@ def fingerprint_of(folder: Path) -> str:
     """Returns the fingerprint of a folder's safetensors."""
     from safetensors.torch import load_file
 
-    files = sorted(folder.glob("*.safetensors"))
-    return fingerprint((name, each) for file in files for name, each in load_file(file).items())
+    whole = Fingerprint()
+    for file in sorted(folder.glob("*.safetensors")):
+        for _ in whole.of(load_file(file).items()):
+            pass
+    return whole.text

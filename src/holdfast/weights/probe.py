@@ -1,11 +1,13 @@
 """Checks whether an engine has the trainer's weights, by the version it reports and by logprobs.
 
-Some reloads answer 200 but serve other weights. Only logprobs show this: those of the most likely
-token after some beginnings of a fixed sequence, by the engine and by the trainer.
+Some reloads answer 200 but serve other weights. Logprobs show this: those of the most likely token
+after some beginnings of a fixed sequence, by the engine and by the trainer.
 
 The trainer also knows the logprobs of the previous version. It asks where the two versions differ
 most, and compares which of them the engine is nearer to. This shows steps that are far smaller than
-the noise of one logprob.
+the noise of one logprob. The trainer's logprobs must be exact (`Network.exact_logprobs`). If they
+were rounded, the places where two versions seem to differ most would be those with the most noise,
+and even an engine with the right weights would be near to neither.
 
 The requests are greedy, for one token each, because every engine knows such requests. If asked for
 the logprobs of a prompt, vLLM 0.32 on a CPU ends if it serves adapters and has other requests in
@@ -29,11 +31,15 @@ CANDIDATES = tuple(range(2, PREFIXES[-1] + 1))
 """The lengths of beginnings among which the trainer chooses."""
 CHOSEN = 16
 NOISE = {"float32": 2e-5, "bfloat16": 0.04, "float16": 5e-3}
-"""The noise of one logprob between two ways to compute it: the root of the mean square, in nats."""
+"""The least noise of an engine's logprob: the root of the mean square, in nats. With some models it
+is twice as large, so it is measured as well."""
 LOUD = 4.0
 """In multiples of the noise. A mean difference above it means other weights."""
-CLEAR = 6.0
-"""In multiples of the noise. Versions that differ by less cannot be told apart."""
+SURE = 5.0
+"""In standard deviations. An engine that is nearer to the previous version, and at least this far
+from the new one, has other weights."""
+CLEAR = 2 * SURE
+"""In standard deviations. Versions that differ by less cannot always be told apart."""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -46,21 +52,25 @@ class ProbeResult(Struct, frozen=True):
     dtype: str
     count: int
     apart: float = math.inf
-    """The distance of the previous version from this one, in multiples of the noise of all logprobs
-    together."""
+    """The distance of the previous version from this one, in standard deviations of the engine's
+    position between them."""
     share: float = 1.0
     """The engine's position on the way from the previous version (0) to this one (1)."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether the previous version cannot be told from this one."""
+        """Whether the previous version cannot always be told from this one."""
         return self.apart < CLEAR
 
     @property
     def is_other(self) -> bool:
         """Whether the engine has other weights."""
         is_near = self.worst <= self.tolerance and self.mean <= self._loud
-        return not is_near or (not self.is_blind and self.share < 0.5)
+        return not is_near or self._is_before
+
+    @property
+    def _is_before(self) -> bool:
+        return self.share < 0.5 and (1 - self.share) * self.apart > SURE
 
     @property
     def _loud(self) -> float:
@@ -69,7 +79,7 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        if not self.is_blind and self.share < 0.5:
+        if self._is_before:
             return "logprobs are nearer to those of the version before"
         return (
             f"logprobs at {self.count} tokens differ by at most {self.worst:.2g} nats, "
@@ -88,8 +98,8 @@ def chosen_scores(
     ids: Sequence[int], now: Sequence[float], before: Sequence[float], dtype: str
 ) -> TokenScores:
     """Returns the scores where the two versions differ most, with those of the last beginnings.
-    `now` and `before` are the logprobs at all candidates. Without `before`, the default beginnings
-    are used."""
+    `now` and `before` are the exact logprobs at all candidates, and `dtype` is the type of the
+    weights. Without `before`, the default beginnings are used."""
     if not before:
         at = [CANDIDATES.index(length) for length in PREFIXES]
     else:
@@ -154,14 +164,18 @@ def compared(found: Sequence[float], scores: TokenScores, engine_dtype: str = ""
     steps = [a - b for a, b in zip(scores.logprobs, scores.before, strict=True)][: len(gaps)]
     square = sum(step * step for step in steps)
     along = sum((step + gap) * step for step, gap in zip(steps, gaps, strict=True))
+    share = along / square if square else 1.0
+    # Neither version explains the part across the way between them, so it is the engine's noise.
+    across = sum(gap * gap for gap in gaps) - (1 - share) ** 2 * square
+    noise = max(NOISE[dtype], math.sqrt(max(across, 0.0) / max(len(gaps) - 1, 1)))
     return ProbeResult(
         worst,
         mean,
         TOLERANCES[dtype],
         dtype,
         len(gaps),
-        apart=math.sqrt(square) / NOISE[dtype],
-        share=along / square if square else 1.0,
+        apart=math.sqrt(square) / noise,
+        share=share,
     )
 
 

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from holdfast.journal.changes import Changes
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights
 

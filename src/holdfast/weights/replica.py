@@ -96,8 +96,8 @@ class Replica:
             text = str((await self._ask("/server_info")).get("vllm_config", ""))
             self.dtype = _field(text, r"\bdtype=torch\.(\w+)")
             self.device = _field(text, r"\bdevice_config=(\w+)")
-            self.transfer = await self._find_transfer()
             self.workers = await self._find_workers()
+            self.transfer = await self._find_transfer()
             size = (await self._ask("/get_world_size")).get("world_size")
         elif self.kind is EngineKind.SGLANG:
             found = await self._ask("/get_server_info")
@@ -111,7 +111,10 @@ class Replica:
         self.world_size = size if isinstance(size, int) else 1
 
     async def _find_transfer(self) -> "TransferBackend":
-        """Finds the backend by sending a request without values: the error names its class."""
+        """Finds the backend: by what the workers say, or by sending a request without values, whose
+        error names the backend's class."""
+        if self.workers and self.workers[0].transfer in tuple(TransferBackend):
+            return TransferBackend(self.workers[0].transfer)
         try:
             await self.post("/init_weight_transfer_engine", {"init_info": {}})
         except WeightsNotTaken as error:
@@ -179,11 +182,11 @@ class Replica:
         return True
 
     async def loaded(self) -> str:
-        """Returns the fingerprint of the weights that the workers loaded last; "" if they do not
-        say."""
+        """Returns the fingerprint of the weights that the workers loaded last; "" if they have
+        loaded none since their start."""
         body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
         results = body.get("results")
-        return str(results[0]) if isinstance(results, list) and results else ""
+        return " and ".join(sorted(set(map(str, results)))) if isinstance(results, list) else ""
 
     # --- while weights change
 

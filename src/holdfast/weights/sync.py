@@ -102,6 +102,7 @@ class WeightSync:
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
         self._is_first = self._is_blind = False
+        self._fingerprint: tuple[WeightFolder | None, str] = None, ""
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
@@ -177,6 +178,8 @@ class WeightSync:
         began = time.monotonic()
         for strategy in self._used():
             await strategy.prepare(version)
+        if any(c.strategy.fingerprints(r) for r, c in self._choices.items()):
+            await self._fingerprint_of(version)  # Now, while the engines still sample.
         self._version = version
         self._sent.add(version.name)
         self._watch()
@@ -302,7 +305,7 @@ class WeightSync:
                 endpoint.weights = version.name
                 is_sampling = True
                 await self._resume(strategy, replica)
-            await self._check(strategy, version, replica)
+            await self._check(strategy, version, replica, was_sent=True)
         except HoldfastError as error:
             if is_sampling:
                 endpoint.interrupt(WeightsDoubted(str(error)))
@@ -338,39 +341,54 @@ class WeightSync:
             crashpoint.reach("weights.resumed")
 
     async def _check(
-        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
+        self,
+        strategy: WeightStrategy,
+        version: WeightFolder,
+        replica: Replica,
+        *,
+        was_sent: bool = False,
     ) -> None:
+        """Raises `WeightsNotTaken` if the replica has other weights. Its fingerprint of what it
+        loaded decides, if there is one. Otherwise its logprobs must be nearer to this version than
+        to the one before. They must be near to it in any case."""
         if strategy.stands_still:
             await check_version(replica, version)
-        if version.scores is not None:
-            model = strategy.model_of(version, replica)
-            result = await check_scores(replica, version.scores, version=version.name, model=model)
-            self.probes[replica.name] = result
-            if result.is_blind:
-                await self._compare_content(strategy, version, replica)
-
-    async def _compare_content(
-        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
-    ) -> None:
-        """Compares fingerprints of the loaded weights, because no logprob distinguishes the version
-        from the one before. Raises `WeightsNotTaken` if they differ. Reports once if the engine
-        offers no fingerprint."""
-        if not (replica.workers and strategy.stands_still):
-            if not self._is_blind:
-                self._report(
-                    f"weights: {version.name} and the version before have the same logprobs to "
-                    f"within the noise at {replica.name}: that it took them is its word alone; a "
-                    "vLLM with the worker extension compares what it loaded (docs/weights.md)"
-                )
-            self._is_blind = True
+        is_proven = strategy.fingerprints(replica) and await self._has_loaded(
+            version, replica, was_sent=was_sent
+        )
+        if (scores := version.scores) is None:
             return
+        if is_proven:
+            scores = structs.replace(scores, before=())
+        model = strategy.model_of(version, replica)
+        result = await check_scores(replica, scores, version=version.name, model=model)
+        self.probes[replica.name] = result
+        if result.is_blind and not self._is_blind:
+            self._is_blind = True
+            self._report(
+                f"weights: {version.name} and the version before have the same logprobs to within "
+                f"the noise at {replica.name}: that it took them is its word alone; a vLLM with "
+                "the worker extension compares what it loaded (docs/weights.md)"
+            )
+
+    async def _has_loaded(self, version: WeightFolder, replica: Replica, *, was_sent: bool) -> bool:
+        """Compares fingerprints. Returns False for a replica that has loaded nothing since it was
+        started, and was sent nothing either. Raises `WeightsNotTaken` if they differ."""
         loaded = await replica.loaded()
-        expected = await asyncio.to_thread(_fingerprint_of, version)
+        if not loaded and not was_sent:
+            return False
+        expected = await self._fingerprint_of(version)
         if loaded != expected:
             raise WeightsNotTaken(
                 f"{replica.name} took {version.name} and loaded others: their fingerprint is "
                 f"{loaded or 'none'}, not {expected}"
             )
+        return True
+
+    async def _fingerprint_of(self, version: WeightFolder) -> str:
+        if self._fingerprint[0] is not version:
+            self._fingerprint = version, await asyncio.to_thread(_fingerprint_of, version)
+        return self._fingerprint[1]
 
     # --- what is recorded
 

@@ -22,7 +22,7 @@ class TokenScores(Struct, frozen=True):
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     dtype: str = "float32"
-    """The data type in which the trainer computed the logprobs."""
+    """The data type of the trainer's weights."""
     lengths: tuple[int, ...] = PREFIXES
     """The lengths of the beginnings."""
     before: tuple[float, ...] = ()

@@ -40,7 +40,7 @@ from holdfast.weights.collective import (
     receive,
     split,
 )
-from holdfast.weights.content import fingerprint
+from holdfast.weights.content import Fingerprint
 from holdfast.weights.shared_memory import check_shared, read_shared
 
 BACKEND = "holdfast"
@@ -142,13 +142,14 @@ class HoldfastWeightTransferEngine(
 def load(model: Any, model_config: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Loads a whole checkpoint into a model that is being served."""
     device = next(model.parameters()).device
-    held = list(tensors)
+    loaded = Fingerprint()
     model.holdfast_loaded = ""
     initialize_layerwise_reload(model)
-    model.load_weights((name, tensor.to(device)) for name, tensor in held)
+    # The fingerprint is computed where the model is: a GPU reads its memory much faster.
+    model.load_weights(loaded.of((name, tensor.to(device)) for name, tensor in tensors))
     finalize_layerwise_reload(model, model_config)
     _pack_head(model)
-    model.holdfast_loaded = fingerprint(held)
+    model.holdfast_loaded = loaded.text
 
 
 def _pack_head(model: Any) -> None:
@@ -173,7 +174,9 @@ class WeightWorker:
 
     def holdfast_describe(self) -> dict[str, Any]:
         """Returns the worker's `Device` as plain values."""
-        return dict(msgspec.to_builtins(this_device(str(self.device))))
+        config = getattr(self.vllm_config, "weight_transfer_config", None)
+        own = dict(msgspec.to_builtins(this_device(str(self.device))))
+        return own | {"transfer": getattr(config, "backend", "")}
 
     def holdfast_loaded(self) -> str:
         """Returns the fingerprint of the weights that were loaded last; "" for the weights of the

@@ -23,7 +23,7 @@ from holdfast.cli.commands.pipeline import (
 from holdfast.cli.terminal.signals import Signals
 from holdfast.engine.stop import Stop
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.pipeline.child import is_crash
 from holdfast.pipeline.settings import RestartPolicy
 from holdfast.pipeline.status import StatusFile

@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.engine.progress.counters import Progress, WatchedProgress
-from holdfast.journal.journal import TrajectoryRow
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy
 from holdfast.records.trajectory import Status, TrajectoryKey

@@ -209,6 +209,27 @@ def test_each_cause_has_its_attempts_and_refills(cause, refill):
     assert len({request.seed for request in local.policy.requests}) == lives
 
 
+def test_what_the_runs_own_rule_does_not_retry_is_not_refilled() -> None:
+    local = LocalRun(group=GroupPolicy(refill=1))
+    local.run(raising(EngineUnavailable("down")), retry_rule=lambda error: False)
+    assert (len(local.history().attempts), local.history().life) == (1, 0)
+
+
+def test_a_reply_of_a_branch_that_was_cut_short_truncates_no_trajectory() -> None:
+    async def asks(b):
+        b.add("in short")
+        return await b.generate(max_tokens=1)
+
+    async def rollout(t):
+        await turn(t)
+        (reply,) = await t.branch(asks)
+        assert reply.finish_reason == "length"
+
+    local = LocalRun()
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+
+
 def test_failures_before_a_trajectory_was_opened_again_use_up_no_attempts():
     local = LocalRun()
     local.run(raising(KeyError("bug")))

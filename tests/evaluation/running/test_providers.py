@@ -39,7 +39,7 @@ def where(address: EngineAddress | None) -> tuple[tuple[str, ...], str | None]:
 def test_who_names_the_engine_is_asked_in_this_order() -> None:
     everyone = {"HOLDFAST_POLICY": "http://p", "OPENAI_API_KEY": "o", "HOLDFAST_API_KEY": "h"}
     model, own = "openai/gpt-4o", "http://own"
-    flag = address_for(model, given=("http://a", "http://b"), base_url=own, **everyone)
+    flag = address_for(model, urls=("http://a", "http://b"), base_url=own, **everyone)
     assert where(flag) == (("http://a", "http://b"), "h")
     assert where(address_for(model, base_url=own, **everyone)) == (("http://own",), "h")
     assert where(address_for(model, **everyone)) == (("https://api.openai.com",), "o")

@@ -18,7 +18,7 @@ from holdfast.journal.copying import sides
 from holdfast.journal.copying.copy_runs import copy_runs
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import JournalDamaged, RunHeld, UsageError
 from holdfast.records.step import Snapshotted
 from holdfast.records.trajectory import Status
@@ -232,6 +232,18 @@ def test_a_copy_that_does_not_pass_the_check_is_never_given_its_name(tmp_path):
     with sqlite3.connect(target) as damaged:
         damaged.execute("UPDATE totals SET planned = 7")
     with pytest.raises(JournalDamaged, match="does not pass its check"):
+        asyncio.run(copy_runs(source, target, ["first"]))
+    assert using(target, lambda journal: journal.find_run("first")) is None
+
+
+def test_a_damaged_task_does_not_look_sound_in_the_copy(tmp_path):
+    source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
+    using(source, fill)
+    with sqlite3.connect(source) as damaged:
+        body = bytearray(damaged.execute("SELECT body FROM tasks WHERE ordinal = 0").fetchone()[0])
+        body[-1] ^= 1
+        damaged.execute("UPDATE tasks SET body = ? WHERE ordinal = 0", (bytes(body),))
+    with pytest.raises(JournalDamaged, match="fails its checksum"):
         asyncio.run(copy_runs(source, target, ["first"]))
     assert using(target, lambda journal: journal.find_run("first")) is None
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check, repair
-from holdfast.journal.journal import Cut, Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Cut
 from holdfast.records.errors import JournalCorrupt, LeaseLost, RunHeld
 from holdfast.records.history import History
 from holdfast.records.step import Record

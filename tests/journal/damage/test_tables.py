@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check, repair
-from holdfast.journal.journal import Batch
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import PAGE_SIZE
+from holdfast.journal.types import Batch
 from holdfast.records.errors import JournalCorrupt, JournalDamaged, JournalError
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.sql import sql_journal as module
+from holdfast.journal.sql import journal as module
 from support.journal import postgres_server as server
 from support.records import consuming, joined, make_tasks, settle, spec
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from holdfast.journal.journal import Journal
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import ConsumerHeld, RunHeld
 from support.journal import postgres_server as server
 from support.records import make_tasks, someone_else, spec, values

@@ -7,11 +7,11 @@ from getpass import getuser
 import pytest
 
 from holdfast.journal.damage.check_server import check_server
-from holdfast.journal.journal import Journal
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import address_of
 from holdfast.journal.postgres.connection import quoted, role_of
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import HoldfastError, JournalError, JournalNewer, NotAJournal
 from support.journal import postgres_server as server
 from support.journal.own_server import free_port, own_server

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from holdfast.journal.damage.check_server import check_server, repair_server
-from holdfast.journal.journal import Journal
 from holdfast.journal.postgres import connection as connections
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import JournalError, JournalFull, LeaseLost, LostCommits
 from holdfast.records.trajectory import Status
 from support.exhaustive import points

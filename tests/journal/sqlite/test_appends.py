@@ -1,4 +1,4 @@
-"""What a writer remembers of the logs between two batches, and when it may not be believed."""
+"""Each batch sees where the logs end, whoever wrote to them before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,22 +7,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import LeaseLost
-from support.journal.faulty_journal import FaultyConnections
 from support.records import ready, sql, values
 
 
-def subject(
-    path: Path, body: Callable[[SqliteJournal, list[Lease]], Awaitable[None]]
-) -> FaultyConnections:
-    """With two trajectories of which the writer remembers the heads."""
-    seen = FaultyConnections()
+def subject(path: Path, body: Callable[[SqliteJournal, list[Lease]], Awaitable[None]]) -> None:
+    """With two trajectories that have a record each."""
 
     async def main() -> None:
-        journal = SqliteJournal(path, connect=seen)
+        journal = SqliteJournal(path)
         _, _, claims = await ready(journal, "a", "b", samples=1)
         leases = [claim.open[0] for claim in claims]
         for lease in leases:
@@ -32,18 +27,6 @@ def subject(
 
     asyncio.run(main())
     assert check(path).findings == []
-    return seen
-
-
-def test_while_nobody_else_writes_no_batch_looks_where_the_logs_stand(tmp_path: Path) -> None:
-    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
-        for number in range(1, 10):
-            await asyncio.gather(*(journal.append(lease, values(number)) for lease in leases))
-        assert await journal.history(leases[0].id) == values(*range(10))
-
-    seen = subject(tmp_path / "journal.db", body)
-    looks = [statement for statement in seen.statements if "json_group_array" in statement]
-    assert len(looks) == 2, "one for each that was new"
 
 
 def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
@@ -88,7 +71,7 @@ def test_two_writers_take_turns_without_taking_each_others_places(tmp_path: Path
     subject(path, body)
 
 
-def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
+def test_a_refused_append_leaves_every_log_as_it_was(tmp_path: Path) -> None:
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
         first, second = leases
         stale = Lease(second.key, second.id, second.ordinal, second.epoch - 1, second.status,
@@ -100,17 +83,5 @@ def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> 
         await asyncio.gather(*(journal.append(lease, values(2)) for lease in leases))
         for lease in leases:
             assert await journal.history(lease.id) == values(0, 2)
-
-    subject(tmp_path / "journal.db", body)
-
-
-def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "MAX_HEADS", 1)
-
-    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
-        for number in range(1, 5):
-            await asyncio.gather(*(journal.append(lease, values(number)) for lease in leases))
-        for lease in leases:
-            assert await journal.history(lease.id) == values(*range(5))
 
     subject(tmp_path / "journal.db", body)

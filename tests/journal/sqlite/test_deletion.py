@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError, JournalFull
 from holdfast.records.run import Run

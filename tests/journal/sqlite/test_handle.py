@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import checkpoint
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalError
 from support.paths import TESTS
 from support.records import files_open, ready, value, values

@@ -6,11 +6,11 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from holdfast.journal.journal import Worker
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql import leases, runs
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.journal.types import Worker
 from support.records import make_tasks, someone_else, spec
 
 NOW = Instant("", 0.0, 1_000.0)

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.engine.report import build
 from holdfast.journal.damage.check import check, repair
-from holdfast.journal.journal import Lease
 from holdfast.journal.sql import runs
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.step import Record

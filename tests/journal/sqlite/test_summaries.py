@@ -9,8 +9,8 @@ from msgspec import structs
 
 from holdfast.engine.report import build
 from holdfast.journal.damage.check import check, repair
-from holdfast.journal.journal import Journal
 from holdfast.journal.rows import kept_summary, summary_body
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History

@@ -1,12 +1,14 @@
 """Group commit: what it promises when all is well."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalError
 from support.records import files_open, make_tasks, ready, spec, sql, value, values
 
@@ -24,6 +26,53 @@ def test_concurrent_appends_share_commits(tmp_path: Path) -> None:
 
     # 500 appends in five rounds. The first of a round may go alone, the others queue behind it.
     assert asyncio.run(body()) <= 5 * 4
+
+
+def test_appends_of_one_turn_of_the_loop_share_a_commit(tmp_path: Path) -> None:
+    """Even if the writer could run in between, as it can whenever the loop sends something."""
+
+    async def body() -> int:
+        journal = SqliteJournal(tmp_path / "journal.db")
+        _, _, claims = await ready(journal, *map(str, range(4)))
+        before = journal._writer.batches
+
+        tasks = []
+        for number, claim in enumerate(claims):
+            tasks.append(asyncio.create_task(journal.append(claim.open[0], values(number))))
+            asyncio.get_running_loop().call_soon(time.sleep, 0.05)
+        await asyncio.gather(*tasks)
+        await journal.close()
+        return journal._writer.batches - before
+
+    assert asyncio.run(body()) == 1
+
+
+def test_appends_of_a_loop_that_stops_hold_up_no_other_loop(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    stopped, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def prepare() -> list[Lease]:
+        _, _, claims = await ready(journal, "a", samples=2)
+        return list(claims[0].open)
+
+    async def finish(lease: Lease) -> int:
+        await asyncio.wait_for(journal.append(lease, values(1)), 60)
+        rows = await journal.history(lease.id)
+        await journal.close()
+        return len(rows)
+
+    first, second = stopped.run_until_complete(prepare())
+    abandoned = stopped.create_task(journal.append(first, values(0)))
+    stopped.call_soon(stopped.stop)
+    stopped.run_forever()
+    try:
+        assert other.run_until_complete(finish(second)) == 1
+        assert len(sql(journal.path, "SELECT seq FROM records")) == 2
+    finally:
+        abandoned.cancel()
+        stopped.run_until_complete(asyncio.gather(abandoned, return_exceptions=True))
+        stopped.close()
+        other.close()
 
 
 def test_a_single_append_waits_for_no_timer(tmp_path: Path) -> None:

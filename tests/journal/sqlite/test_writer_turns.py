@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.journal import Lease
 from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import BUSY_SECONDS, SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalError
 from support.records import ready, values
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -9,9 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from holdfast.journal.damage.check import check
 from holdfast.records.exit_codes import Exit
 from support.fork_server import Popen
+
+HANGING = 240.0
+"""Seconds after which a command hangs, also on a busy machine."""
 
 AGENT = """
 import os
@@ -68,7 +74,12 @@ def start(
 
 
 def end(process: "subprocess.Popen[str]") -> Done:
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=HANGING)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # Python then prints what each thread is doing.
+        out, err = process.communicate()
+        pytest.fail(f"{process.args} hangs:\n{out}\n{err}")
     return Done(process.returncode, out, err)
 
 

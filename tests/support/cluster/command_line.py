@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.engine.export.export import What, rows
 from holdfast.journal import opened_journal
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 
 HERE = Path(__file__).parent
 

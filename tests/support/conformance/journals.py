@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.journal import Journal
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from support.journal import postgres_server
 

@@ -16,9 +16,9 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from holdfast.journal.journal import Batch, Consumer
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Batch, Consumer
 from holdfast.records.epochs import EpochStream
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run

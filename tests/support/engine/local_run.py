@@ -11,7 +11,7 @@ from holdfast.engine.running.engine import Ending, Engine
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.environments.workspace import Workspace
 from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
-from holdfast.journal.journal import digest_of
+from holdfast.journal.types import digest_of
 
 needs_bwrap = pytest.mark.skipif(bool(why_no_bwrap()), reason=f"no bubblewrap: {why_no_bwrap()}")
 BOTH = (pytest.param("bwrap", marks=needs_bwrap), "none")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure

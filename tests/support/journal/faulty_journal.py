@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.journal.changes import Changes
-from holdfast.journal.journal import Entries, Journal, Lease, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.committer import BUSY_SECONDS
+from holdfast.journal.types import Entries, Lease, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary

@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Callable
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.journal.types import Lease
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs

@@ -8,20 +8,6 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
 from holdfast.journal.changes import POLL_SECONDS, look_until
-from holdfast.journal.journal import (
-    Batch,
-    Claim,
-    ClosedByBlock,
-    Consumer,
-    Cut,
-    Entries,
-    Lease,
-    LedgerEntry,
-    TrajectoryRow,
-    Worker,
-    WorkerIdentity,
-    digest_of,
-)
 from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
@@ -33,6 +19,19 @@ from holdfast.journal.rules import (
     known_version,
     lease_lost,
     run_held,
+)
+from holdfast.journal.types import (
+    Batch,
+    Claim,
+    Consumer,
+    Cut,
+    Entries,
+    Lease,
+    LedgerEntry,
+    TrajectoryRow,
+    Worker,
+    WorkerIdentity,
+    digest_of,
 )
 from holdfast.records.encoding.codec import decode, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
@@ -47,7 +46,7 @@ from support.simulation.model_ledger import ConsumerLedger, ReadyGroup
 from support.simulation.model_runs import ModelRuns, ModelTrajectory
 
 
-class ModelJournal(ModelRuns, ClosedByBlock):
+class ModelJournal(ModelRuns):
     """See `Journal`. Closing it forgets nothing; dropping it does."""
 
     # --- workers and leases

@@ -6,9 +6,9 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from holdfast.journal.journal import Consumer, GroupEnd, WorkerIdentity
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
+from holdfast.journal.types import Consumer, GroupEnd, WorkerIdentity
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 

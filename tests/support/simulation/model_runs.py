@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct, structs
 
 from holdfast.journal.changes import Changes
-from holdfast.journal.journal import Deletion, RunProgress, RunRow, TrajectoryRow, Worker
 from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.references import reachable
@@ -23,6 +22,7 @@ from holdfast.journal.rules import (
     run_sealed,
     tasks_scored_anew,
 )
+from holdfast.journal.types import Deletion, RunProgress, RunRow, TrajectoryRow, Worker
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
 from holdfast.records.samples.version import WeightVersion

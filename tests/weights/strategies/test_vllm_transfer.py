@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra `train`")
 
 from holdfast.policy.client import circuit_breaker
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.probe import UNREACHABLE
 from holdfast.records.errors import UsageError
 from holdfast.weights.carrier import Carrier, Device, this_device
 from holdfast.weights.replica import Replica
@@ -69,6 +71,32 @@ def with_engines(body: Any, *options: dict[str, Any]) -> None:
 
 def span_names(completion: Any) -> list[str]:
     return [span.version for span in completion.versions]
+
+
+def test_an_engine_with_our_workers_is_asked_nothing_that_its_log_calls_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: list[str] = []
+    send = Endpoint.send
+
+    async def seen(endpoint: Endpoint, *arguments: Any, **named: Any) -> bytes:
+        try:
+            return await send(endpoint, *arguments, **named)
+        except UNREACHABLE as error:
+            refused.append(f"{arguments}: {error}")
+            raise
+
+    monkeypatch.setattr(Endpoint, "send", seen)
+
+    async def body(engines: Any) -> None:
+        async with synced(engines, VllmSharedMemory(), DiskStrategy(is_tied=True)) as it:
+            (line,) = [line for line in it.lines if line.startswith("weights: ")]
+            assert "ipc transfer" in line
+            assert "disk would work, too" in line
+
+    with_engines(body, OURS)
+    routes = ("/init_weight_transfer_engine", "/collective_rpc")
+    assert [line for line in refused if any(route in line for route in routes)] == []
 
 
 # --- from GPU to GPU

@@ -20,7 +20,7 @@ from holdfast.engine.running.reuse import count_reusable
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.running.series import changes_of
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.policy import Completion, NoPolicy, Request, WrappedPolicy
 from holdfast.policy.rendering.renderer import Renderer

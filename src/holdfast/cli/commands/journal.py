@@ -14,8 +14,8 @@ from holdfast.journal import is_server, require_driver
 from holdfast.journal.damage.check import accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
 from holdfast.journal.damage.report import Report
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Cut, GroupEnd, LedgerEntry
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.types import Cut, GroupEnd, LedgerEntry
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit

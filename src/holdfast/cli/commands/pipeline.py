@@ -30,7 +30,7 @@ from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal import Journal
+    from holdfast.journal.sql.journal import Journal
     from holdfast.pipeline.child import PipelinePart
     from holdfast.pipeline.engine import SupervisedEngine
     from holdfast.pipeline.supervisor import PipelineEnding, Supervisor

@@ -44,7 +44,8 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, opened_journal
-from holdfast.journal.journal import Journal, Worker
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Worker
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     HoldfastError,

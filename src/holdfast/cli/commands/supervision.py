@@ -20,7 +20,7 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.report import build
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError
 from holdfast.records.exit_codes import Exit

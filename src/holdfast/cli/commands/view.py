@@ -14,7 +14,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import notify
 from holdfast.engine.export.prices import chosen_prices
 from holdfast.extras import needed_by
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.private_files import private_folder
 from holdfast.records.errors import JournalError, UsageError
 from holdfast.records.exit_codes import Exit

@@ -16,7 +16,7 @@ from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.running.series import changes_of, name_in_series, open_in_series, run_with_all
 from holdfast.journal import is_server, opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
 from holdfast.records.run import Run, RunSpec
 

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.export.prices import Prices
-from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.tokens import unpack_logprobs
 from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members

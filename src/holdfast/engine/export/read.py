@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.engine.export.export import group_samples, groups_of, history_of
 from holdfast.journal import check_journal, is_server, open_journal
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.samples.sample import Sample

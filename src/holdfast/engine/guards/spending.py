@@ -10,7 +10,7 @@ import asyncio
 from holdfast.engine.export.prices import money
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.worlds import WorldUse, use_of_worlds
 from holdfast.records.errors import HoldfastError, JournalCorrupt, UsageError
 from holdfast.records.run import Run

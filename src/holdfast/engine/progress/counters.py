@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from holdfast.engine.progress.clustered import RewardMean, error_text, number_text
-from holdfast.journal.journal import RunProgress, TrajectoryRow
+from holdfast.journal.types import RunProgress, TrajectoryRow
 from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled

@@ -12,7 +12,7 @@ import random
 from msgspec import Struct, structs
 
 from holdfast.engine.settings import Settings
-from holdfast.journal.journal import Lease
+from holdfast.journal.types import Lease
 from holdfast.records.errors import (
     AttemptTimeout,
     EndpointDown,

@@ -17,7 +17,7 @@ from holdfast.engine.report import RunReport, as_text
 from holdfast.engine.running.engine import Ending
 from holdfast.extras import needed_by
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.samples.sample import Sample
 from holdfast.records.samples.summary import last_failure
 from holdfast.records.view import TrajectoryView

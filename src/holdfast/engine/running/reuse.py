@@ -17,7 +17,8 @@ from itertools import product
 from msgspec import Struct, structs
 
 from holdfast.engine.open_run import has_made_judges
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec

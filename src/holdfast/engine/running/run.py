@@ -32,7 +32,7 @@ from holdfast.engine.running.series import name_in_series, open_in_series, run_w
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import is_server, opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.declared import as_declared, checks_arguments

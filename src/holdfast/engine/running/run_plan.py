@@ -23,7 +23,8 @@ from holdfast.engine.running.forks import Fork
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal, Worker
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Worker
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from holdfast.engine.open_run import check_new, describe_tasks, with_engine_of
 from holdfast.engine.running.reuse import count_reusable
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task

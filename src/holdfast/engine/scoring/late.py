@@ -18,8 +18,9 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import STOPS, Member, Scoring
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease, TrajectoryRow, Worker
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.history import History
 from holdfast.records.run import Run

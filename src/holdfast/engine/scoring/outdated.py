@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary

@@ -6,7 +6,7 @@ beside the score, and the judge can be asked again. A judge that says that it ca
 has answered, and so has a scorer that returns None.
 """
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
 

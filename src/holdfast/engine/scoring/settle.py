@@ -14,7 +14,8 @@ from holdfast.clock import Clock
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.scorer import Score, Scorer, ScorerFailed
 from holdfast.engine.settings import ScoringPolicy
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import (
     EndpointDown,
     PolicyRefused,

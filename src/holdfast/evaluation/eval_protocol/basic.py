@@ -30,6 +30,7 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         self._params = dict(setting_of(completion_params).params)
         if elsewhere := sorted(self._params.keys() & {"model", "base_url", "api_base", "n"}):
             raise UsageError(f"{elsewhere[0]!r} belongs in the evaluation's completion_params")
+        self._changes = read_params(self._params).changes
 
     def configured(
         self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **unsupported: object
@@ -59,8 +60,7 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         if not messages:
             raise UsageError(f"row {t.task.id!r} has no message to answer")
         t.add(*messages)
-        params = read_params(self._params)
-        await t.generate(tools=t.task.tools, **params.changes)
+        await t.generate(tools=t.task.tools, **self._changes)
         return None
 
 

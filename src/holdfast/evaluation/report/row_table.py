@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from holdfast.engine.report import escape_text
 from holdfast.evaluation.report.preview import Preview, preview_of
-from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History

@@ -32,7 +32,8 @@ from holdfast.evaluation.report.timeline import Item, TextCutter, timeline
 from holdfast.evaluation.stats.results import Collector, Results, RowResult
 from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.stats.verdict import Verdict, verdict_of
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.errors import JournalCorrupt

@@ -54,7 +54,7 @@ from holdfast.evaluation.stats.outcome import Outcome, Part
 from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.providers import names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly

@@ -16,7 +16,7 @@ from holdfast.evaluation.running.experiment import Experiment, perform_async
 from holdfast.evaluation.running.resume import limited
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.rollout.threads.blocking import run_blocking
 
 PREFIX = "logged."

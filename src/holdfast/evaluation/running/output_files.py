@@ -12,7 +12,7 @@ from holdfast.engine.export.prices import Prices
 from holdfast.evaluation.rows.row import EvalMetadata
 from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.verdict import Verdict
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run

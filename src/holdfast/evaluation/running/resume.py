@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from holdfast.engine.open_run import describe_differences, has_made_judges, is_rolled_out, open_run
 from holdfast.engine.scoring.retry import unread_verdicts
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task

@@ -13,7 +13,7 @@ from holdfast.engine.connect import EmbeddedEngines
 from holdfast.engine.report import escape_lines
 from holdfast.evaluation.definition.options import Options
 from holdfast.journal import check_address, is_server, take_password
-from holdfast.journal.journal import MEMORY
+from holdfast.journal.types import MEMORY
 from holdfast.records.errors import UsageError
 
 FOLDER, FILE = ".holdfast", "evaluations.db"

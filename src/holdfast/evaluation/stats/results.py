@@ -9,7 +9,8 @@ from collections import Counter
 from msgspec import Struct
 
 from holdfast.engine.export.prices import Cost, Prices
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec

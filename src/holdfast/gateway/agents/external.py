@@ -24,7 +24,7 @@ from holdfast.gateway.protocol.keys import Keys
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway, WorkerLinks
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import Rewound
 from holdfast.records.run import Run

@@ -18,7 +18,7 @@ from contextlib import suppress
 from msgspec import Struct, structs
 
 from holdfast.gateway.protocol.keys import Bearer
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History
 from holdfast.records.run import Run

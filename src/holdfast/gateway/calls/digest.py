@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
-from holdfast.journal.journal import digest_of
+from holdfast.journal.types import digest_of
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling, packed

@@ -16,14 +16,13 @@ from msgspec import Struct
 
 from holdfast.journal import is_server, opened_journal, shown_address
 from holdfast.journal.copying import sides
-from holdfast.journal.copying.run_image import RunImage
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.report import Report
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import MEMORY, Journal, TrajectoryRow, digest_of
 from holdfast.journal.references import references
 from holdfast.journal.rules import MAX_NAME, name_taken, run_in_use
-from holdfast.journal.sql.sql_journal import SqlJournal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import MEMORY, TrajectoryRow, digest_of
 from holdfast.records.errors import JournalCorrupt, JournalDamaged, UsageError
 from holdfast.records.run import Run
 
@@ -57,11 +56,11 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
 
 
 @asynccontextmanager
-async def _opened(where: str, *, read_only: bool = False) -> AsyncIterator[SqlJournal]:
+async def _opened(where: str, *, read_only: bool = False) -> AsyncIterator[Journal]:
     if where == MEMORY:
         raise UsageError("memory: keeps nothing; name a file or a server")
     async with opened_journal(where, read_only=read_only) as journal:
-        assert isinstance(journal, SqlJournal), "opened by its address"
+        assert isinstance(journal, Journal), "opened by its address"
         yield journal
 
 
@@ -96,7 +95,7 @@ async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
     return runs
 
 
-async def _copy_all(left: SqlJournal, right: SqlJournal, runs: Sequence[Run]) -> list[CopiedRun]:
+async def _copy_all(left: Journal, right: Journal, runs: Sequence[Run]) -> list[CopiedRun]:
     for run in runs:  # Every name is checked before the first run is copied.
         if await right.find_run(run.spec.name) is not None:
             raise name_taken(run.spec.name)
@@ -111,7 +110,7 @@ def _unfinished(run: Run) -> str:
     return f"{name}{_UNFINISHED}"
 
 
-async def _copy(left: SqlJournal, right: SqlJournal, run: Run) -> CopiedRun:
+async def _copy(left: Journal, right: Journal, run: Run) -> CopiedRun:
     if (before := await right.find_run(_unfinished(run))) is not None:
         await right.delete_run(before)
     image = await left.query(sides.read_image, run)
@@ -145,11 +144,11 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
         await _copy_blobs(left, right, content, done)
 
 
-async def _compare(left: SqlJournal, right: SqlJournal, run: Run, image: RunImage) -> None:
+async def _compare(left: Journal, right: Journal, run: Run, image: sides.RunImage) -> None:
     copy = await run_named(right, _unfinished(run))
     run_image = image.comparable()
     other = (await right.query(sides.read_image, copy)).comparable()
-    for part in RunImage.__struct_fields__:
+    for part in sides.RunImage.__struct_fields__:
         if getattr(run_image, part) != getattr(other, part):
             raise _differs(run, part)
     await _compare_logs(left, right, run, copy)

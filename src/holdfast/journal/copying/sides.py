@@ -1,17 +1,89 @@
-"""The SQL that reads a run from a journal and writes it into another (see `copy_runs`)."""
+"""Reads a run from a journal and writes it into another (see `copy_runs`)."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from holdfast.journal.copying.run_image import PlacedTrajectory, RunImage
+from msgspec import Struct, msgpack, structs
+
 from holdfast.journal.entries import AppendEntry
-from holdfast.journal.journal import Lease
-from holdfast.journal.rows import kept_summary, summary_body, task_checksum
+from holdfast.journal.rows import kept_summary, summary_body
 from holdfast.journal.sql.groups import recount, recount_totals
 from holdfast.journal.sql.runs import by_id, rename, unseal
 from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
+from holdfast.journal.types import Lease
 from holdfast.records.encoding.codec import checksum
-from holdfast.records.run import Run
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+class PlacedTrajectory(Struct, frozen=True):
+    """One trajectory, with its number in the source journal."""
+
+    id: int
+    task: int
+    sample: int
+    status: int
+    epoch: int
+    settled: int | None
+    """The trajectory's place in the order of settling, over all runs of the source journal."""
+    summary: Summary | None
+
+
+class RunImage(Struct, frozen=True):
+    spec: bytes
+    changes: bytes
+    created: float
+    sealed: bool
+    tasks: list[tuple[int, str, bytes, int, bool]]
+    """Ordinal, id, body, checksum, and whether the task is one of the run's current tasks. The
+    checksum is copied, so that damage to a task shows in the copy."""
+    trajectories: list[PlacedTrajectory]
+    versions: list[tuple[int, str, int, str]]
+    consumers: list[tuple[str, int | None, int]]
+    """Name, last committed step, and the last place in the order of settling that the consumer has
+    looked at."""
+    deliveries: list[tuple[int, str, int, int, int | None, int | None, str]]
+    """Task, consumer, state, settled, step, place, reason."""
+
+    def named(self, name: str) -> bytes:
+        """Returns the spec under another name."""
+        return msgpack.encode(structs.replace(msgpack.decode(self.spec, type=RunSpec), name=name))
+
+    @property
+    def places(self) -> list[int]:
+        """Returns every place in the order of settling that the run uses, in order. If a member was
+        settled again, its first place remains only in the deliveries that use it."""
+        held = {row.settled for row in self.trajectories if row.settled}
+        return sorted(held | {place for _, _, _, place, *_ in self.deliveries if place})
+
+    def placed_from(self, base: int) -> "RunImage":
+        """Returns the image with the same order of settling, numbered after `base` in the target
+        journal."""
+        places = self.places
+        new = {place: base + rank for rank, place in enumerate(places, 1)}
+        return structs.replace(
+            self,
+            trajectories=[
+                structs.replace(row, settled=None if row.settled is None else new[row.settled])
+                for row in self.trajectories
+            ],
+            consumers=[
+                (name, committed, base + passed if (passed := bisect_right(places, seen)) else 0)
+                for name, committed, seen in self.consumers
+            ],
+            deliveries=[
+                (task, name, state, new.get(place, 0), step, number, reason)
+                for task, name, state, place, step, number, reason in self.deliveries
+            ],
+        )
+
+    def comparable(self) -> "RunImage":
+        """Returns the image with only what a run and its copy share. The run's name and the
+        journals' own numbers are replaced."""
+        image = self.placed_from(0)
+        members = [structs.replace(row, id=0) for row in image.trajectories]
+        return structs.replace(image, spec=self.named("copy"), trajectories=members)
 
 
 def read_image(store: Store, run: Run) -> RunImage:
@@ -30,10 +102,8 @@ def read_image(store: Store, run: Run) -> RunImage:
         created,
         store.row("SELECT 1 FROM streams WHERE run = :run", run=run.id) is None,
         [
-            (ordinal, name, body, bool(current))
-            for ordinal, name, body, current in rows(
-                "ordinal, id, body, current", "tasks", "ordinal"
-            )
+            (*task, bool(current))
+            for *task, current in rows("ordinal, id, body, crc, current", "tasks", "ordinal")
         ],
         [
             PlacedTrajectory(
@@ -63,12 +133,9 @@ def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]
     store.insert(
         "tasks",
         "run, ordinal, id, body, crc, current",
-        [
-            (run, ordinal, task, body, task_checksum(body, ordinal), current)
-            for ordinal, task, body, current in image.tasks
-        ],
+        [(run, *task) for task in image.tasks],
     )
-    groups = [(run, ordinal, current) for ordinal, _, _, current in image.tasks]
+    groups = [(run, ordinal, current) for ordinal, *_, current in image.tasks]
     store.insert("task_groups", "run, task, current", groups)
     store.insert(
         "trajectories",

@@ -16,27 +16,19 @@ from pathlib import Path
 from msgspec import structs
 
 from holdfast import crashpoint
-from holdfast.journal.damage.accept_losses import (
-    STEP,
-    accept,
-    copy_to_mend,
-    finish_mending,
-    has_unfinished_mending,
-    remove_copy,
-    take_mended,
-)
+from holdfast.journal.damage import accept_losses
 from holdfast.journal.damage.pages import PARTS
 from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, mend_tables
 from holdfast.journal.damage.report import Finding, Report
 from holdfast.journal.damage.tables import check_tables, named_trajectories, refuse_if_held
 from holdfast.journal.files import witness
-from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect, remove_empty_log
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.schema import SALVAGE, explained, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.journal.types import Cut
 from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
 
@@ -98,9 +90,9 @@ def repair(path: Path) -> list[Cut]:
         mend_tables(store, damage)
         cuts = list(_cut_all(store))
         connection.execute("DROP INDEX records_repair")
-        crashpoint.reach(STEP)
+        crashpoint.reach(accept_losses.STEP)
         connection.execute("COMMIT")
-        crashpoint.reach(STEP)
+        crashpoint.reach(accept_losses.STEP)
     return cuts
 
 
@@ -111,8 +103,8 @@ def accept_loss(path: Path) -> str | None:
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
     witness.remove_unfinished(path)
-    if has_unfinished_mending(path):
-        return _kept("was cut, and its mending was interrupted", finish_mending(path))
+    if accept_losses.has_unfinished_mending(path):
+        return _kept("was cut, and its mending was interrupted", accept_losses.finish_mending(path))
     loss = find_loss(path, thoroughly=True)
     if loss is None:
         return None
@@ -127,7 +119,7 @@ def accept_loss(path: Path) -> str | None:
         _refuse_if_held(path, without_log=True)
     if loss.is_cut:
         return _mend_cut(path, loss)
-    return accept(path, _choose_whole(path, loss))
+    return accept_losses.accept(path, _choose_whole(path, loss))
 
 
 def _refuse_if_held(path: Path, *, without_log: bool) -> None:
@@ -171,7 +163,7 @@ def _is_repairable(path: Path) -> bool:
 def _mend_cut(path: Path, loss: Loss) -> str:
     """Mends a cut file completely or not at all. A file that cannot be mended stays as it is, and
     every command refuses it."""
-    copy = copy_to_mend(path)
+    copy = accept_losses.copy_to_mend(path)
     try:
         cuts = repair(copy)
         findings = check(copy).findings
@@ -179,9 +171,9 @@ def _mend_cut(path: Path, loss: Loss) -> str:
             raise JournalDamaged(
                 f"journal {path} {loss.what}, which cannot be mended ({findings[0]}): {SALVAGE}"
             )
-        kept = take_mended(path, copy)
+        kept = accept_losses.take_mended(path, copy)
     finally:
-        remove_copy(copy)
+        accept_losses.remove_copy(copy)
     lost = sum(cut.lost for cut in cuts)
     return _kept(f"{loss.what}; {lost} records were cut", kept)
 

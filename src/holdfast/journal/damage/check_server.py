@@ -10,22 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from holdfast.journal.damage import tables
 from holdfast.journal.damage.report import Report
-from holdfast.journal.damage.tables import (
-    check_tables,
-    count_anew,
-    named_trajectories,
-    number_samples_again,
-    put_tasks_back,
-    refuse_if_held,
-)
-from holdfast.journal.journal import Cut
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import Link, explain, plain_connect
 from holdfast.journal.postgres.store import PostgresStore
 from holdfast.journal.sql import logs
 from holdfast.journal.sql.store import Store
+from holdfast.journal.types import Cut
 from holdfast.records.errors import HoldfastError
 
 RESTORE = "restore it from a backup"
@@ -78,7 +71,7 @@ def _check(store: PostgresStore, address: ServerAddress, losses: list[schema.Los
     if losses:
         what = schema.describe_losses(losses)
         report.add("server", what, "go back to a server that has them, or accept it with --repair")
-    check_tables(store, report, first=(_size,))
+    tables.check_tables(store, report, first=(_size,))
     return report
 
 
@@ -91,12 +84,12 @@ def _repair(
     store: PostgresStore, address: ServerAddress, losses: list[schema.Loss]
 ) -> tuple[list[Cut], str]:
     del address, losses
-    refuse_if_held(store)
-    put_tasks_back(store)
-    number_samples_again(store)
+    tables.refuse_if_held(store)
+    tables.put_tasks_back(store)
+    tables.number_samples_again(store)
     cuts = []
-    for name, (trajectory, *_) in list(named_trajectories(store)):
+    for name, (trajectory, *_) in list(tables.named_trajectories(store)):
         for _, rows in store.logs([trajectory]):
             cuts.append(logs.mend(store, trajectory, rows, name=name))
-    count_anew(store)
+    tables.count_anew(store)
     return [cut for cut in cuts if cut is not None], schema.accept_losses(store.connection)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.journal.damage.logs import LogCheck, TrajectoryState
 from holdfast.journal.damage.report import Report
-from holdfast.journal.journal import digest_of
 from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.rows import MisnamedTask, places_of_moved, shown, task_of
 from holdfast.journal.sql.deletion import holders
 from holdfast.journal.sql.groups import COUNTED, recount, recount_totals
 from holdfast.journal.sql.runs import run_of
 from holdfast.journal.sql.store import LogRow, Row, Store
+from holdfast.journal.types import digest_of
 from holdfast.records.errors import JournalCorrupt, RunHeld
 
 ROWS = "check the disk, and restore the journal from a copy; if the disk is sound, report it"
@@ -246,7 +246,7 @@ _PLACES = """SELECT run, consumer, step, count(*) FROM deliveries WHERE place IS
     GROUP BY run, consumer, step
     HAVING max(place) + 1 <> count(*) OR count(DISTINCT place) <> count(*)"""
 _STATES = """SELECT run, consumer, task, state FROM deliveries
-    WHERE state NOT IN (0, 1, 2, 3) OR (state IN (0, 3) AND step IS NOT NULL)
+    WHERE state NOT IN (1, 2, 3) OR (state = 3 AND step IS NOT NULL)
     OR (state IN (2, 3) AND reason = '') OR settled < 0"""
 
 

@@ -44,7 +44,7 @@ from holdfast.journal.postgres.connection import (
 )
 from holdfast.journal.postgres.store import CHANNEL, NOW, PostgresStore
 from holdfast.journal.sql import deletion, leases
-from holdfast.journal.sql.sql_journal import SqlJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sql.store import Row, Store
 from holdfast.journal.sql.writer import Append, Operation, WriteCall, Writer, write_appends
 from holdfast.records.errors import HoldfastError, LostCommits
@@ -223,7 +223,7 @@ def _fail(batch: list[Operation], error: BaseException) -> None:
             operation.error = error
 
 
-class PostgresJournal(SqlJournal):
+class PostgresJournal(Journal):
     """A journal on a server. `Journal` describes its guarantees. Use `opened_journal`, or close the
     journal yourself."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.postgres.connection import ServerConnection
-from holdfast.journal.sql.store import LogRow, Row
+from holdfast.journal.sql.store import LogRow, Row, Store
 from holdfast.records.errors import JournalError, UsageError
 
 CHANNEL = "holdfast"
@@ -55,7 +55,7 @@ def dialect(statement: str) -> str:
     return _PARAMETER.sub(r"%(\1)s", statement)
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """A store on PostgreSQL (see `Store`), for one transaction."""
 
     def __init__(self, connection: ServerConnection):
@@ -67,20 +67,12 @@ class PostgresStore:
         """The time at which the transaction first asked for it."""
         self._messages: list[str] = []
 
-    def _execute(self, statement: str, values: dict[str, object]) -> Any:
+    def execute(self, statement: str, values: dict[str, object]) -> Any:
         _check(values.values())
         query = dialect(statement)
         if any(isinstance(value, bytes) for value in values.values()):
             return self.connection.send(query, values)
         return self.connection.execute(query, values)
-
-    def row(self, statement: str, **values: object) -> Row | None:
-        row: Row | None = self._execute(statement, values).fetchone()
-        return row
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        rows: list[Row] = self._execute(statement, values).fetchall()
-        return rows
 
     def stream(self, statement: str, **values: object) -> Iterator[Row]:
         if not self.connection.is_in_transaction:
@@ -88,10 +80,6 @@ class PostgresStore:
             return
         with self.connection.stream(dialect(statement), values) as rows:
             yield from rows
-
-    def run(self, statement: str, **values: object) -> int:
-        count: int = self._execute(statement, values).rowcount
-        return count
 
     def together(self, *statements: str, **values: object) -> list[list[Row]]:
         _check(values.values())

@@ -12,5 +12,6 @@
 - `delivery`: The ledger of a run's groups.
 - `deletion`: Deletes a run.
 - `writer`: One thread, one connection, group commit.
-- `sql_journal`: The journal over a store.
+- `journal`: The journal, and what it promises on every database.
+- `find_run`: Finds a run by the name that a user typed.
 """

@@ -1,14 +1,16 @@
-"""Deletes a run in one transaction, so that a kill leaves the whole run or nothing of it."""
+"""Renames and deletes runs that nobody holds. Each is one transaction, so that a kill leaves the
+whole run or nothing of it."""
 
-from holdfast.journal.journal import Deletion, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
 from holdfast.journal.process import is_gone
 from holdfast.journal.references import reachable
 from holdfast.journal.rules import blobs_in_use, consumed_run, journal_in_use, run_in_use
+from holdfast.journal.sql import runs
 from holdfast.journal.sql.leases import release_dead
 from holdfast.journal.sql.runs import lock
 from holdfast.journal.sql.store import Store, values_of
 from holdfast.journal.sql.tables import OF_RUN
+from holdfast.journal.types import Deletion, WorkerIdentity
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 
@@ -16,7 +18,22 @@ _HOLDERS = f"""SELECT r.name, w.host, w.pid, w.born, w.namespace, {SECONDS_LEFT}
     FROM {{table}} w JOIN runs r ON r.id = w.run WHERE {IS_LEASED} ORDER BY r.name"""  # noqa: S608 - ours
 
 
+def rename(store: Store, run: Run, name: str) -> Run:
+    """Renames the run. Raises `UsageError` if the name is taken, and `RunHeld` or `ConsumerHeld`
+    while a worker or a consumer holds the run."""
+    refuse_if_held(store, lock(store, run))
+    return runs.rename(store, run, name)
+
+
 def delete(store: Store, run: Run) -> Deletion:
+    """Deletes everything of the run, all or nothing. Does nothing if the run no longer exists.
+
+    Blobs are deleted too, unless another run refers to them. Raises `RunHeld` or `ConsumerHeld`
+    while a live worker or consumer holds the run. Raises `RunHeld` if blobs would be deleted while
+    another run is worked on, because that run may be about to refer to them. The numbers of runs
+    and trajectories are never used again, so that a process that slept through the deletion is
+    fenced.
+    """
     try:
         recorded = lock(store, run)
     except UsageError:

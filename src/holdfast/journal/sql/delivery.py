@@ -1,10 +1,10 @@
 """The ledger of a run's groups, which are reserved, committed with a checkpoint, or given back.
 
-A group becomes ready when its last member is settled, and it has a place in that order. A consumer
-looks at each ready group once, in that order, and `seen` is the last place that it has looked at.
-Each group that it has looked at is a row of `deliveries` with one state. The primary key (run,
-task, consumer) allows only one such row. A group is therefore trained at most once (I6), and the
-cost of a step depends only on the number of its groups.
+A group becomes ready when its last member is settled, and it has a place in that order. Each group
+that a consumer has taken or that was dismissed is a row of `deliveries` with one state. The primary
+key (run, task, consumer) allows only one such row, so a group is trained at most once (I6). All
+ready groups up to the consumer's place `seen` have such a row. A consumer therefore looks only at
+the groups behind it, and the cost of a step depends only on the number of its groups.
 
 Every operation first renews the consumer's lease, with its epoch (I7). The renewal locks the
 consumer's row, so that two operations of one consumer happen one after the other. The operation
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from holdfast.journal.journal import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
+from holdfast.journal import rules
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
 from holdfast.journal.ledger import (
     UNKNOWN,
@@ -26,33 +26,13 @@ from holdfast.journal.ledger import (
     later_than,
 )
 from holdfast.journal.process import is_gone
-from holdfast.journal.rules import (
-    check_reason,
-    check_step,
-    check_version,
-    consumer_held,
-    known_version,
-    lease_lost,
-    not_taken,
-    step_passed,
-)
+from holdfast.journal.sql import runs
 from holdfast.journal.sql.lineage import refuse_if_shared
-from holdfast.journal.sql.runs import (
-    OUTCOMES,
-    lock,
-    policy_of,
-    progress,
-    text_of,
-    trajectories,
-)
 from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.journal.types import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
 from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
-
-LOOK_AHEAD = 256
-"""The number of groups that one statement looks at."""
-
 
 # --- the lease
 
@@ -68,17 +48,20 @@ _SUBSCRIBE = f"""INSERT INTO consumers(run, consumer, committed, seen, epoch, ho
 _HOLDER = f"""SELECT host, pid, born, namespace, {SECONDS_LEFT}
     FROM consumers w WHERE run = :run AND consumer = :name AND {IS_LEASED}"""  # noqa: S608 - ours
 _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name AND epoch = :epoch
-    RETURNING committed, seen"""  # noqa: S608 - ours
+    RETURNING committed"""  # noqa: S608 - ours
 
 
 def subscribe(
     store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
 ) -> Consumer:
+    """Takes the consumer's lease. Raises `ConsumerHeld` while a live process holds the lease, and
+    `UsageError` if a run that shares trajectories with this run has a consumer."""
+    rules.check_consumer(name, lease_seconds)
     refuse_if_shared(store, run)
-    lock(store, run)
+    runs.lock(store, run)
     now = store.now().parameters
     if holder := _holder(store, run, name):
-        raise consumer_held(run, name, holder=str(holder[0]), seconds=holder[1])
+        raise rules.consumer_held(run, name, holder=str(holder[0]), seconds=holder[1])
     [(epoch, committed)] = store.rows(
         _SUBSCRIBE,
         run=run.id,
@@ -91,6 +74,7 @@ def subscribe(
 
 
 def is_held(store: Store, run: Run, name: str) -> bool:
+    """Returns whether a live process holds the lease of the consumer with this name."""
     return _holder(store, run, name) is not None
 
 
@@ -103,6 +87,8 @@ def _holder(store: Store, run: Run, name: str) -> tuple[WorkerIdentity, float] |
 
 
 def renew(store: Store, consumer: Consumer) -> None:
+    """Extends the lease, as every operation of the consumer does. Raises `LeaseLost` if another
+    process holds the lease now."""
     _renew(store, consumer)
 
 
@@ -113,7 +99,7 @@ def _renew(store: Store, consumer: Consumer) -> int | None:
         _RENEW, lease=float(consumer.lease_seconds), **_named(consumer), **store.now().parameters
     )
     if row is None:
-        raise lease_lost(consumer)
+        raise rules.lease_lost(consumer)
     committed: int | None = row[0]
     return committed
 
@@ -122,13 +108,14 @@ def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
     """Locks the run and then the consumer, in the order that all operations use, and renews the
     lease. Returns the last committed step. Raises `LeaseLost`."""
     try:
-        lock(store, consumer.run, how)
+        runs.lock(store, consumer.run, how)
     except UsageError as error:
-        raise lease_lost(consumer) from error
+        raise rules.lease_lost(consumer) from error
     return _renew(store, consumer)
 
 
 def unsubscribe(store: Store, consumer: Consumer) -> None:
+    """Gives the lease back at once. Groups that were taken stay taken."""
     store.run(
         "UPDATE consumers SET epoch = epoch + 1, lease_until = 0, clock_until = 0, "
         "lease_seconds = 0 WHERE run = :run AND consumer = :name AND epoch = :epoch",
@@ -142,20 +129,16 @@ def _named(consumer: Consumer) -> dict[str, object]:
 
 # --- taking
 
-_UNSEEN = """SELECT g.task, g.settled FROM task_groups g
+_UNSEEN = """FROM task_groups g
     LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
-    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL
-    ORDER BY g.settled LIMIT :limit"""
-_READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
-    ORDER BY settled LIMIT :limit"""
-# The plus makes SQLite use the index of ready groups. The primary key would lead through all groups
-# that were ever trained.
-_OLDEST = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
-    AND +task < :before ORDER BY +task LIMIT :limit"""
-_UNSEEN_BEFORE = """SELECT g.task FROM task_groups g
-    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
-    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL AND +g.task < :before
-    LIMIT :limit"""
+    WHERE g.run = :run AND g.current AND d.task IS NULL AND g.settled >
+        (SELECT seen FROM consumers c WHERE c.run = :run AND c.consumer = :name)
+    ORDER BY g.settled"""
+_READY = f"SELECT g.task, g.settled {_UNSEEN} LIMIT :limit"
+_SEE = f"""UPDATE consumers SET seen = coalesce((SELECT g.settled - 1 {_UNSEEN} LIMIT 1),
+        (SELECT settled FROM task_groups WHERE run = :run AND settled IS NOT NULL
+            ORDER BY settled DESC LIMIT 1), seen)
+    WHERE run = :run AND consumer = :name"""  # noqa: S608 - ours
 # SQLite uses the index only if the condition is repeated word for word.
 _IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
     AND state IN (1, 2) AND state = 1 ORDER BY place"""
@@ -165,6 +148,7 @@ def take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> Batch:
     """Returns the whole batch of a step. `step` is None if the consumer names the step later."""
+    rules.check_batch(groups, 0 if step is None else step)
     committed = begin(store, consumer)
     reserved, missing = _reserved(store, consumer, step, groups, committed)
     if missing > 0:
@@ -173,7 +157,7 @@ def take(
             return Batch(consumer.name, step, (), missing=short_of)
         reserved += more
     members = _members(store, consumer.run, reserved)
-    ended = progress(store, consumer.run).is_over and not _ready(store, consumer, 1)
+    ended = runs.progress(store, consumer.run).is_over and not _kept_groups(store, consumer, 1)
     return Batch(consumer.name, step, members, ended)
 
 
@@ -188,7 +172,7 @@ def _reserved(
     if not reserved and not (is_later and _has_step(store, consumer, step)):
         last = _last_step(store, consumer, committed)
         if last is not None and step <= last:
-            raise step_passed(consumer.name, step=step, last=last)
+            raise rules.step_passed(consumer.name, step=step, last=last)
     # A step that a checkpoint holds gets no new groups.
     return reserved, groups - len(reserved) if is_later else 0
 
@@ -199,87 +183,67 @@ def _take(
     """Takes the requested number of groups, or the rest of a run that is over. Returns their tasks
     and the number of missing groups."""
     # Read first: groups that settle after this are examined in the next call.
-    is_over = progress(store, consumer.run).is_over
+    is_over = runs.progress(store, consumer.run).is_over
     if before is None:
-        ready = _ready(store, consumer, groups)
+        ready = _kept_groups(store, consumer, groups)
     else:
-        first = MAX_TRAJECTORIES if is_over else min(before, MAX_TRAJECTORIES)
-        ready = _oldest(store, consumer, groups, first)
+        every = _kept_groups(store, consumer, MAX_TRAJECTORIES)
+        ready = sorted(row for row in every if is_over or row[0] < before)[:groups]
     if len(ready) < groups and not is_over:
         return [], groups - len(ready)
-    _put_in_step(store, consumer, step, ready)
-    return ready, 0
+    _note(store, consumer, ready, DeliveryState.TAKEN)
+    tasks = values_of(ready)
+    if step is not None:
+        _put_in_step(store, consumer, step, tasks)
+    return tasks, 0
 
 
-_PUT_IN_STEP = """UPDATE deliveries SET state = 1, step = :step, place = :first + each.number - 1
+_PUT_IN_STEP = """UPDATE deliveries SET step = :step, place = :first + each.number - 1
     FROM EACH(:tasks) WHERE run = :run AND task = each.value AND task = ANY(:tasks)
         AND consumer = :name"""
 
 
-def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list[int]) -> None:
-    first = None
-    if step is not None:
-        [(first,)] = store.rows(
-            "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
-            "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
-            step=step,
-            **_named(consumer),
-        )
+def _put_in_step(store: Store, consumer: Consumer, step: int, tasks: list[int]) -> None:
+    [(first,)] = store.rows(
+        "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
+        "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
+        step=step,
+        **_named(consumer),
+    )
     store.run(_PUT_IN_STEP, tasks=tasks, step=step, first=first, **_named(consumer))
 
 
-def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:
-    """Returns the first groups that can be taken. Looks at new groups if there are too few."""
+def _kept_groups(store: Store, consumer: Consumer, limit: int) -> list[Row]:
+    """Returns the tasks and places of the first groups that can be taken. Dismisses groups before
+    them that the run's policy does not keep."""
     while True:
         rows = store.rows(_READY, limit=limit, **_named(consumer))
-        if len(rows) >= limit or not _look(store, consumer, limit - len(rows)):
-            return values_of(rows)
+        kept = _kept(store, consumer.run, values_of(rows)) if rows else set()
+        short = [row for row in rows if row[0] not in kept]
+        if not short:
+            return rows
+        _note(store, consumer, short, DeliveryState.SHORT)
 
 
-def _oldest(store: Store, consumer: Consumer, limit: int, before: int) -> list[int]:
-    """Returns the first tasks below `before` whose groups can be taken."""
-    while _look(store, consumer, LOOK_AHEAD):
-        pass
-    return values_of(store.rows(_OLDEST, limit=limit, before=before, **_named(consumer)))
-
-
-def _look(store: Store, consumer: Consumer, limit: int) -> bool:
-    """Looks at up to `limit` groups that became ready. Returns False if there are none."""
-    [(seen,)] = store.rows(
-        "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", **_named(consumer)
-    )
-    new = store.rows(_UNSEEN, seen=seen, limit=limit, **_named(consumer))
-    if not new:
-        return False
-    kept = _kept(store, consumer.run, values_of(new))
+def _note(store: Store, consumer: Consumer, groups: list[Row], state: DeliveryState) -> None:
+    reason = str(Dismissal.TOO_FEW_VALID) if state is DeliveryState.SHORT else ""
     store.insert(
         "deliveries",
         "run, task, consumer, state, settled, reason",
-        [_entry(consumer, task, place, is_kept=task in kept) for task, place in new],
+        [(consumer.run.id, task, consumer.name, int(state), at, reason) for task, at in groups],
     )
-    store.run(
-        "UPDATE consumers SET seen = :seen WHERE run = :run AND consumer = :name",
-        seen=new[-1][1],
-        **_named(consumer),
-    )
-    return True
-
-
-def _entry(consumer: Consumer, task: int, place: int, *, is_kept: bool) -> Row:
-    state = DeliveryState.READY if is_kept else DeliveryState.SHORT
-    reason = "" if is_kept else str(Dismissal.TOO_FEW_VALID)
-    return (consumer.run.id, task, consumer.name, int(state), place, reason)
+    store.run(_SEE, **_named(consumer))
 
 
 def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
     """Returns the groups that the run's policy keeps."""
-    policy = policy_of(store, run)
+    policy = runs.policy_of(store, run)
     rows = store.rows(
         "SELECT task, count(*), count(*) FILTER (WHERE status = ANY(:outcomes)) FROM trajectories "
         "WHERE run = :run AND task = ANY(:tasks) GROUP BY task",
         run=run.id,
         tasks=tasks,
-        outcomes=OUTCOMES,
+        outcomes=runs.OUTCOMES,
     )
     return {task for task, members, valid in rows if policy.keeps(valid, of=members)}
 
@@ -287,24 +251,16 @@ def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
 def may_take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> bool:
-    """Returns whether a write can yield this many groups. It reads no more rows than requested."""
+    """Returns whether a write can yield this many groups. It writes nothing."""
     named = _named(consumer)
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
-    row = store.row(
-        "SELECT seen, epoch FROM consumers WHERE run = :run AND consumer = :name", **named
-    )
-    if row is None or row[1] != consumer.epoch or progress(store, consumer.run).is_over:
+    row = store.row("SELECT epoch FROM consumers WHERE run = :run AND consumer = :name", **named)
+    if row is None or row[0] != consumer.epoch or runs.progress(store, consumer.run).is_over:
         return True
-    limit = max(groups, 0)
-    if before is None:
-        ready = len(store.rows(_READY, limit=limit, **named))
-        unseen = store.rows(_UNSEEN, seen=row[0], limit=limit - ready, **named)
-    else:
-        ready = len(store.rows(_OLDEST, limit=limit, before=before, **named))
-        left = {"seen": row[0], "limit": limit - ready, "before": before}
-        unseen = store.rows(_UNSEEN_BEFORE, **left, **named)
-    return ready + len(unseen) >= groups
+    limit = max(groups, 0) if before is None else MAX_TRAJECTORIES
+    ready = store.rows(_READY, limit=limit, **named)
+    return len([row for row in ready if before is None or row[0] < before]) >= groups
 
 
 def _tasks_in(store: Store, consumer: Consumer, step: int) -> list[int]:
@@ -334,7 +290,7 @@ def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int |
 
 def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[TrajectoryRow, ...], ...]:
     members: dict[int, list[TrajectoryRow]] = {task: [] for task in tasks}
-    for row in trajectories(store, run, ordinals=tasks) if tasks else []:
+    for row in runs.trajectories(store, run, ordinals=tasks) if tasks else []:
         members[row.ordinal].append(row)
     return tuple(tuple(members[task]) for task in tasks)
 
@@ -343,7 +299,9 @@ def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[Trajectory
 
 
 def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
-    check_reason(reason)
+    """Dismisses taken groups, named by their tasks: they will not be trained. Repeating the call
+    changes nothing."""
+    rules.check_reason(reason)
     committed = begin(store, consumer)
     known = _known(store, consumer, groups)
     tasks: list[int] = []
@@ -356,7 +314,7 @@ def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: 
             wrong.append(name)
         tasks.append(task)
     if wrong:
-        raise not_taken(consumer.name, wrong)
+        raise rules.not_taken(consumer.name, wrong)
     store.run(
         "UPDATE deliveries SET state = 2, reason = :reason "
         "WHERE run = :run AND consumer = :name AND task = ANY(:tasks)",
@@ -382,7 +340,11 @@ def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, 
 def commit(
     store: Store, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
 ) -> None:
-    check_step(step)
+    """Notes that a checkpoint with everything up to `step` is safe.
+
+    `groups` names the groups of `take`, by their tasks, that were trained in `step`.
+    """
+    rules.check_step(step)
     committed = begin(store, consumer)
     if groups:
         known = _known(store, consumer, groups)
@@ -406,20 +368,21 @@ def commit(
 def rewind(
     store: Store, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
 ) -> int:
-    check_step(step)
+    """Resets the consumer to the checkpoint of `step`, after a restore. Returns the number of
+    groups that are given back.
+
+    Groups of later steps are given back, and groups that the checkpoint holds count as trained.
+    Groups without a step that were taken or dismissed since the last commit are given back too.
+    `trained` names groups of `take`, by their tasks, that the checkpoint holds, each with its step.
+    These groups are kept, even if no commit has named them.
+    """
+    rules.check_step(step)
     committed = begin(store, consumer)
     _hold(store, consumer, step, trained or {})
-    # These groups, and those waiting behind them, are examined again from the start. So the order
-    # stays the same, and a group that was reopened in the meantime is not delivered.
     returned = store.rows(
         "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
         "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
         step=step,
-        **_named(consumer),
-    )
-    waiting = store.rows(
-        "DELETE FROM deliveries WHERE run = :run AND consumer = :name AND state = 0 "
-        "RETURNING settled",
         **_named(consumer),
     )
     # The restored checkpoint is the truth, whether or not its step or a later one was committed.
@@ -429,7 +392,7 @@ def rewind(
         committed=step if holds else None,
         **_named(consumer),
     )
-    if places := values_of(returned + waiting):
+    if places := values_of(returned):
         store.run(
             "UPDATE consumers SET seen = :seen "
             "WHERE run = :run AND consumer = :name AND seen > :seen",
@@ -452,7 +415,7 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
         elif later_than(before, step):
             steps.setdefault(at, []).append(task)
     if wrong:
-        raise not_taken(consumer.name, wrong)
+        raise rules.not_taken(consumer.name, wrong)
     for at, tasks in steps.items():
         _put_in_step(store, consumer, at, tasks)
 
@@ -463,17 +426,23 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
 def publish_version(
     store: Store, run: Run, name: str, *, step: int, digest: str, consumer: Consumer | None = None
 ) -> int:
-    check_version(name, step, digest)
+    """Makes a version durable before any engine gets it, and returns the ordinal of the version.
+
+    The same name and digest again give the same ordinal. The same name with another digest raises
+    `UsageError`, so that a name always stands for the same bytes. If a `consumer` is given and has
+    lost its lease, raises `LeaseLost`.
+    """
+    rules.check_version(name, step, digest)
     if consumer is not None:
         begin(store, consumer, "UPDATE")
-    lock(store, run)
+    runs.lock(store, run)
     row = store.row(
         "SELECT ordinal, digest FROM versions WHERE run = :run AND name = :name",
         run=run.id,
         name=name,
     )
     if row is not None:
-        return known_version(run, name, digest, known=(row[0], row[1]))
+        return rules.known_version(run, name, digest, known=(row[0], row[1]))
     query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
     [(last,)] = store.rows(query, run=run.id)
     ordinal: int = last + 1
@@ -492,6 +461,8 @@ _LEDGER = """SELECT k.id, k.ordinal, d.state, d.step, d.reason, g.settled
 
 
 def ledger(store: Store, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
+    """Returns the state of each admitted group from ordinal `since` on, in the order of tasks. The
+    cost grows with the length of the returned list."""
     row = store.row(
         "SELECT committed FROM consumers WHERE run = :run AND consumer = :name",
         run=run.id,
@@ -501,7 +472,7 @@ def ledger(store: Store, run: Run, consumer: str, *, since: int = 0) -> list[Led
     rows = store.rows(_LEDGER, run=run.id, name=consumer, since=min(since, MAX_TRAJECTORIES))
     return [
         LedgerEntry(
-            text_of(name, of=f"the name of task {ordinal}"),
+            runs.text_of(name, of=f"the name of task {ordinal}"),
             ordinal,
             *end_of(state, step, reason, committed=committed, settled=settled is not None),
         )
@@ -513,4 +484,4 @@ def consumers(store: Store, run: Run) -> list[str]:
     rows = store.rows(
         "SELECT consumer FROM consumers WHERE run = :run ORDER BY consumer", run=run.id
     )
-    return [text_of(name, of="the name of a consumer") for (name,) in rows]
+    return [runs.text_of(name, of="the name of a consumer") for (name,) in rows]

@@ -120,7 +120,7 @@ def reopen(store: Store, run: int, tasks: Collection[int]) -> None:
     if not ordinals:
         return
     store.run(
-        "DELETE FROM deliveries WHERE run = :run AND task = ANY(:tasks) AND state IN (0, 3)",
+        "DELETE FROM deliveries WHERE run = :run AND task = ANY(:tasks) AND state = 3",
         run=run,
         tasks=ordinals,
     )

@@ -8,7 +8,6 @@ its own machine and in its own namespace.
 
 from msgspec import structs
 
-from holdfast.journal.journal import Claim, Lease, TrajectoryRow, Worker, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, with_lease_end
 from holdfast.journal.process import is_gone, this_process
 from holdfast.journal.rows import task_of
@@ -16,6 +15,7 @@ from holdfast.journal.rules import run_held
 from holdfast.journal.sql import runs
 from holdfast.journal.sql.groups import recount
 from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.journal.types import Claim, Lease, TrajectoryRow, Worker, WorkerIdentity
 from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 
@@ -65,6 +65,8 @@ def shorten(store: Store, run: int) -> None:
 def join(
     store: Store, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
 ) -> Worker:
+    """Registers a worker. Without `share`, raises `RunHeld` if another live worker is on the
+    run."""
     runs.lock(store, run)
     living = release_dead(store, run)
     if living and not share:
@@ -102,6 +104,7 @@ def _free_orphans(store: Store, run: Run) -> None:
 
 
 def leave(store: Store, worker: Worker) -> None:
+    """Gives all leases of the worker back at once."""
     release(store, worker.id)
 
 
@@ -119,6 +122,8 @@ def release(store: Store, worker: int) -> None:
 
 
 def heartbeat(store: Store, worker: Worker) -> None:
+    """Extends all leases of the worker. Raises `LeaseLost` if the worker was declared dead in the
+    meantime."""
     _name_of_run(worker, store.rows(_RENEW, **_renewal(store, worker)))
 
 

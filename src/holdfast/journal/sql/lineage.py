@@ -18,6 +18,12 @@ from holdfast.records.run import Run
 
 
 def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
+    """Allows the run to use trajectories of other runs, and returns the runs that it may use.
+
+    The result leaves out each run with trajectories that a consumer already uses, in whichever run.
+    If runs share trajectories, only one of the runs can ever be consumed, so that no trajectory is
+    delivered twice.
+    """
     held = _lock(store, [run, *others])
     if run.id not in held:
         return []

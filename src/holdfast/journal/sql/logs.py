@@ -7,7 +7,6 @@ the position is reported, and the trajectory continues after its last good recor
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdfast.journal.entries import AppendEntry, BadRecord, lost
-from holdfast.journal.journal import Cut, Lease, TrajectoryRow
 from holdfast.journal.rows import (
     contradictions,
     has_other_summary,
@@ -17,6 +16,7 @@ from holdfast.journal.rows import (
 )
 from holdfast.journal.sql import groups, runs
 from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
+from holdfast.journal.types import Cut, Lease, TrajectoryRow
 from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
@@ -178,8 +178,8 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
 
 
 def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
-    """Opens settled FAILED trajectories again. Groups that a consumer has stay as they are, so that
-    their batches do not change."""
+    """Opens settled FAILED trajectories again with new budgets. Skips groups that a consumer has.
+    Returns the number of opened trajectories."""
     runs.lock(store, run)
     failed = store.rows(
         "SELECT t.id, t.task, t.epoch + 1, t.length, k.id, t.sample "

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from holdfast.journal.journal import Consumer
 from holdfast.journal.sql.delivery import begin
 from holdfast.journal.sql.runs import lock
 from holdfast.journal.sql.store import Store
+from holdfast.journal.types import Consumer
 from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 
@@ -17,8 +17,9 @@ during one reply."""
 def note_weights(
     store: Store, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
 ) -> bool:
-    """Writes the next record of a replica, or replaces its last record. Returns False without
-    writing if another process has noted a later record."""
+    """Writes the next record of a replica, or replaces the replica's last record. Returns False
+    without writing if another process has noted a record in the meantime. If a `consumer` is given
+    and has lost its lease, raises `LeaseLost`."""
     if consumer is None:
         lock(store, run)
     else:
@@ -47,6 +48,7 @@ def note_weights(
 
 
 def replica_weights(store: Store, run: Run) -> list[ReplicaWeights]:
+    """Returns the last records of each replica, in the order of their numbers."""
     query = "SELECT replica, number, body FROM replicas WHERE run = :run ORDER BY replica, number"
     return [_record(*row) for row in store.rows(query, run=run.id)]
 

@@ -10,22 +10,13 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import structs
 
-from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal import rules
 from holdfast.journal.lease_clock import IS_LEASED
 from holdfast.journal.process import is_gone
 from holdfast.journal.rows import summary_of_row, task_body, task_of
-from holdfast.journal.rules import (
-    amended_spec,
-    check_size,
-    check_tags,
-    distinct,
-    name_taken,
-    other_task,
-    run_sealed,
-    tasks_scored_anew,
-)
 from holdfast.journal.sql.groups import recount, recount_totals, reopen
 from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.journal.types import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
@@ -40,8 +31,10 @@ _encode = msgspec.msgpack.encode
 
 
 def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
+    """Creates a run and plans every sample of every task. With `sealed=False`, the run accepts more
+    tasks later."""
     if find(store, spec.name) is not None:
-        raise name_taken(spec.name)
+        raise rules.name_taken(spec.name)
     if spec.series:
         spec = structs.replace(spec, lineage=(secrets.token_hex(8),))
     store.run(
@@ -54,7 +47,7 @@ def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool =
     )
     run = find(store, spec.name)
     if run is None or _has_tasks(store, run):  # Another process has created it.
-        raise name_taken(spec.name)
+        raise rules.name_taken(spec.name)
     store.run("INSERT INTO totals(run) VALUES (:run)", run=run.id)
     if not sealed:
         unseal(store, run)
@@ -72,6 +65,7 @@ def find(store: Store, name: str) -> Run | None:
 
 
 def find_series(store: Store, name: str) -> list[Run]:
+    """Returns the runs of a series, the oldest first."""
     every = map(run_of, store.rows(f"{_RUN} ORDER BY id"))
     return [run for run in every if run.spec.series == name]
 
@@ -116,13 +110,19 @@ def policy_of(store: Store, run: Run) -> GroupPolicy:
 def amend(
     store: Store, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
 ) -> Run:
-    """Replaces the run's spec and tasks. New tasks are planned, missing tasks rest, and the
-    differences are recorded."""
+    """Replaces the run's spec and tasks in one step. The journal plans new tasks, and missing tasks
+    rest.
+
+    If the scorer changes, settled outcomes are opened again, so that the new scorer scores them and
+    no run mixes rewards of two scorers. If the content of a task changes, the outcomes of that task
+    are opened again. Groups that a consumer has (`held_groups`) keep their rewards. A change that
+    would score such a group again raises `UsageError`.
+    """
     recorded = lock(store, run).spec
     before = {task.id: task for task in tasks_of(store, run)}
     known = {name: ordinal for ordinal, name in enumerate(before)}
-    anew = tasks_scored_anew(recorded, spec, before, tasks, held=held_groups(store, run))
-    spec = amended_spec(recorded, spec)
+    anew = rules.tasks_scored_anew(recorded, spec, before, tasks, held=held_groups(store, run))
+    spec = rules.amended_spec(recorded, spec)
     changes = (*run.changes, RunChange(tuple(differences), store.now().wall))
     store.run(
         "UPDATE runs SET spec = :spec, changes = :changes WHERE id = :run",
@@ -138,7 +138,7 @@ def amend(
     _plan(store, run.id, spec.samples, planned)
     _unsettle_outcomes(store, run.id, [known[name] for name in anew])
     # The new policy may keep dismissed groups, and groups may have grown.
-    store.run("DELETE FROM deliveries WHERE run = :run AND state IN (0, 3)", run=run.id)
+    store.run("DELETE FROM deliveries WHERE run = :run AND state = 3", run=run.id)
     store.run("UPDATE consumers SET seen = 0 WHERE run = :run", run=run.id)
     recount_totals(store, run.id)
     store.notify(run.id, "work")
@@ -153,10 +153,12 @@ def annotate(
     command: RecordedCommand | None = None,
     training: str | None = None,
 ) -> Run:
+    """Replaces a run's tags, recorded command or training settings, even while others work on the
+    run. None keeps the old value. `amend_run` keeps all three."""
     recorded = lock(store, run)
     spec = structs.replace(
         recorded.spec,
-        tags=recorded.spec.tags if tags is None else check_tags(tags),
+        tags=recorded.spec.tags if tags is None else rules.check_tags(tags),
         command=command or recorded.spec.command,
         training=training or recorded.spec.training,
     )
@@ -177,11 +179,14 @@ def rename(store: Store, run: Run, name: str) -> Run:
         spec=_encode(spec),
     )
     if not renamed:
-        raise name_taken(name)
+        raise rules.name_taken(name)
     return structs.replace(recorded, spec=spec)
 
 
 def held_groups(store: Store, run: Run) -> dict[str, list[str]]:
+    """Returns the groups that each consumer has taken or dismissed, named by their tasks and in
+    their order. Such groups keep their members and rewards. Consumers without groups are left
+    out."""
     held: dict[str, list[str]] = {}
     for consumer, ordinal, task in store.rows(
         "SELECT d.consumer, d.task, k.id FROM deliveries d "
@@ -211,8 +216,8 @@ def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
 
 
 def rescore(store: Store, run: Run, trajectories: Collection[int]) -> int:
-    """Opens settled outcomes again, so that they are scored again. Groups that a consumer has stay
-    as they are, so that their batches do not change."""
+    """Opens settled outcomes among these trajectories again, so that they are scored again. Their
+    records stay. Skips groups that a consumer has. Returns the number of opened trajectories."""
     lock(store, run)
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
@@ -267,18 +272,25 @@ def _plan(store: Store, run: int, samples: int, tasks: Sequence[tuple[int, Task]
 
 
 def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
+    """Adds tasks to a run that is not sealed, even while workers work on it. Returns the number of
+    new tasks.
+
+    Tasks that the run already has are skipped, so that the call can be repeated after a kill.
+    Raises `UsageError` if a known id has other content, or if the run is sealed and a task is new.
+    Adds all tasks or none.
+    """
     lock(store, run)
     known = _known(store, run, tasks)
     for task in tasks:
         if task.id in known and known[task.id] != _encode(task):
-            raise other_task(run, task.id)
-    fresh = distinct(run, [task for task in tasks if task.id not in known])
+            raise rules.other_task(run, task.id)
+    fresh = rules.distinct(run, [task for task in tasks if task.id not in known])
     if not fresh:
         return 0
     now = progress(store, run)
     if now.sealed:
-        raise run_sealed(run, fresh[0].id)
-    check_size(run, planned=now.planned, more=len(fresh))
+        raise rules.run_sealed(run, fresh[0].id)
+    rules.check_size(run, planned=now.planned, more=len(fresh))
     _plan(store, run.id, run.spec.samples, list(enumerate(fresh, count_tasks(store, run))))
     store.notify(run.id, "work")
     return len(fresh)
@@ -301,12 +313,15 @@ def _known(store: Store, run: Run, tasks: Sequence[Task]) -> dict[str, bytes]:
 
 
 def seal(store: Store, run: Run) -> None:
+    """Ends the admission of tasks. Sealing a sealed run does nothing."""
     lock(store, run)
     store.run("DELETE FROM streams WHERE run = :run", run=run.id)
     store.notify(run.id, "work", "ready")
 
 
 def unseal(store: Store, run: Run) -> None:
+    """Opens a sealed run to more tasks, for a training that continues after its last step.
+    Consumers that have seen the end of the run are not notified."""
     store.run("INSERT INTO streams VALUES (:run) ON CONFLICT(run) DO NOTHING", run=run.id)
 
 
@@ -324,6 +339,8 @@ def progress(store: Store, run: Run) -> RunProgress:
 
 
 def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightVersion]:
+    """Returns the versions in their order. With `name`, reads and returns only the version of that
+    name."""
     where = "" if name is None else " AND name = :name"
     rows = store.rows(
         f"SELECT ordinal, name, step, digest FROM versions WHERE run = :run{where} "  # noqa: S608 - ours
@@ -353,8 +370,8 @@ SOME_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordi
 
 
 def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-    """Returns the tasks in their order. With `ordinals`, reads and returns only these tasks, in the
-    order of `ordinals`."""
+    """Returns the run's tasks in their order. With `ordinals`, returns the tasks with these
+    ordinals, in the order of `ordinals`. Raises `UsageError` for an ordinal without a task."""
     if ordinals is None:
         return [task_of(*row) for row in store.rows(_ALL_TASKS, run=run.id)]
     rows = store.rows(SOME_TASKS, run=run.id, tasks=_possible(ordinals))
@@ -390,8 +407,8 @@ _SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:t
 def trajectories(
     store: Store, run: Run, *, ordinals: Collection[int] | None = None
 ) -> list[TrajectoryRow]:
-    """Returns the trajectories of all tasks. With `ordinals`, reads and returns only those of these
-    tasks."""
+    """Returns the trajectories in the order of tasks and samples. With `ordinals`, reads and
+    returns only the trajectories of these tasks."""
     if ordinals is None:
         rows = store.rows(_ALL, run=run.id)
     else:
@@ -402,8 +419,9 @@ def trajectories(
 def summarized(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | None]]:
-    """Returns the trajectories of these tasks, each with its stored summary; None if the summary
-    does not cover the whole log."""
+    """Returns the trajectories of these tasks, each with its stored summary. Reads no log: the
+    summary is None if none is stored, for example of an open trajectory, or if it does not cover
+    the whole log."""
     rows = store.rows(_SUMMARIZED, run=run.id, tasks=_possible(ordinals))
     listed = trajectory_rows(store, run.spec.name, rows)
     return [(each, summary_of_row(each, row[10])) for each, row in zip(listed, rows, strict=True)]
@@ -454,6 +472,8 @@ def status_of(value: object, *, of: object) -> Status:
 
 
 def listing(store: Store, *, counted: bool = True) -> list[RunRow]:
+    """Returns all runs. Without `counted`, `by_status` is empty, and the cost does not grow with
+    the number of trajectories."""
     every = store.rows(f"{_RUN} ORDER BY id")
     return [_run_row(store, run_of(row), counted=counted) for row in every]
 

@@ -14,6 +14,7 @@ Databases really differ in how records lie on the disk, so this part has its own
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 from holdfast.journal.entries import AppendEntry, Refuse
@@ -28,20 +29,34 @@ LogRow = tuple[int, Any, Any, Any, Any]
 class Store(Protocol):
     """One connection of a journal. Only one thread uses it."""
 
-    def row(self, statement: str, **values: object) -> Row | None: ...
-    def rows(self, statement: str, **values: object) -> list[Row]: ...
+    def execute(self, statement: str, values: dict[str, object]) -> Any:
+        """Runs a statement and returns the driver's cursor."""
+        ...
+
+    def row(self, statement: str, **values: object) -> Row | None:
+        with closing(self.execute(statement, values)) as cursor:
+            row: Row | None = cursor.fetchone()
+            return row
+
+    def rows(self, statement: str, **values: object) -> list[Row]:
+        with closing(self.execute(statement, values)) as cursor:
+            rows: list[Row] = cursor.fetchall()
+            return rows
+
     def stream(self, statement: str, **values: object) -> Iterator[Row]:
         """Yields the rows of a statement, with a few in memory at a time."""
-        ...
+        with closing(self.execute(statement, values)) as cursor:
+            yield from cursor
 
     def run(self, statement: str, **values: object) -> int:
         """Runs a statement and returns the number of changed rows."""
-        ...
+        count: int = self.execute(statement, values).rowcount
+        return count
 
     def together(self, *statements: str, **values: object) -> list[list[Row]]:
-        """Runs the statements one after the other, in one message. Returns the rows of each
-        statement."""
-        ...
+        """Runs the statements one after the other, in one message if possible. Returns the rows of
+        each statement."""
+        return [self.rows(statement, **values) for statement in statements]
 
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None: ...
     def insert(

@@ -75,8 +75,6 @@ TABLES = (
         run bigint NOT NULL, task integer NOT NULL, consumer {name} NOT NULL,
         state smallint NOT NULL, settled bigint NOT NULL, step bigint, place integer,
         reason text NOT NULL, PRIMARY KEY(run, task, consumer))""",
-    """CREATE INDEX deliveries_ready ON {in}deliveries(run, consumer, settled)
-        WHERE state = 0""",
     """CREATE INDEX deliveries_step ON {in}deliveries(run, consumer, step)
         WHERE state IN (1, 2)""",
     """CREATE TABLE counters(name text PRIMARY KEY, value bigint NOT NULL){half}""",

@@ -10,9 +10,9 @@ import time
 import msgspec
 
 from holdfast.journal.entries import lost
-from holdfast.journal.journal import Lease
 from holdfast.journal.sql.deletion import holders
 from holdfast.journal.sql.store import Store
+from holdfast.journal.types import Lease
 from holdfast.journal.worlds import WorldIntent, WorldPhase, WorldRow
 from holdfast.records.run import Run
 

@@ -1,8 +1,9 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up. The thread takes the queued operations without a timer, lets the store commit
-them as one transaction, and wakes all waiters with one call into the event loop. A single appender
-therefore waits for one commit, and 256 appenders share one commit.
+Operations queue up. The event loop hands those of one turn of the loop over together. The thread
+takes the queued operations without a timer, lets the store commit them as one transaction, and
+wakes all waiters with one call into the event loop. A single appender therefore waits for one
+commit, and 256 appenders share one commit.
 
 Under load, two batches take turns because of the interpreter lock. The loop needs the lock to
 continue the callers of durable records. The thread needs the lock except during work inside the
@@ -17,7 +18,6 @@ A refused operation fails only its own caller. The store handles errors at COMMI
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -152,6 +152,10 @@ class Writer:
         self._name = name
         self._committer = committer
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._new: list[Operation] = []
+        """The operations of the present turn of the loop, which are not in the queue yet."""
+        self._hands_over: asyncio.AbstractEventLoop | None = None
+        """The loop that queued the last of them, and that will put them into the queue."""
         self._next: Operation | None = None
         self._thread: threading.Thread | None = None
         self._rows = 0
@@ -159,8 +163,7 @@ class Writer:
         self._counting = threading.Lock()
         self._queued = 0
         self._done = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
         self._forks = _forks
         self._unnotified: list[Operation] = []
@@ -174,15 +177,24 @@ class Writer:
 
     async def room(self) -> None:
         """Waits until the queue has room (back-pressure)."""
-        while (waiter := self._wait_for_room()) is not None:
+        while (waiter := self._waiter(lambda: self.has_room, until=0)) is not None:
             await waiter
 
-    def _wait_for_room(self) -> "asyncio.Future[None] | None":
+    async def drain(self) -> None:
+        """Waits until every operation queued so far is durable or refused."""
+        # Does not wait for an empty queue, because under load it is never empty.
+        queued = self._queued
+        if (waiter := self._waiter(lambda: self._done >= queued, until=queued)) is not None:
+            await waiter
+
+    def _waiter(self, is_over: Callable[[], bool], *, until: int) -> "asyncio.Future[None] | None":
+        """Returns a future that ends with the next batch after which `until` operations are done;
+        None if the wait is over already."""
         with self._counting:
-            if self.has_room:
+            if is_over():
                 return None
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters.append((until, waiter))
             return waiter
 
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
@@ -192,14 +204,24 @@ class Writer:
             raise JournalError(f"journal {self._name} is closed")
         if self._thread is None or self._forks != _forks:
             self._start()
-        operation.loop = asyncio.get_running_loop()
-        operation.future = operation.loop.create_future()
+        loop = operation.loop = asyncio.get_running_loop()
+        operation.future = loop.create_future()
         with self._counting:
             self._queued += 1
             self._rows += operation.rows
             self._bytes += operation.size
-        self._queue.put(operation)
+            self._new.append(operation)
+            if self._hands_over is not loop:
+                # Also if another loop will do it, because that loop may end before it does.
+                self._hands_over = loop
+                loop.call_soon(self._hand_over)
         return operation.future
+
+    def _hand_over(self) -> None:
+        with self._counting:
+            new, self._new, self._hands_over = self._new, [], None
+            for operation in new:
+                self._queue.put(operation)
 
     def check_process(self) -> None:
         if self._forks != _forks:
@@ -220,20 +242,11 @@ class Writer:
                     ) from error
                 self._thread = thread
 
-    async def drain(self) -> None:
-        """Waits until every operation queued so far is durable or refused."""
-        with self._counting:
-            if self._done == self._queued:
-                return
-            drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Does not wait for an empty queue, because under load it is never empty.
-            self._drains.append((self._queued, drained))
-        await drained
-
     async def close(self) -> None:
         """Finishes the queued operations, then ends the thread. The call may be repeated."""
         if not self._closed:
             self._closed = True
+            self._hand_over()
             self._queue.put(None)
         if self._thread is not None and self._forks == _forks:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
@@ -322,10 +335,9 @@ class Writer:
             self._done += len(batch)
             self._rows -= sum([operation.rows for operation in batch])
             self._bytes -= sum([operation.size for operation in batch])
-            woken, self._waiters = self._waiters, []
-            while self._drains and self._drains[0][0] <= self._done:
-                woken.append(self._drains.popleft()[1])
-            return woken
+            waiters = self._waiters
+            self._waiters = [each for each in waiters if each[0] > self._done]
+            return [waiter for until, waiter in waiters if until <= self._done]
 
     def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
         batch, rows, size = [first], first.rows, first.size

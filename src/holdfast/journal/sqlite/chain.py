@@ -16,10 +16,10 @@ says that the trajectory was begun.
 """
 
 import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
-from msgspec import Struct, json
+from msgspec import json
 
 from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.entries import Row as RecordRow
@@ -143,8 +143,6 @@ def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
 # of 256 rows that took 512 statements would crawl while the event loop is busy. Here it takes one
 # to read epochs and heads, and one for each table that is written.
 
-MAX_HEADS = 50_000
-"""The number of remembered heads. Each takes about a hundred bytes."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -170,86 +168,39 @@ _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_gro
     FROM trajectories WHERE id IN (SELECT value FROM json_each(?))"""
 
 
-class LogEnd(Struct):
-    """The end of the records and of the logs while a batch is written."""
-
-    position: int
-    """The last position that is taken."""
-    heads: dict[int, Head]
-
-
 _heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
 
 
-class LogEnds:
-    """Remembers, between batches, where the logs end to which a connection appends.
-
-    While only this connection writes, a batch would otherwise read again what the last batch wrote.
-    SQLite counts the commits of all other connections (`data_version`). Under the write lock, this
-    count shows whether the remembered state, including epochs, is still valid.
-    """
-
-    def __init__(self, connection: sqlite3.Connection):
-        self._connection = connection
-        self._foreign_commits = -1
-        self._log_end: LogEnd | None = None
-
-    def look(self) -> None:
-        """Forgets the state if another connection has committed. Call it at the beginning of a
-        transaction."""
-        (foreign_commits,) = self._connection.execute("PRAGMA data_version").fetchone()
-        if foreign_commits != self._foreign_commits:
-            self._foreign_commits, self._log_end = foreign_commits, None
-
-    def forget(self) -> None:
-        self._log_end = None
-
-    def write(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        """Writes appends as `Store.append` describes."""
-        # The cached end is valid again only if the whole append succeeds.
-        log_end, self._log_end = self._log_end, None
-        log_end = _extended(self._connection, log_end, appends)
-        rows, touched = place(appends, log_end.heads, refuse)
-        _write(self._connection, rows, touched, log_end)
-        self._log_end = log_end
+def append(
+    connection: sqlite3.Connection, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse
+) -> None:
+    """Writes appends as `Store.append` describes."""
+    ids = {entry.lease.id for entries in appends for entry in entries}
+    position, heads = log_ends(connection, ids)
+    rows, touched = place(appends, heads, refuse)
+    _write(connection, rows, touched, heads, position)
 
 
-def _extended(
-    connection: sqlite3.Connection,
-    log_end: LogEnd | None,
-    appends: Sequence[Sequence[AppendEntry]],
-) -> LogEnd:
-    """Returns the log end with the heads of all trajectories to which these appends write."""
-    if log_end is None or len(log_end.heads) > MAX_HEADS:
-        log_end = LogEnd(-1, {})
-    heads = log_end.heads
-    unknown = [
-        entry.lease.id for entries in appends for entry in entries if entry.lease.id not in heads
-    ]
-    if unknown or log_end.position < 0:
-        read = read_log_end(connection, unknown)
-        heads |= read.heads
-        log_end.position = read.position
-    return log_end
-
-
-def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
+def log_ends(
+    connection: sqlite3.Connection, trajectories: Collection[int]
+) -> tuple[int, dict[int, Head]]:
+    """Returns the last position that is taken, and the head of each of these logs."""
     ids = json.encode(trajectories).decode()
-    position, row = connection.execute(_LOG_ENDS, (ids,)).fetchone()
-    return LogEnd(position, {head.trajectory: head for head in _heads.decode(row)})
+    position, heads = connection.execute(_LOG_ENDS, (ids,)).fetchone()
+    return position, {head.trajectory: head for head in _heads.decode(heads)}
 
 
 def _write(
     connection: sqlite3.Connection,
     rows: list[RecordRow],
     touched: Mapping[int, Status | None],
-    log_end: LogEnd,
+    heads: Mapping[int, Head],
+    position: int,
 ) -> None:
     """Writes rows after the last position, each linked to the previous record of its log.
 
     The heads already count these rows; this function sets their positions.
     """
-    position, heads = log_end.position, log_end.heads
     records: list[object] = []
     for trajectory, seq, epoch, crc, body in rows:
         position += 1
@@ -260,7 +211,6 @@ def _write(
     for trajectory, status in touched.items():
         head = heads[trajectory]
         moved += (trajectory, head.position, head.length, status)
-    log_end.position = position
     _execute(connection, _RECORDS, records, 7)
     _execute(connection, _HEADS, moved, 4)
 

@@ -255,7 +255,6 @@ def commit_in_memory(store: SqliteStore, batch: list[Operation]) -> None:
     try:
         run_batch(store, batch)
     except BaseException:
-        store.log_ends.forget()
         execute("ROLLBACK")
         raise
     execute("COMMIT")
@@ -263,12 +262,7 @@ def commit_in_memory(store: SqliteStore, batch: list[Operation]) -> None:
 
 def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
     """Runs operations in their order inside a transaction. Appends between other operations run in
-    bulk.
-
-    If the transaction does not become durable, its connection ends, and the remembered log ends are
-    lost with it.
-    """
-    store.log_ends.look()
+    bulk."""
     appends: list[Append] = []
     for operation in batch:
         if isinstance(operation, Append):
@@ -278,9 +272,7 @@ def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
         if appends:
             write_appends(store, appends)
         appends = []
-        store.log_ends.forget()  # The call may change anything.
         _run_alone(store, operation)
-        store.log_ends.forget()
     if appends:
         write_appends(store, appends)
 

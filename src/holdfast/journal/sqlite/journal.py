@@ -17,26 +17,16 @@ from typing import TypeVar
 
 from holdfast import crashpoint
 from holdfast.journal.files.wal import log_of
-from holdfast.journal.journal import MEMORY, Worker
 from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
 from holdfast.journal.sql import deletion
-from holdfast.journal.sql.sql_journal import SqlJournal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import InlineWriter, Writer
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.committer import BUSY_SECONDS, SqliteCommitter, commit_in_memory
 from holdfast.journal.sqlite.losses import refuse_losses
-from holdfast.journal.sqlite.schema import (
-    create_if_missing,
-    explain,
-    explained,
-    log_size,
-    not_creatable,
-    prepare,
-    refuse_second_name,
-    require,
-)
 from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.journal.types import MEMORY, Worker
 from holdfast.records.errors import JournalError
 
 CACHE_KIB = 8192
@@ -57,10 +47,10 @@ def connect_to_read(
 ) -> sqlite3.Connection:
     """Returns a connection for reading only, to a journal of this version."""
     mode = schema.WITHOUT_LOG if without_log else schema.mode_to_read(path)
-    with explained(path, reading=True):
+    with schema.explained(path, reading=True):
         connection = connect(f"{path.absolute().as_uri()}?{mode}")
     try:
-        require(connection, path)
+        schema.require(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -70,7 +60,7 @@ def connect_to_read(
 def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
     """Removes the empty log that reading made. Only SQLite can tell that no other process has it
     open, and removes it with the last connection that may write."""
-    if log_of(path).exists() and not log_size(path) and os.access(path, os.W_OK):
+    if log_of(path).exists() and not schema.log_size(path) and os.access(path, os.W_OK):
         uri = f"{path.absolute().as_uri()}?mode=rw"
         with suppress(sqlite3.Error), closing(connect(uri)) as connection:
             # In case a writer begins and dies in the meantime.
@@ -78,7 +68,7 @@ def remove_empty_log(path: Path, connect: Connect = plain_connect) -> None:
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
-class SqliteJournal(SqlJournal):
+class SqliteJournal(Journal):
     """A journal in a file. `Journal` describes its guarantees. Use `opened_journal`, or close the
     journal yourself."""
 
@@ -111,10 +101,10 @@ class SqliteJournal(SqlJournal):
     def _open_to_write(self) -> None:
         """Refuses a bad file before anything is written to it, rather than in a later append."""
         try:
-            create_if_missing(self._file, self._raw_connect)
+            schema.create_if_missing(self._file, self._raw_connect)
         except (OSError, sqlite3.Error) as error:
-            raise not_creatable(error, self.path) from error
-        refuse_second_name(self.path)
+            raise schema.not_creatable(error, self.path) from error
+        schema.refuse_second_name(self.path)
         refuse_losses(self.path)
         self._connect().close()
 
@@ -122,11 +112,11 @@ class SqliteJournal(SqlJournal):
         return SqliteStore(connection, self._lease_clock.read)
 
     def _connect(self) -> sqlite3.Connection:
-        with explained(self.path):
+        with schema.explained(self.path):
             connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
         try:
-            prepare(connection, self.path)
-            with explained(self.path):
+            schema.prepare(connection, self.path)
+            with schema.explained(self.path):
                 connection.execute("PRAGMA synchronous=FULL")
                 self._require_log(connection)
                 connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -157,14 +147,14 @@ class SqliteJournal(SqlJournal):
         def with_connection() -> Result:
             if self._reader is None:
                 if self._read_only:
-                    refuse_second_name(self.path)
+                    schema.refuse_second_name(self.path)
                     refuse_losses(self.path)
                 self._reader = self._wrap(connect_to_read(self._file, self._raw_connect))
             try:
                 return function(self._reader)
             except sqlite3.Error as error:
                 self._close_reader()
-                raise explain(error, self.path) from error
+                raise schema.explain(error, self.path) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
 
@@ -175,7 +165,7 @@ class SqliteJournal(SqlJournal):
     async def compact(self) -> int:
         await self._writable()
         await self._writer.drain()
-        with explained(self.path):
+        with schema.explained(self.path):
             return await asyncio.to_thread(self._give_space_back)
 
     def _give_space_back(self) -> int:
@@ -198,7 +188,7 @@ class SqliteJournal(SqlJournal):
             return max(0, before - self._size())
 
     def _size(self) -> int:
-        return self._file.stat().st_size + log_size(self._file)
+        return self._file.stat().st_size + schema.log_size(self._file)
 
     async def close(self) -> None:
         """Finishes the queued operations and closes the journal. The writer closes last, because it
@@ -220,7 +210,7 @@ class SqliteJournal(SqlJournal):
                 remove_empty_log(self._file, self._raw_connect)
 
 
-class MemoryJournal(SqlJournal):
+class MemoryJournal(Journal):
     """A journal in memory, for tests, notebooks and runs that may be lost. `close` keeps the
     content. Deleting the object loses it."""
 

@@ -19,15 +19,7 @@ from msgspec import Struct
 
 from holdfast.journal.files.wal import LogScan, beside, log_of, scan
 from holdfast.journal.files.witness import Note, notes, witness_of
-from holdfast.journal.sqlite.schema import (
-    APPLICATION_ID,
-    WITHOUT_LOG,
-    has_foreign_writers,
-    identity_of,
-    last_number,
-    log_size,
-    mode_to_read,
-)
+from holdfast.journal.sqlite import schema
 from holdfast.records.errors import LostCommits
 
 # As long as opening the journal would wait afterwards.
@@ -74,11 +66,11 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     confirms the last commit, the log is read only with `thoroughly`."""
     noted = notes(witness_of(path))
     try:
-        state = _read(path, mode_to_read(path))
+        state = _read(path, schema.mode_to_read(path))
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Unless the log is the cause, opening the journal reports the error.
         return _unreadable_with_log(path, noted) if _is_of_content(error) else None
-    if log_size(path) and _is_foreign(path, state):
+    if schema.log_size(path) and _is_foreign(path, state):
         what = "has the log (-wal) of another journal beside it"
         return Loss(what, _put_back(path, _alone(path)), without_log=True, is_foreign=True)
     if state is None:
@@ -110,7 +102,7 @@ def _is_of_content(error: Exception) -> bool:
 def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
     """Returns the loss of a file that is readable only without its log; None if it is not readable
     at all."""
-    alone = _alone(path) if log_size(path) else None
+    alone = _alone(path) if schema.log_size(path) else None
     if alone is None or alone.identity is None:
         return None
     return _left_alone(path, alone, noted.get(alone.identity))
@@ -147,15 +139,16 @@ def _read(path: Path, mode: str) -> _State | None:
         connection.execute("BEGIN")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID or version < 1:
+        if application != schema.APPLICATION_ID or version < 1:
             return None
-        identity = identity_of(connection)
+        identity = schema.identity_of(connection)
         return _State(
             identity=identity,
-            number=last_number(connection),
+            number=schema.last_number(connection),
             pages=connection.execute("PRAGMA page_count").fetchone()[0],
             page_size=connection.execute("PRAGMA page_size").fetchone()[0],
-            has_foreign_writers=identity is not None and has_foreign_writers(connection, identity),
+            has_foreign_writers=identity is not None
+            and schema.has_foreign_writers(connection, identity),
         )
 
 
@@ -177,14 +170,14 @@ def _newer_without_log(path: Path, state: _State) -> _State | None:
     """Returns the state of the file without its log, if that state has more commits; None
     otherwise."""
     for _ in range(_TRIES):
-        alone = _alone(path) if log_size(path) else None
+        alone = _alone(path) if schema.log_size(path) else None
         if alone is None or alone.number <= state.number:
             return None
         time.sleep(_PAUSE)
         # If this fails, the earlier state counts.
         with suppress(sqlite3.Error, UnicodeDecodeError):
             # After the file, because a live writer may have written more in the meantime.
-            state = _read(path, mode_to_read(path)) or state
+            state = _read(path, schema.mode_to_read(path)) or state
     return alone
 
 
@@ -192,7 +185,7 @@ def _alone(path: Path) -> _State | None:
     """Returns the state of the file without its log; None if it cannot be read, for example because
     a power loss left half of a page."""
     try:
-        return _read(path, WITHOUT_LOG)
+        return _read(path, schema.WITHOUT_LOG)
     except (sqlite3.Error, UnicodeDecodeError):
         return None
 

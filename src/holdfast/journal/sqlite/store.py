@@ -9,11 +9,11 @@ from functools import lru_cache
 from msgspec import json
 
 from holdfast.journal.entries import AppendEntry, Refuse
-from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql import logs
-from holdfast.journal.sql.store import LogRow, Row
+from holdfast.journal.sql.store import LogRow, Row, Store
 from holdfast.journal.sqlite import chain
+from holdfast.journal.types import Cut
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
@@ -60,39 +60,22 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """A store on SQLite (see `Store`)."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], Instant]):
         connection.text_factory = _text
         self.connection = connection
-        self.now = clock
-        self.log_ends = chain.LogEnds(connection)
+        self._clock = clock
 
-    def _execute(self, statement: str, values: dict[str, object]) -> sqlite3.Cursor:
+    def execute(self, statement: str, values: dict[str, object]) -> sqlite3.Cursor:
         sql, lists = dialect(statement)
         for name in lists:
             values[name] = json.encode(values[name]).decode()
         return self.connection.execute(sql, values)
 
-    def row(self, statement: str, **values: object) -> Row | None:
-        with closing(self._execute(statement, values)) as cursor:
-            row: Row | None = cursor.fetchone()
-            return row
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        with closing(self._execute(statement, values)) as cursor:
-            return cursor.fetchall()
-
-    def stream(self, statement: str, **values: object) -> Iterator[Row]:
-        with closing(self._execute(statement, values)) as cursor:
-            yield from cursor
-
-    def run(self, statement: str, **values: object) -> int:
-        return self._execute(statement, values).rowcount
-
-    def together(self, *statements: str, **values: object) -> list[list[Row]]:
-        return [self.rows(statement, **values) for statement in statements]
+    def now(self) -> Instant:
+        return self._clock()
 
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None:
         self.connection.executemany(dialect(statement)[0], values)
@@ -114,7 +97,7 @@ class SqliteStore:
     # --- records
 
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        self.log_ends.write(appends, refuse)
+        chain.append(self.connection, appends, refuse)
 
     def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
         for trajectory in trajectories:

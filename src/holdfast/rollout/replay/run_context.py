@@ -9,7 +9,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from holdfast.clock import Clock
-from holdfast.journal.journal import Cut, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Cut
 from holdfast.records.run import RunSpec
 from holdfast.records.step import Record
 from holdfast.rollout.replay.speaker import Speaker

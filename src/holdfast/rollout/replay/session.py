@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.journal.journal import Lease
+from holdfast.journal.types import Lease
 from holdfast.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.records.errors import (
     Cause,

@@ -113,11 +113,13 @@ class StartSignal:
 
     Some records must be durable before a call begins. They are written while the call waits here
     and only they are missing. So a call that still has no thread or process has left no trace.
+    The loop calls `on_begin` when the call's thread has woken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
         loop = asyncio.get_running_loop()
         self._mailbox = mailbox_of(loop)
+        self._on_begin = on_begin
         self.reached: asyncio.Future[None] = loop.create_future()
         """Done when the call waits for its signal."""
         self._context: Future[contextvars.Context | None] = Future()
@@ -138,6 +140,7 @@ class StartSignal:
         context = self._context.result()
         if context is None:
             raise CallDropped
+        self._mailbox.post(self._on_begin)
         return context
 
     async def wait_on_loop(self) -> None:

@@ -94,12 +94,11 @@ class DaemonThreads:
         """Reserves a thread for the function, which runs when the block begins it."""
         await self.room()
         async with Admission() as admission:
-            start = StartSignal()
+            start = StartSignal(on_begin=admission.end)
             async with start_on_signal(start, self.run(function, start=start)) as running:
 
                 async def begin() -> Result:
                     start.allow()
-                    admission.end()
                     return await running
 
                 yield begin

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.nearness import gap_between
+from holdfast.training.model.exact import in_float32
 from holdfast.training.model.plain import alone, load_model, plain_logprobs
 from holdfast.training.model.sharding import ShardedCalls
 from holdfast.training.model.trial import hold_trial
@@ -136,6 +137,19 @@ class Network:
         these lengths."""
         logits = self._call(partial(self._logits, ids, [length - 1 for length in lengths]))
         best: list[float] = logits.float().log_softmax(-1).max(-1).values.tolist()
+        return best
+
+    def exact_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
+        """Returns what `best_logprobs` returns, but computed in float32 from the weights as they
+        are. With several ranks, only rank 0 computes, from `whole`."""
+        if self._sharded is None:
+            with in_float32():
+                return self.best_logprobs(ids, lengths)
+        with in_float32():
+            at = torch.tensor([length - 1 for length in lengths], device=self.whole.device)
+            given = torch.tensor([ids], device=self.whole.device)
+            logits = self.whole(input_ids=given, use_cache=False, logits_to_keep=at).logits[0]
+            best: list[float] = logits.log_softmax(-1).max(-1).values.tolist()
         return best
 
     def _logits(self, ids: Sequence[int], places: Sequence[int]) -> Tensor:

@@ -11,6 +11,7 @@
 - `progress`: the present activity of a training
 - `gap`: the gap between engine and trainer, and which of the two is wrong
 - `metrics`: the numbers of each step, on the terminal, in a file and in trackers; how it ended
+- `recorded`: the files of a training, as its recorded command names them
 - `trackers`: Weights & Biases, trackio and TensorBoard
 - `curve`: the learning curve as a picture
 - `loop`: batch, step, checkpoint, commit, weights; again

@@ -14,7 +14,8 @@ from msgspec import Struct, field
 
 from holdfast.engine.export.export import history_of
 from holdfast.engine.options import JOURNAL
-from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Batch, Consumer, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal

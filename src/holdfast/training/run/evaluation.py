@@ -13,7 +13,7 @@ from holdfast.engine.progress.counters import Progress
 from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.settings import Settings
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.samples.summary import last_failure

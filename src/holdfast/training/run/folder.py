@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from holdfast.journal import is_server, open_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.exit_codes import Exit
 

@@ -2,9 +2,11 @@
 
 The engine's recorded logprobs and the trainer's own are for the same tokens and the same weights.
 They differ only by rounding, unless one side computes another model. Every step checks the mean
-gap. If the gap is wider than the data types explain, the model's own forward pass in float32 judges
-which side is wrong. The judge reads the published folder of the weights, and does not depend on how
-either side computes.
+gap. If rollouts run ahead, the weights that are trained have not sampled the step's tokens. Then
+the engines, which have these weights, are asked for the next token after beginnings of the step's
+longest sequences. If the gap is wider than the data types explain, the model's own forward pass in
+float32 judges which side is wrong. The judge reads the published folder of the weights, and does
+not depend on how either side computes.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from holdfast.training.batch import TrainedSequence, TrainingGroup, sequences_of
 from holdfast.training.model.network import Network
 from holdfast.training.model.plain import alone, load_model, plain_logprobs
 from holdfast.training.objective.objective import Objective
-from holdfast.training.packing.rows import pack
+from holdfast.training.packing.rows import TokenSequence, pack
 from holdfast.training.run.batches import StepBatch
 from holdfast.training.settings import OnGap, TrainingSettings
 from holdfast.training.trainer import Trainer
@@ -43,6 +45,8 @@ ENGINE_SECONDS = 120.0
 EMBEDDED_TOKENS = 512
 """The longest comparison with the embedded engine. All its slots keep the room of the longest
 sequence that any slot had."""
+ASKED_SEQUENCES = 8
+"""The number of sequences that an engine is asked about in a step, each at two lengths."""
 PROBED_BY_WEIGHTS = 192
 """Beginnings up to this length are compared whenever an engine gets weights."""
 
@@ -105,12 +109,25 @@ class GapWatch:
         """Raises `GapTooWide` before anything of the step is saved. `version` has the weights that
         sampled, and `dtypes` the engines' data types as far as known. `gap` is None if no token of
         the step was sampled by these weights."""
+        if gap is not None:
+            fresh = _fresh(batch.groups, version.name)
+            self._check(step, gap, fresh, version=version, dtypes=dtypes)
+
+    def _check(
+        self,
+        step: int,
+        gap: float,
+        sequences: Sequence[TrainedSequence],
+        *,
+        version: WeightFolder,
+        dtypes: Sequence[str],
+    ) -> None:
         types = (self._settings.dtype, *(dtypes or ("",)))
         limit = max(explained(*types), self._accepted)
-        if gap is None or gap <= limit:
+        if gap <= limit:
             return
-        sequences = _longest_fresh(batch.groups, version.name, self._settings.device)
-        verdict = judge(version.path, sequences, self._settings, coarsest(*types))
+        longest = _longest(sequences, self._settings.device)
+        verdict = judge(version.path, longest, self._settings, coarsest(*types))
         self._accepted = 2 * gap if math.isfinite(gap) else math.inf
         if not verdict.engine_is_wrong and not verdict.trainer_is_wrong:
             self._report(f"step {step}: a mean gap of {gap:.2g} nats is rounding: {verdict.text}")
@@ -119,6 +136,64 @@ class GapWatch:
             f"step {step}: the logprobs of engine and trainer are {gap:.2g} nats apart on average, "
             f"and {coarsest(*types)} explains {explained(*types):.2g}: {verdict.text}"
         )
+
+    async def questions(
+        self, batch: StepBatch, trainer: Trainer, *, version: WeightFolder
+    ) -> "list[Question]":
+        """Returns what engines are asked about a batch, with the trainer's answers. Returns nothing
+        if the present weights have sampled some of the batch, because `check` sees those tokens."""
+        sequences = sequences_of(batch.groups, Objective(), version=version.name)
+        if any(sequence.is_fresh for sequence in sequences):
+            return []
+        longest = sorted(sequences, key=lambda s: -len(s.tokens.ids))[:ASKED_SEQUENCES]
+        return await asyncio.to_thread(_answered, longest, trainer)
+
+    async def ask(
+        self,
+        step: int,
+        questions: "Sequence[Question]",
+        policy: EnginePolicy,
+        *,
+        version: WeightFolder,
+        dtypes: Sequence[str],
+    ) -> dict[str, float]:
+        """Asks the engines that have the version. Returns the gap as numbers of the step, or
+        nothing if no engine answers. Raises `GapTooWide`."""
+        own: list[float] = []
+        sequences: list[TrainedSequence] = []
+        for endpoint in policy.endpoints:
+            short = [q for q in questions if len(q.ids) <= _room(endpoint)]
+            if not short or endpoint.weights != version.name:
+                continue
+            replies = await self._replies(endpoint, [q.ids for q in short])
+            if endpoint.weights != version.name:  # It was restarted.
+                continue
+            sequences += [q.answered(*reply) for q, reply in zip(short, replies, strict=False)]
+            own += [q.logprob for q in short[: len(replies)]]
+        if not sequences:
+            return {}
+        gap = gap_between([s.engine_logprobs[0] for s in sequences], own)
+        await asyncio.to_thread(
+            self._check, step, gap.mean, sequences, version=version, dtypes=dtypes
+        )
+        return {"gap_mean": gap.mean, "gap_max": gap.worst}
+
+    async def _replies(
+        self, endpoint: Endpoint, prompts: Sequence[Sequence[int]]
+    ) -> list[tuple[int, float]]:
+        """Returns the likeliest token after each prompt, with its logprob. Returns nothing, and
+        reports why, if the engine does not answer."""
+        name = endpoint.model_name
+        try:
+            return await asyncio.gather(
+                *(likeliest(endpoint, ids, model=name, seconds=ENGINE_SECONDS) for ids in prompts)
+            )
+        except (*UNREACHABLE, EngineError, InvalidAnswer) as error:
+            self._report(
+                f"{endpoint.name} is not compared with the trainer at {max(map(len, prompts)):,} "
+                f"tokens: {describe_error(error)}"
+            )
+            return []
 
     async def compare(self, policy: EnginePolicy, trainer: Trainer, dtypes: Sequence[str]) -> None:
         """Compares engines and trainer along one sequence as long as the trial's, before any
@@ -131,18 +206,8 @@ class GapWatch:
             if not lengths or not endpoint.breaker.is_passing:
                 continue
             own = await asyncio.to_thread(trainer.best_logprobs, ids[: lengths[-1]], lengths)
-            try:
-                replies = [
-                    await likeliest(
-                        endpoint, ids[:length], model=endpoint.model_name, seconds=ENGINE_SECONDS
-                    )
-                    for length in lengths
-                ]
-            except (*UNREACHABLE, EngineError, InvalidAnswer) as error:
-                self._report(
-                    f"{endpoint.name} is not compared with the trainer at {lengths[-1]:,} tokens: "
-                    f"{describe_error(error)}"
-                )
+            replies = await self._replies(endpoint, [ids[:length] for length in lengths])
+            if not replies:
                 continue
             gap = gap_between([logprob for _, logprob in replies], own)
             if not gap.mean <= NOISIER * explained(*types):
@@ -175,13 +240,36 @@ def _lengths(longest: int) -> list[int]:
     return [length for length in lengths if length > PROBED_BY_WEIGHTS]
 
 
-def _longest_fresh(
-    groups: Sequence[TrainingGroup], version: str, device: str
-) -> list[TrainedSequence]:
-    fresh = [s for s in sequences_of(groups, Objective(), version=version) if s.is_fresh]
+class Question(Struct, frozen=True):
+    """A prompt whose likeliest next token has this logprob by the trainer."""
+
+    ids: list[int]
+    logprob: float
+
+    def answered(self, token: int, logprob: float) -> TrainedSequence:
+        """Returns the prompt with the token that the engine gave, as a sequence for the judge."""
+        tokens = TokenSequence([*self.ids, token], [len(self.ids)])
+        return TrainedSequence(tokens, [logprob], [1.0], [0.0], 0.0)
+
+
+def _answered(sequences: Sequence[TrainedSequence], trainer: Trainer) -> list[Question]:
+    questions = []
+    for sequence in sequences:
+        ids = list(sequence.tokens.ids)
+        lengths = sorted({max(len(ids) // 2, 1), len(ids) - 1})
+        logprobs = trainer.best_logprobs(ids[: lengths[-1]], lengths)
+        questions += [Question(ids[:n], own) for n, own in zip(lengths, logprobs, strict=True)]
+    return questions
+
+
+def _fresh(groups: Sequence[TrainingGroup], version: str) -> list[TrainedSequence]:
+    return [s for s in sequences_of(groups, Objective(), version=version) if s.is_fresh]
+
+
+def _longest(sequences: Sequence[TrainedSequence], device: str) -> list[TrainedSequence]:
     chosen: list[TrainedSequence] = []
     room = JUDGED_TOKENS[torch.device(device).type]
-    for sequence in sorted(fresh, key=lambda s: -len(s.tokens.ids)):
+    for sequence in sorted(sequences, key=lambda s: -len(s.tokens.ids)):
         room -= len(sequence.tokens.ids)
         if chosen and room < 0:
             break

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.engine.connect import Connection
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import Cause, NotTrainable, UsageError
-from holdfast.rollout.threads.contain import to_its_end
+from holdfast.rollout.threads.contain import end_task, to_its_end
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import weights
@@ -229,8 +230,7 @@ class TrainingState:
             consumer.run, name, step=step, digest=digest, consumer=consumer
         )
         adapter = None if self.trainer.network.lora is None else path / weights.ADAPTER
-        trainer = self.trainer
-        scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
+        scores = await in_thread(self._scores.of, self.trainer.network)
         before = self.version
         if before is not None and before.digest == digest:
             # The step trained nothing, so there are no two versions to compare.
@@ -337,7 +337,7 @@ class TrainingLoop:
             check_rewarded(batch, self._consumer.run)
             crashpoint.reach("train.batch")
             self._progress.enter(f"step {step}: training on {batch.trajectories} trajectories")
-            result = await in_thread(self._train, step, batch)
+            result = await self._train_beside_questions(step, batch)
             crashpoint.reach("train.stepped")
             self._progress.enter(f"step {step}: saving, and giving the weights to the engine")
             version = await self._state.name_weights(self._journal, self._consumer)
@@ -354,6 +354,26 @@ class TrainingLoop:
             crashpoint.reach("train.published")
             self._report(step_line(step, numbers))
             await self._evaluate_due(step)
+
+    async def _train_beside_questions(self, step: int, batch: StepBatch) -> StepResult:
+        """Trains one step. Meanwhile the engines are asked for the gap, if the step's own tokens
+        cannot show it. Raises `GapTooWide` before anything of the step is saved."""
+        version, trainer = self._state.version, self._state.trainer
+        if not self._engines.done() or version is None:
+            return await in_thread(self._train, step, batch)
+        served = self._engines.result()
+        policy = served.connection.policy
+        assert isinstance(policy, EnginePolicy), "made by connect()"
+        questions = await self._watch.questions(batch, trainer, version=version)
+        asking = asyncio.create_task(
+            self._watch.ask(step, questions, policy, version=version, dtypes=served.sync.dtypes),
+            name="the gap",
+        )
+        try:
+            result = await in_thread(self._train, step, batch)
+            return structs.replace(result, numbers={**result.numbers, **await asking})
+        finally:
+            await end_task(asking)
 
     def _train(self, step: int, batch: StepBatch) -> StepResult:
         """Trains one step. Raises `GapTooWide` before anything of the step is saved."""

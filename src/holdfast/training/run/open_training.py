@@ -14,9 +14,10 @@ from msgspec import structs
 from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
 from holdfast.engine.scoring.retry import open_for_retry
-from holdfast.journal.journal import Consumer, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec

@@ -24,8 +24,9 @@ from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.extras import require
-from holdfast.journal.journal import Consumer, Journal, keep_renewing
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal, keep_renewing
+from holdfast.journal.types import Consumer
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import renderer_for

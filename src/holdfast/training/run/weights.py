@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast import crashpoint
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Consumer
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding.file_name import file_name
 from holdfast.training.model.network import Network, digest_of
@@ -53,7 +54,6 @@ __all__ = [
     "write_aside",
     "write_folder",
 ]
-BestLogprobs = Callable[[Sequence[int], Sequence[int]], list[float]]
 _ASIDE = ".partial-"
 ADAPTER = "adapter"
 """The folder inside a version's folder that holds the version as a LoRA adapter."""
@@ -138,11 +138,10 @@ class Scores:
     def __init__(self) -> None:
         self._before: list[float] = []
 
-    def of(self, network: Network, best_logprobs: BestLogprobs | None = None) -> TokenScores:
-        """Returns the scores of the present weights, with those of the last call beside them.
-        `best_logprobs` computes them if not only this process does."""
+    def of(self, network: Network) -> TokenScores:
+        """Returns the scores of the present weights, with those of the last call beside them."""
         ids = probe_ids(network.vocabulary)
-        now = (best_logprobs or network.best_logprobs)(ids, CANDIDATES)
+        now = network.exact_logprobs(ids, CANDIDATES)
         dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
         scores = chosen_scores(ids, now, self._before, dtype)
         self._before = now

@@ -13,7 +13,8 @@ from holdfast.evaluation.stats.comparison import (
     questions_of,
 )
 from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.view.pages.context import Context, context_of

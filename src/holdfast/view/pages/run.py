@@ -7,7 +7,8 @@ from aiohttp import web
 from markupsafe import Markup
 from msgspec import Struct
 
-from holdfast.journal.journal import Journal, RunProgress, RunRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress, RunRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History

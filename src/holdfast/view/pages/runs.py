@@ -9,7 +9,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.engine.options import JOURNAL
-from holdfast.journal.journal import Journal, RunProgress, RunRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress, RunRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.run import Run
 from holdfast.training.report import HELD_OUT

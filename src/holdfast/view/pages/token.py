@@ -6,19 +6,20 @@ import asyncio
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample
 from holdfast.records.step import AttemptStarted, Drafted, Forked, Generated, Record, is_cut_by
+from holdfast.training.run.recorded import checkpoints_of, metrics_of
 from holdfast.view.pages.context import context_of
 from holdfast.view.pages.trajectory import locate, view_of
 from holdfast.view.reading.conversation import Tab
 from holdfast.view.reading.gradient import Weighing, place_of, pushes, settings_of, weigh
 from holdfast.view.reading.listing import whole_from
 from holdfast.view.reading.tokens import Block, Token, blocks_of
-from holdfast.view.reading.training import checkpoints_of, metrics_of
 from holdfast.view.rendering import run_url
 
 AROUND = 60

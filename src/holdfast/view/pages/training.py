@@ -6,15 +6,17 @@ import heapq
 from aiohttp import web
 
 from holdfast.engine.export.export import history_of
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.training.run.recorded import checkpoints_of, metrics_of
 from holdfast.view import charts
 from holdfast.view.pages.context import Context, context_of
 from holdfast.view.reading.gradient import Moved, Weighing, pushes, reply_at, weigh
 from holdfast.view.reading.listing import whole_from
-from holdfast.view.reading.training import checkpoints_of, metrics_of, training_of
+from holdfast.view.reading.training import training_of
 from holdfast.view.rendering import run_url
 
 PAGE = 100

@@ -8,7 +8,8 @@ from aiohttp import web
 
 from holdfast.engine.export.export import history_of
 from holdfast.evaluation.report.preview import target_text
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import fold_traceback

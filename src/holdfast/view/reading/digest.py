@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.journal.journal import Journal, RunProgress, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress, TrajectoryRow
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import FailureSummary, Summary
 from holdfast.records.trajectory import Status

@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from msgspec import Struct, field
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.run import Run
 from holdfast.view.reading.digest import RunDigest
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History

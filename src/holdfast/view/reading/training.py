@@ -5,20 +5,19 @@ file `metrics.jsonl` of the training's folder, which may be on another machine.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, LedgerEntry, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
 from holdfast.records.step import AttemptStarted
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.training.report import ConsumerReport, open_collector
-from holdfast.training.run.folder import CHECKPOINTS
-from holdfast.training.run.metrics import FILE, read
+from holdfast.training.run.metrics import FILE
+from holdfast.training.run.recorded import Metrics, folder_of, metrics_of
 from holdfast.view.charts import Line, Mark
 from holdfast.view.reading.digest import Entry, RunDigest
 
@@ -35,7 +34,6 @@ CHARTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("gradient norm", {"norm": "gradient_norm"}),
     ("seconds", {"step": "seconds", "trainer": "trainer_seconds"}),
 )
-Metrics = dict[int, dict[str, float]]
 
 
 class StepRow(Struct, frozen=True):
@@ -61,35 +59,6 @@ class TrainingView(Struct, frozen=True):
     """"" if the run does not say where its training writes."""
     curves: list[tuple[str, dict[str, Line]]]
     restarts: list[Mark]
-
-
-def folder_of(run: Run) -> Path | None:
-    """Returns the folder of a training, as its recorded command names it; None if no command is
-    recorded."""
-    command = run.spec.command
-    if command is None or command.words[:1] != ("train",):
-        return None
-    named = [after for word, after in pairwise(command.words) if word == "--out"]
-    named += [word.partition("=")[2] for word in command.words if word.startswith("--out=")]
-    return Path(command.folder) / (named[-1] if named else run.spec.name)
-
-
-def metrics_of(run: Run) -> Metrics:
-    """Returns the metrics by step, if their file is on this machine."""
-    folder = folder_of(run)
-    lines: Metrics = {}
-    for line in [] if folder is None else read(folder / FILE):
-        numbers = {n: v for n, v in line.items() if isinstance(v, int | float) and n != "step"}
-        lines.setdefault(line["step"], {}).update(numbers)
-    return dict(sorted(lines.items()))
-
-
-def checkpoints_of(run: Run) -> list[int]:
-    """Returns the steps whose checkpoints are on this machine."""
-    folder = folder_of(run)
-    paths = [] if folder is None else (folder / CHECKPOINTS).glob("step-*")
-    numbers = (path.name.removeprefix("step-") for path in paths)
-    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 async def training_of(journal: Journal, run: Run, digest: RunDigest) -> TrainingView:

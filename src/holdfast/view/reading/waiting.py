@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History

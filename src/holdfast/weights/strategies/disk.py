@@ -42,7 +42,7 @@ class DiskStrategy(WeightStrategy):
         return Offer(True, "it reads a folder")
 
     async def _offered_by_vllm(self, replica: Replica) -> Offer:
-        if not await replica.has_route("/collective_rpc"):
+        if not replica.workers and not await replica.has_route("/collective_rpc"):
             return Offer(False, f"{replica.name} takes no reload: {DEV_MODE}")
         if self._is_tied and replica.device == "cpu" and not replica.workers:
             return Offer(

@@ -56,6 +56,11 @@ class WeightStrategy(ABC):
         must be restarted."""
         return True
 
+    def fingerprints(self, replica: Replica) -> bool:
+        """Returns whether the replica computes a fingerprint of the weights that it loads this
+        way."""
+        return bool(replica.workers) and self.stands_still
+
     async def start(self, replicas: Sequence[Replica]) -> None:
         """Prepares for the replicas that get their weights this way, before the first update.
         Raises `UsageError` if the way cannot work."""

@@ -148,6 +148,9 @@ class VllmOwnTransfer(VllmTransfer):
     def mends(self, replica: Replica) -> bool:
         return False
 
+    def fingerprints(self, replica: Replica) -> bool:
+        return False
+
     async def _begin(self, replica: Replica) -> None:
         if await replica.endpoint.version() == UNFINISHED:
             raise _half_loaded(replica)

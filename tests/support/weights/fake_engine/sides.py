@@ -120,8 +120,12 @@ class WeightedVllm(VllmSide):
             self._weights.load(Path(path), fixes_head=True)
         elif body.method == "holdfast_describe" and self._weights.options.worker:
             options = self._weights.options
-            here = structs.replace(this_device(), kind=options.device, gpu=options.gpu)
+            here = structs.replace(
+                this_device(), kind=options.device, gpu=options.gpu, transfer=options.transfer
+            )
             return connection.json_response({"results": [here]})
+        elif body.method == "holdfast_loaded" and self._weights.options.worker:
+            return connection.json_response({"results": [self._weights.fingerprint]})
         else:
             raise worker_failed(f"'Worker' object has no attribute '{body.method}'")
         return connection.json_response({"results": [None]})

@@ -35,6 +35,8 @@ class WeightOptions(Struct, frozen=True):
     """`VLLM_SERVER_DEV_MODE=1`."""
     worker: bool = False
     """Whether vLLM was started with our worker extension."""
+    keeps: bool = False
+    """Whether it answers 200 to a reload and keeps its weights."""
     tied: bool = False
     """Whether its model's head is its embedding."""
     device: str = "cpu"
@@ -95,6 +97,8 @@ class LoadedWeights(FakeWeights):
     def __init__(self, options: WeightOptions):
         self.options = options
         self.content: str | None = None
+        self.fingerprint = ""
+        """What our worker extension says that it loaded."""
         self.adapters: dict[str, Path] = {}
         self.is_half = False
         self.is_updating = False
@@ -118,9 +122,15 @@ class LoadedWeights(FakeWeights):
             content = read_folder(folder)
         except (OSError, ValueError) as error:
             raise worker_failed(str(error)) from error
+        if self.options.keeps:
+            return
         self.is_half = True
         self.reach("reload")
         self.set(content, fixes_head=fixes_head)
+        if self.options.worker:
+            from holdfast.weights.content import fingerprint_of
+
+            self.fingerprint = fingerprint_of(folder)
 
     def set(self, content: str, *, fixes_head: bool = True) -> None:
         before = self.content

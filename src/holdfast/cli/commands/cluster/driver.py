@@ -37,8 +37,9 @@ from holdfast.engine.progress.counters import WatchedProgress
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal, RunProgress, Worker
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress, Worker
 from holdfast.records.errors import HoldfastError, JournalError, RunHeld
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background

@@ -41,7 +41,7 @@ from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.protocol.keys import load_or_create_secret
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.private_files import write_private
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run

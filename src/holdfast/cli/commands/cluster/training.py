@@ -18,7 +18,8 @@ from holdfast.cluster.connection import connected
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal, RunProgress
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunProgress
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.run import Run
 

@@ -28,8 +28,8 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import opened_journal
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.redaction import hide, redact
 from holdfast.records.errors import HoldfastError, JournalError, PolicyError, UsageError
 from holdfast.records.exit_codes import Exit

@@ -13,7 +13,7 @@ from holdfast.evaluation.stats.comparison import format_comparison, questions_of
 from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.extras import needed_by
 from holdfast.journal import is_server
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 

@@ -40,8 +40,9 @@ from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, is_kept, rows
 from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import many
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run

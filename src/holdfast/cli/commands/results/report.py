@@ -14,8 +14,8 @@ from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import Look, as_text, build, many
 from holdfast.evaluation.report.row_table import RowCollector
 from holdfast.evaluation.report.writer import Decode, Written, write_report
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import TrajectoryRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.types import TrajectoryRow
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError

@@ -12,8 +12,9 @@ from holdfast.cli.setup.journals import to_change, to_read
 from holdfast.cli.terminal.text import age_text, bytes_text, notify, print_json, visible_name
 from holdfast.engine.open_run import is_training
 from holdfast.engine.report import many
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, RunRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import RunRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalError, RunHeld, UsageError
 from holdfast.records.exit_codes import Exit

@@ -20,8 +20,9 @@ from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import many
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import GroupEnd, Journal, RunRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import GroupEnd, RunRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run

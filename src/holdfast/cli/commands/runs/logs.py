@@ -16,7 +16,7 @@ from holdfast import log_files
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import print_json, visible
 from holdfast.journal import is_server
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalError, UsageError
 from holdfast.records.exit_codes import Exit

@@ -5,7 +5,7 @@ import argparse
 from holdfast.cli.setup.journals import to_change
 from holdfast.cli.terminal.text import print_json, visible_name
 from holdfast.engine.open_run import is_training
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 

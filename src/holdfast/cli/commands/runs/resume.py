@@ -12,7 +12,7 @@ from holdfast.cli.setup.config_file import Invocation
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.setup.recorded_command import words_of
 from holdfast.cli.terminal.text import notify, print_json, visible_name
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit

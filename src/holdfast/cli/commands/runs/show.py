@@ -14,8 +14,9 @@ from holdfast.cli.terminal.text import date_text, print_json, visible, visible_n
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.export.prices import Prices, chosen_prices
 from holdfast.engine.report import as_text, build, many, sampled_text, usage_text
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit

@@ -8,7 +8,8 @@ from msgspec import Struct
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.text import visible_name
 from holdfast.engine.report import many
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import shortened
 from holdfast.records.run import Run

@@ -27,7 +27,7 @@ from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.protocol.keys import SECRET_BYTES, load_or_create_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import is_server
-from holdfast.journal.journal import MEMORY
+from holdfast.journal.types import MEMORY
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprinted
 from holdfast.server_tokens import LoopbackToken

@@ -29,8 +29,8 @@ from holdfast.gateway.agents.temp_dirs import scratch
 from holdfast.gateway.workers.peers import WorkerPlace
 from holdfast.gateway.workers.supervisor import WorkerSupervisor
 from holdfast.journal import opened_journal, share_passwords
-from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.journal import Journal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.run import Run

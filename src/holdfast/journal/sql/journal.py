@@ -1,37 +1,44 @@
-"""The journal over a store: one implementation for every database.
+"""The journal, and what it promises on every database.
 
-The writer runs functions that change something in a transaction. A reader runs functions that only
-look. Most methods consist of one such function, which `reads` or `writes` turns into a method. A
-database provides the writer and the reader (`_writer`, `_read_with`).
+- **Durable before visible (I1).** When `append` returns, the records survive a kill, an OS crash
+  and power loss. Records in an in-memory journal survive none of these.
+- **Fenced (I7).** Claiming a trajectory raises its epoch. An append with an older epoch raises
+  `LeaseLost` and writes nothing. Correctness never depends on a clock.
+- **At most once.** A record exists once per (trajectory, seq). If the outcome of a write is
+  unknown, the journal looks it up before it decides anything.
+- **Cancellation** of the coroutine that awaits an append does not cancel the append.
+- **One end for each group (I6).** For each consumer, an admitted group is trained in one step,
+  dismissed with a reason, or still open. A consumer holds a lease with an epoch. A consumer that
+  has lost its lease cannot change anything.
+
+Most methods are one function of `sql`, which `reads` or `writes` turns into a method with the
+function's own contract. The writer runs functions that change something, in a transaction. A reader
+runs functions that only look. A database provides both (`_writer`, `_read_with`).
 """
 
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
 from holdfast.journal.entries import AppendEntry, entries_of, entry_of
-from holdfast.journal.journal import (
-    Batch,
-    Claim,
-    ClosedByBlock,
-    Consumer,
-    Cut,
-    Deletion,
-    Entries,
-    Lease,
-    TrajectoryRow,
-    Worker,
-    WorkerIdentity,
-    digest_of,
-)
-from holdfast.journal.rules import check_batch, check_consumer
 from holdfast.journal.sql import deletion, delivery, leases, lineage, logs, replicas
 from holdfast.journal.sql import runs as run_tables
 from holdfast.journal.sql import worlds as world_tables
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
+from holdfast.journal.types import (
+    Batch,
+    Claim,
+    Consumer,
+    Cut,
+    Entries,
+    Lease,
+    TrajectoryRow,
+    Worker,
+    digest_of,
+)
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
@@ -47,39 +54,59 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+Method = Callable[Concatenate["Journal", Parameters], Coroutine[Any, Any, Result]]
+
+
 def reads(
     function: Callable[Concatenate[Store, Parameters], Result],
-) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
+) -> Method[Parameters, Result]:
     """Returns a journal's method that runs a function which only reads."""
 
     async def method(
-        self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
+        self: "Journal", /, *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
         return await self.query(function, *arguments, **named)
 
+    method.__doc__ = function.__doc__
     return method
 
 
 def writes(
-    function: Callable[Concatenate[Store, Parameters], Result], *, wakes: bool = False
-) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
-    """Returns a journal's method that runs a function in a transaction of the writer. With `wakes`,
-    it then wakes everyone in this process who waits for changes."""
+    function: Callable[Concatenate[Store, Parameters], Result],
+    *,
+    wakes: bool = False,
+    takes_over: bool = False,
+    hears: str = "",
+) -> Method[Parameters, Result]:
+    """Returns a journal's method that runs a function in a transaction of the writer.
+
+    With `wakes`, it then wakes everyone in this process who waits for changes. The others are for
+    functions of a run: with `takes_over`, leases are shortened first. With `hears`, notifications
+    of other processes of that kind ("work" or "ready") count as changes here from then on.
+    """
 
     async def method(
-        self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
+        self: "Journal", /, *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
+        if takes_over:
+            await self._shorten_leases(arguments[0])  # type: ignore[arg-type]
         result = await self.transact(function, *arguments, **named)
         if wakes:
             self.changes.notify()
+        if hears:
+            await self._wake_for(arguments[0], hears)  # type: ignore[arg-type]
         return result
 
+    method.__doc__ = function.__doc__
     return method
 
 
-class SqlJournal(ClosedByBlock):
-    """A journal over a store. `Journal` describes its guarantees."""
+class Journal:
+    """The store of everything durable. All methods are safe to call concurrently from one event
+    loop. An `async with` block closes the journal at its end."""
 
+    changes: Changes
+    """Notifies waiters when this process admits, seals, settles or gives back work."""
     _writer: Writer | InlineWriter
 
     def __init__(self, name: str, *, read_only: bool):
@@ -105,10 +132,21 @@ class SqlJournal(ClosedByBlock):
         here, from now on."""
 
     @abstractmethod
-    async def compact(self) -> int: ...
+    async def compact(self) -> int:
+        """Gives the space of deleted data back to the disk, and returns the number of bytes.
+
+        The call may be repeated and changes no data. Raises `RunHeld` while any run is worked on,
+        because the workers would have to wait.
+        """
 
     @abstractmethod
     async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # --- reading and writing
 
@@ -152,19 +190,8 @@ class SqlJournal(ClosedByBlock):
     share = writes(lineage.share)
     amend_run = writes(run_tables.amend)
     annotate_run = writes(run_tables.annotate)
-
-    async def rename_run(self, run: Run, name: str) -> Run:
-        def rename(store: Store) -> Run:
-            deletion.refuse_if_held(store, run_tables.lock(store, run))
-            return run_tables.rename(store, run, name)
-
-        await self._shorten_leases(run)
-        return await self.transact(rename)
-
-    async def delete_run(self, run: Run) -> Deletion:
-        await self._shorten_leases(run)
-        return await self.transact(deletion.delete, run)
-
+    rename_run = writes(deletion.rename, takes_over=True)
+    delete_run = writes(deletion.delete, takes_over=True)
     admit = writes(run_tables.admit, wakes=True)
     seal = writes(run_tables.seal, wakes=True)
     unseal = writes(run_tables.unseal, wakes=True)
@@ -175,20 +202,12 @@ class SqlJournal(ClosedByBlock):
 
     # --- workers and leases
 
-    async def join(
-        self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
-    ) -> Worker:
-        await self._shorten_leases(run)
-        worker = await self.transact(
-            leases.join, run, identity, lease_seconds=lease_seconds, share=share
-        )
-        await self._wake_for(run, "work")
-        return worker
-
+    join = writes(leases.join, takes_over=True, hears="work")
     heartbeat = writes(leases.heartbeat)
     leave = writes(leases.leave, wakes=True)
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
+        """Claims the next unsettled groups that no live worker holds, in the order of tasks."""
         after = self._cursors.get(worker.id, -1)
         claims = await self.transact(leases.claim, worker, groups=groups, after=after)
         if claims:
@@ -210,6 +229,7 @@ class SqlJournal(ClosedByBlock):
         await self._append([entry_of(lease, records, status, settled)], settled)
 
     async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
+        """Appends to several trajectories, all or nothing."""
         if self._read_only or not self._writer.has_room:
             await self._writable()
         await self._append(entries_of(entries, settled), settled)
@@ -230,6 +250,8 @@ class SqlJournal(ClosedByBlock):
             self.changes.notify()
 
     async def history(self, trajectory: int) -> list[Record]:
+        """Returns all records of a trajectory. At the first bad record, raises `JournalCorrupt`
+        with the position of the record."""
         await self._writer.drain()
         log = (await self.query(logs.read, [trajectory]))[trajectory]
         if isinstance(log, JournalCorrupt):
@@ -239,6 +261,9 @@ class SqlJournal(ClosedByBlock):
     async def summaries(
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
+        """Yields every trajectory with its summary, in the order of `trajectories`, with a few in
+        memory at a time. A log is read only if the trajectory has no stored summary, for example
+        because it is open. If the log cannot be read, the error takes the place of the summary."""
         await self._writer.drain()
         every = range(await self.query(run_tables.count_tasks, run))
         wanted = every if ordinals is None else sorted(set(ordinals))
@@ -250,10 +275,19 @@ class SqlJournal(ClosedByBlock):
     stored_summaries = reads(run_tables.summarized)
 
     async def rewards(self, run: Run) -> list[tuple[str, float]]:
+        """Returns the task and the reward of each settled trajectory that has a reward, in the
+        order of trajectories. Leaves out resting trajectories and trajectories that cannot be
+        read."""
         await self._writer.drain()
         return await self.query(logs.rewards, run)
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
+        """Yields every trajectory with its records, in the order of tasks and samples, with a few
+        in memory at a time.
+
+        When the turn of a trajectory with a bad record comes, raises `JournalCorrupt` with the
+        trajectory's name.
+        """
         await self._writer.drain()
         rows = await self.trajectories(run)
         for at in range(0, len(rows), READ_AHEAD):
@@ -266,6 +300,8 @@ class SqlJournal(ClosedByBlock):
                 yield row, log
 
     async def cut(self, lease: Lease) -> Cut | None:
+        """Cuts the log after its last good record, and returns what was lost; None if the log has
+        no bad record."""
         cut = await self.transact(logs.cut_to_last_good, lease)
         if cut is not None:
             lease.next_seq, lease.status = cut.seq, cut.status
@@ -277,6 +313,7 @@ class SqlJournal(ClosedByBlock):
     # --- blobs
 
     async def put_blob(self, body: bytes) -> bytes:
+        """Stores content once and returns its digest."""
         digest = digest_of(body)
 
         def put(store: Store) -> None:
@@ -314,18 +351,7 @@ class SqlJournal(ClosedByBlock):
     versions = reads(run_tables.versions)
     note_weights = writes(replicas.note_weights, wakes=True)
     replica_weights = reads(replicas.replica_weights)
-
-    async def subscribe(
-        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
-    ) -> Consumer:
-        check_consumer(name, lease_seconds)
-        await self._shorten_leases(run)
-        consumer = await self.transact(
-            delivery.subscribe, run, name, identity, lease_seconds=lease_seconds
-        )
-        await self._wake_for(run, "ready")
-        return consumer
-
+    subscribe = writes(delivery.subscribe, takes_over=True, hears="ready")
     renew = writes(delivery.renew)
     unsubscribe = writes(delivery.unsubscribe)
 
@@ -338,11 +364,23 @@ class SqlJournal(ClosedByBlock):
         wait: float = 0.0,
         before: int | None = None,
     ) -> Batch:
-        check_batch(groups, step)
+        """Reserves `groups` settled groups for `step`, in the order in which they were settled.
+        With `before`, reserves only groups of tasks below that ordinal, in the order of tasks.
+        After the end of the stream, `before` excludes no group.
+
+        Returns the whole batch or an empty batch. At the end of a stream, returns the groups that
+        are left. If the caller asks again for a step, the caller gets the same batch, and other
+        groups replace the dismissed groups. Waits up to `wait` seconds for a batch or for the end
+        of the stream. An empty batch with `ended` False means that too few groups are settled yet.
+        """
         return await self._deliver(consumer, step, groups, wait=wait, before=before)
 
     async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
-        check_batch(groups)
+        """Reserves groups like `next_batch`, but without a step. The consumer names the step later,
+        in `commit`.
+
+        Each call takes other groups. `rewind` gives back the groups that no commit has named.
+        """
         return await self._deliver(consumer, None, groups, wait=wait)
 
     async def _deliver(
@@ -386,3 +424,11 @@ class SqlJournal(ClosedByBlock):
     is_held = reads(delivery.is_held)
     held_groups = reads(run_tables.held_groups)
     ledger = reads(delivery.ledger)
+
+
+async def keep_renewing(journal: Journal, consumer: Consumer) -> None:
+    """Renews the consumer's lease until the task is cancelled. Raises `LeaseLost` if another
+    process has taken the lease."""
+    while True:
+        await asyncio.sleep(consumer.lease_seconds / 3)
+        await journal.renew(consumer)

@@ -1,0 +1,43 @@
+"""Float32 results from a model whose weights have fewer digits, without a second copy of them.
+
+Each function that the model calls gets float32 copies of its arguments, for as long as it runs. So
+the result is that of the same weights in a float32 model, and needs hardly more memory.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+_SHORT = (torch.bfloat16, torch.float16)
+
+
+class _InFloat32(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: tuple[Any, ...] = (),
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        arguments, named = tree_map(_lengthened, (arguments, dict(named or {})))
+        return function(*arguments, **named)
+
+
+def _lengthened(value: Any) -> Any:
+    """Returns a tensor in float32, and float32 in place of a shorter type."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _SHORT else value
+    return torch.float32 if value in _SHORT else value
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """Computes in float32 whatever the types of the weights are. Compiled layers run as they were
+    before they were compiled. Only for forward passes without gradients."""
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), _InFloat32():
+        yield

@@ -1,0 +1,40 @@
+"""The files of a training, in the folder that its recorded command names. They may be on another
+machine."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from holdfast.records.run import Run
+from holdfast.training.run.folder import CHECKPOINTS
+from holdfast.training.run.metrics import FILE, read
+
+Metrics = dict[int, dict[str, float]]
+
+
+def folder_of(run: Run) -> Path | None:
+    """Returns the folder of a training, as its recorded command names it; None if no command is
+    recorded."""
+    command = run.spec.command
+    if command is None or command.words[:1] != ("train",):
+        return None
+    named = [after for word, after in pairwise(command.words) if word == "--out"]
+    named += [word.partition("=")[2] for word in command.words if word.startswith("--out=")]
+    return Path(command.folder) / (named[-1] if named else run.spec.name)
+
+
+def metrics_of(run: Run) -> Metrics:
+    """Returns the metrics by step, if their file is on this machine."""
+    folder = folder_of(run)
+    lines: Metrics = {}
+    for line in [] if folder is None else read(folder / FILE):
+        numbers = {n: v for n, v in line.items() if isinstance(v, int | float) and n != "step"}
+        lines.setdefault(line["step"], {}).update(numbers)
+    return dict(sorted(lines.items()))
+
+
+def checkpoints_of(run: Run) -> list[int]:
+    """Returns the steps whose checkpoints are on this machine."""
+    folder = folder_of(run)
+    paths = [] if folder is None else (folder / CHECKPOINTS).glob("step-*")
+    numbers = (path.name.removeprefix("step-") for path in paths)
+    return sorted(int(number) for number in numbers if number.isdecimal())
