@@ -16,7 +16,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from holdfast import crashpoint
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.journal.worlds import WorldIntent, WorldPhase, WorldRow
 from holdfast.records.errors import LeaseLost, UsageError
 from holdfast.records.run import Run
