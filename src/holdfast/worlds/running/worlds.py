@@ -96,6 +96,8 @@ class Worlds:
     async def prepare(self) -> None:
         """Checks that the wanted worlds can be, and pulls or builds their images. Raises
         `WorldRefused`, or `ProviderDown` for a provider that this run has never reached."""
+        if not self._wanted:
+            return
         known = {
             row.intent.provider for row in await self._journal.worlds(run=self._run, removed=True)
         }
