@@ -126,7 +126,7 @@ def _read(args: argparse.Namespace) -> Work:
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
-    if args.fork_of is not None:
+    if getattr(args, "fork_of", None) is not None:  # `holdfast train` has no such option.
         args.forked = asyncio.run(_read_fork(args))
         return [args.forked.task]
     tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
@@ -186,7 +186,7 @@ def plan_of(
         settings=settings_of(vars(args)),
         world=args.world,
     )
-    if args.fork_of is not None:
+    if getattr(args, "forked", None) is not None:
         plan = with_fork(plan, args.forked.origin, args.forked.spec, args.forked.fork)
     spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
     return with_command(structs.replace(plan, spec=spec), args)
