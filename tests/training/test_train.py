@@ -816,7 +816,7 @@ def test_where_rollouts_run_ahead_of_the_weights_the_gap_is_asked_for(tmp_path, 
         )
     )  # fmt: skip
     lines = read(tmp_path / "right/metrics.jsonl")
-    assert [line["gap_max"] < 1e-3 for line in lines] == [True, True]
+    assert [line["asked_gap_max"] < 1e-3 for line in lines] == [True, True]
 
     monkeypatch.setattr(gap, "explained", lambda *dtypes: 0.0)
     caught = attempt(tmp_path / "wrong", settings=settings)

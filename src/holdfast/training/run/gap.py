@@ -158,7 +158,8 @@ class GapWatch:
         dtypes: Sequence[str],
     ) -> dict[str, float]:
         """Asks the engines that have the version. Returns the gap as numbers of the step, or
-        nothing if no engine answers. Raises `GapTooWide`."""
+        nothing if no engine answers. Raises `GapTooWide`. The numbers have names of their own,
+        because no engine is asked when a step is trained again."""
         own: list[float] = []
         sequences: list[TrainedSequence] = []
         for endpoint in policy.endpoints:
@@ -176,7 +177,7 @@ class GapWatch:
         await asyncio.to_thread(
             self._check, step, gap.mean, sequences, version=version, dtypes=dtypes
         )
-        return {"gap_mean": gap.mean, "gap_max": gap.worst}
+        return {"asked_gap_mean": gap.mean, "asked_gap_max": gap.worst}
 
     async def _replies(
         self, endpoint: Endpoint, prompts: Sequence[Sequence[int]]
