@@ -335,8 +335,8 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """Returns the exit code of one of several processes. Reports only what the other processes do
-    not know."""
+    """Returns the exit code of one of several processes. Prints only this process's own troubles,
+    because the parent process prints the report."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")
