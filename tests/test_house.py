@@ -34,7 +34,6 @@ MUTUAL = {
     "environments.workspace / environments.workspace.sandbox",
     "environments.workspace / environments.workspace.snapshots",
     "gateway / gateway.http",
-    "journal / journal.sql",
     "gateway.wires / gateway.wires.anthropic",
     "gateway.wires / gateway.wires.openai",
     "gateway.wires / gateway.wires.responses",

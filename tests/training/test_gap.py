@@ -187,7 +187,7 @@ async def numbers_of_step(engine, *, has="step-0", sampled_by="step-7"):
 def test_engines_are_asked_where_the_weights_that_are_trained_sampled_nothing(tmp_path):
     with served(tmp_path, is_other=False) as engine:
         numbers = asyncio.run(numbers_of_step(engine))
-        assert 0 < numbers["gap_mean"] <= numbers["gap_max"] < 1e-4
+        assert 0 < numbers["asked_gap_mean"] <= numbers["asked_gap_max"] < 1e-4
         assert asyncio.run(numbers_of_step(engine, sampled_by="step-0")) == {}, "its tokens show it"
         assert asyncio.run(numbers_of_step(engine, has="step-1")) == {}, "it has other weights"
 

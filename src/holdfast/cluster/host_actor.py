@@ -34,7 +34,7 @@ REPORT_SECONDS = 30.0
 
 
 def this_place() -> bytes:
-    """Returns the place of this Ray process."""
+    """Returns on which node and in which process this code runs."""
     import ray
 
     context = ray.get_runtime_context()

@@ -153,7 +153,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action="store_true",
-        help="write the progress of the start to stdout, as `starting: …`",
+        help="while starting, print lines like `starting: …` to stdout",
     )
     parser.add_argument(
         "--log-requests",

@@ -321,7 +321,7 @@ SAMPLING = (
     Option("tokenizer", "use the tokenizer in this folder (default: the engine's)", metavar="DIR"),
     Option(
         "renderer",
-        "render as this model family does; or `template`, or `bytes`",
+        "render prompts for this model family (or template, bytes)",
         metavar="NAME",
     ),
 )
@@ -508,8 +508,7 @@ RETRY_FAILED = switch(
 )
 WORLD = Option(
     "world",
-    "give each trajectory a container: docker:IMAGE, docker:FOLDER (with a Dockerfile) or "
-    "podman:…, with settings after commas: docker:python:3.12-slim,memory=2g",
+    "give each trajectory a container: docker:IMAGE, podman:IMAGE",
     text,
     metavar="SPEC",
 )

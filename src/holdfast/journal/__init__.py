@@ -3,7 +3,6 @@
 The package knows how records are kept, leased and delivered. It never knows what they mean.
 
 - `types`: The nouns of a journal, such as leases and batches.
-- `journal`, `find_run`: Former places, for code that still names them.
 - `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.

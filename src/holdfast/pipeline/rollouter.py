@@ -93,8 +93,11 @@ class Rollouter:
 
     async def _until_sent(self, run: Run, policy: EnginePolicy) -> bool:
         """Waits until a replica has weights that the trainer sent. Returns False if the run is over
-        or a stop is requested. Raises `EndpointDown` if the trainer sends no weights for as long as
-        an outage may last. The time in which a live trainer trains steps again does not count."""
+        or a stop is requested.
+
+        Raises `EndpointDown` if the trainer sends no weights within the policy's patience. After a
+        restart, a live trainer first repeats steps that it had trained. This time does not count.
+        """
         began, is_reported = time.monotonic(), False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:
             seen = self._journal.changes.count

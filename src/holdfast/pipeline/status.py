@@ -42,8 +42,8 @@ class StatusFile:
         self._doing = ""
 
     def update(self, numbers: Mapping[str, float], *, doing: str | None = None) -> None:
-        """Updates the numbers. Writes the file at once if the part does something else now, and
-        otherwise at most once a second."""
+        """Updates the numbers. Writes the file at once if `doing` has changed. Otherwise writes it
+        at most once a second."""
         self._numbers |= numbers
         is_other = doing is not None and doing != self._doing
         self._doing = self._doing if doing is None else doing

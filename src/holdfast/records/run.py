@@ -252,7 +252,8 @@ def _format_value(value: object) -> str:
 
 
 def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
-    """Returns whether the field cannot be compared. Judges differ only if both are known."""
+    """Returns whether the two specs cannot be compared in this field: one of them names no
+    judge."""
     return field == "judge" and not (recorded.judge and now.judge)
 
 

@@ -294,11 +294,11 @@ class Refilled(_Record, frozen=True, tag=13):
 
 
 class Drafted(_Record, frozen=True, tag=14):
-    """Tokens of an unfinished generation, from token `start` on.
+    """Tokens of an unfinished generation, beginning with token number `start`.
 
     After an interruption, the generation continues after these tokens. Spans count from the first
-    token of the generation. A record without ids takes back the draft from `start` on, because the
-    engine turned out to have reported wrong tokens.
+    token of the generation. A record without ids deletes the drafted tokens from `start` on: the
+    engine had reported wrong tokens.
     """
 
     path: str

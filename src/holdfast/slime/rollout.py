@@ -342,7 +342,7 @@ def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
 
 
 def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data set's columns for a row. A placeholder has no prompt."""
+    """Returns the prompt and the label of a row. The prompt of an ABORTED placeholder is empty."""
     prompt: Any = "" if is_placeholder(row) else msgspec.to_builtins(task.messages)
     label = None if task.ground_truth is None else str(task.ground_truth)
     return {"prompt": prompt, "label": label}

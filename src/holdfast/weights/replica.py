@@ -28,7 +28,7 @@ DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """The kind of an engine, by its own name."""
+    """Which program an engine is. The values are the programs' names."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -191,8 +191,8 @@ class Replica:
     # --- while weights change
 
     async def pause(self) -> None:
-        """Stops sampling until `resume`. The engine keeps requests in flight. If it can only abort
-        them, they continue from their tokens by themselves."""
+        """Stops sampling until `resume`. The engine keeps requests in flight. If an engine aborts
+        them, their clients send them again with the tokens that they have."""
         self.is_paused = True
         if self.kind is EngineKind.VLLM:
             await self.post("/pause?mode=keep")

@@ -13,7 +13,7 @@ from holdfast.engine.export.export import What, rows
 from holdfast.engine.running.result import RunResult
 from holdfast.journal import opened_journal
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EngineUnavailable, UsageError
 from holdfast.records.history import History, stream_of

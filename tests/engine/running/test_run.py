@@ -96,7 +96,7 @@ def refused(**changes: object) -> str:
         ({"group": {"at_last": 1}}, "group has no 'at_last'; is 'at_least' meant?"),
         ({"settings": 3}, "settings must be a Settings(…) or a dict of its fields"),
         ({"settings": {"concurrency": 0}}, "concurrency must be 1 or more, not 0"),
-        ({"settings": {"workers": 2}}, "settings has no 'workers'; it has concurrency, max_retry"),
+        ({"settings": {"zzz": 2}}, "settings has no 'zzz'; it has concurrency, max_retry"),
         ({"settings": {"scoring": {"trys": 1}}}, "scoring has no 'trys'; is 'tries' meant?"),
         ({"renderer": "qwen3"}, "renderer must be a Renderer, not 'qwen3'"),
         ({"api_key": 3, "policy": None}, "api_key must be a text, not of type int"),

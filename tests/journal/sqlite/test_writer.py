@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.journal import Lease
 from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.types import Lease
 from holdfast.records.errors import JournalError
 from support.records import files_open, make_tasks, ready, spec, sql, value, values
 

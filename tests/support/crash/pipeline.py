@@ -10,7 +10,8 @@ from pathlib import Path
 from holdfast.pipeline.status import read_status
 from support.crash.training import ROLLOUT, Training, engines_of
 
-CLOCKS = ("idle_seconds", "ready_seconds")
+CLOCKS = ("idle_seconds", "ready_seconds", "asked_gap_mean", "asked_gap_max")
+"""What depends on the time: a step that is trained again asks no engine for its gap."""
 ENGINE, ROLLOUTER, TRAINER, SUPERVISOR = "engine", "rollouter", "trainer", "supervisor"
 GATEWAY, SCORER = "gateway", "scorer"
 """The gateway is in the rollouter: it is there to be killed while an agent is behind it."""

@@ -190,6 +190,6 @@ def _counted(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     return operation
 
 
-for _name in vars(Journal).keys() - vars(FaultyJournal).keys():
+for _name in set(dir(Journal)) - vars(FaultyJournal).keys():
     if not _name.startswith("_"):
         setattr(FaultyJournal, _name, _counted(_name))

@@ -126,7 +126,7 @@ def _read(args: argparse.Namespace) -> Work:
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
-    if args.fork_of is not None:
+    if getattr(args, "fork_of", None) is not None:  # `holdfast train` has no such option.
         args.forked = asyncio.run(_read_fork(args))
         return [args.forked.task]
     tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
@@ -186,7 +186,7 @@ def plan_of(
         settings=settings_of(vars(args)),
         world=args.world,
     )
-    if args.fork_of is not None:
+    if getattr(args, "forked", None) is not None:
         plan = with_fork(plan, args.forked.origin, args.forked.spec, args.forked.fork)
     spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
     return with_command(structs.replace(plan, spec=spec), args)
@@ -335,8 +335,8 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """Returns the exit code of one of several processes. Reports only what the other processes do
-    not know."""
+    """Returns the exit code of one of several processes. Prints only this process's own troubles,
+    because the parent process prints the report."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")

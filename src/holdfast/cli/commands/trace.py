@@ -15,7 +15,7 @@ from holdfast.cli.setup.errors import say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import notify, visible_name
 from holdfast.engine.report import many
-from holdfast.journal.find_run import run_named
+from holdfast.journal.sql.find_run import run_named
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.exit_codes import Exit
 

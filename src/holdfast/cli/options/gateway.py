@@ -50,7 +50,7 @@ _AGENTS = (
     seconds(
         "drain",
         10.0,
-        "when closing, finish sending responses for this time",
+        "when closing, wait this long to send responses",
         SECONDS_OR_NONE,
     ),
     Option(

@@ -144,7 +144,7 @@ def _where_to(export: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="write to this file; -: standard output; atif, inspect: or to DIR/",
+        help="write to this file or folder (-: standard output)",
     )
     FORCE.add_to(export)
 
@@ -164,13 +164,12 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="raw: also export logprobs of another distribution than sampled from",
+        help="raw: also export logprobs from before temperature and top_p",
     )
     export.add_argument(
         "--shared",
         choices=(MASKED, TRAINED),
-        help="mask what forks share with the trajectory that they come from (the default), or "
-        "train it once, with the first of them",
+        help="mask the tokens that forks copied (default), or train them once",
     )
     export.add_argument(
         "--branches",
@@ -193,7 +192,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
         "--sft-layout",
         type=_underscored,
         choices=("messages", "prompt_completion"),
-        help="sft: whole conversations, or split before the first reply",
+        help="sft: whole conversations, or prompts with completions",
     )
     _flag(
         export,
@@ -445,7 +444,7 @@ def add_report(report: argparse.ArgumentParser) -> None:
         type=Whole(1),
         default=MEGABYTES,
         metavar="N",
-        help="shorten conversations beyond N megabytes together (default: %(default)s)",
+        help="keep the page below N megabytes (default: %(default)s)",
     )
     _flag(report, "--json", "print the numbers, or the written file, as JSON")
 

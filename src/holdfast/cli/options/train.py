@@ -97,7 +97,7 @@ OBJECTIVE = (
     ),
     Option(
         "max-draws",
-        "with --dynamic, sample at most N times the groups (default: {})",
+        "with --dynamic, sample up to N times the groups (default: {})",
         Whole(1),
         3,
         "N",
@@ -125,7 +125,7 @@ OBJECTIVE = (
     Option("overlong-penalty", "let the penalty grow to X (default: {})", POSITIVE, 1.0, "X"),
     Option(
         "discount",
-        "discount later rewards by G per turn (default: the whole reward)",
+        "discount later rewards by G per turn (default: use their sum)",
         Number("0 to 1", lambda value: 0 <= value <= 1),
         metavar="G",
     ),
@@ -154,7 +154,7 @@ MACHINE = (
     Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),
     Option(
         "ranks",
-        "train in N processes of one GPU (default: 1; under torchrun, all)",
+        "train in N processes, one GPU each (default: 1)",
         Whole(1),
         metavar="N",
     ),
@@ -269,7 +269,7 @@ PIPELINE = (
     Option("watch", "show a training that runs, with its --journal and --out", metavar="RUN"),
     Option(
         "only",
-        "run only this part, and the other elsewhere; needs --policy",
+        "run only this part; another command runs the other",
         None,
         choices=("rollouter", "trainer"),
     ),

@@ -91,7 +91,7 @@ def print_json(value: object) -> None:
 
 
 def can_print() -> bool:
-    """Returns whether standard output accepts output. A full disk does not."""
+    """Returns whether standard output can be written. On a full disk, for example, it cannot."""
     try:
         if sys.stdout is not None:
             sys.stdout.write("\n")

@@ -86,7 +86,7 @@ class TokenRun(Struct, frozen=True):
 
     def rows_reaching(self, block: int) -> slice | None:
         """Returns the rows that are long enough to have the block, or None. Never returns a single
-        row, because a batch of one product may be computed in another way than a larger one."""
+        row: torch may compute a batch of one row in another way than a larger batch."""
         start = self.first + max(block * BLOCK - self.position, 0)
         return slice(min(start, self.last - 2), self.last) if start < self.last else None
 

@@ -129,8 +129,8 @@ def _why_unbatchable(text: Any) -> str:
 
 
 def _why_moving(text: Any, length: int) -> str:
-    """Returns why sequences must not share a pass if the encoding of positions changes with the
-    length of the sequence, or ""."""
+    """Returns the reason why sequences must not share a pass: the model's position encoding depends
+    on the sequence's length. Returns "" for other models."""
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") not in _MOVING_ROPE:
         return ""

@@ -190,7 +190,7 @@ class Engine:
                 is_over = self.stop.spent and not await self._has_work()
         finally:
             await self._leave(worker)
-            await self._worlds.close()
+            await self._close_worlds()
         # The replies in flight at the limit may have been the last ones.
         reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
@@ -268,6 +268,12 @@ class Engine:
         except JournalError as error:
             # The leases end by themselves. The first reason for stopping matters more than this
             # error.
+            self.stop.fail(error)
+
+    async def _close_worlds(self) -> None:
+        try:
+            await self._worlds.close()
+        except JournalError as error:
             self.stop.fail(error)
 
     # --- admission

@@ -15,8 +15,8 @@ from holdfast.engine.running.run import connection_of, is_meant_by, work_on
 from holdfast.engine.running.run_plan import NO_CODE, plan_run, with_fork
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.declared import checks_arguments

@@ -15,8 +15,9 @@ from msgspec import Struct, structs
 
 from holdfast.engine.export.export import history_of
 from holdfast.engine.running.reuse import Beginning
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import TrajectoryRow
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.conversation import referenced

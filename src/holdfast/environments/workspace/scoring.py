@@ -106,7 +106,8 @@ def check_not_scoring(action: str) -> None:
 
 
 def prepare(scoring: WorkspaceScoring, workspace: str, files: Files) -> None:
-    """Fills the empty folder of `files` with the workspace's files and the scorer's files."""
+    """Copies the workspace's files and the scorer's files into the folder of `files`, which is
+    empty before."""
     kept = None if scoring.keep is None else {os.fsencode(path) for path in scoring.keep}
     copy(workspace, files.root, include=lambda path: _is_copied(path, kept))
     for path in scoring.files:

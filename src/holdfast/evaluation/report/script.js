@@ -55,7 +55,7 @@ function costText(cost) {
 
 function drawOverview() {
   const scores = ROWS.map((row) => row[SCORE]).filter((score) => score != null);
-  if (INDEX.unlisted) at("overview").append(element("p", { class: "note" }, `The run is large: ${short(ROWS.length)} of its ${short(SUMMARY.rows)} rows are in this file, those of failures, the slowest, and others evenly spread. Charts are drawn from them; other numbers are of all rows.`));
+  if (INDEX.unlisted) at("overview").append(element("p", { class: "card wide" }, `The run is large: ${short(ROWS.length)} of its ${short(SUMMARY.rows)} rows are in this file, those of failures, the slowest, and others evenly spread. Charts are drawn from them; other numbers are of all rows.`));
   const cards = [card("Rows", false, table([
     ["tasks × samples", `${short(SUMMARY.tasks)} × ${short(SUMMARY.samples)}`],
     ["scored", `${short(SUMMARY.scored)} of ${short(SUMMARY.rows)}`],

@@ -67,8 +67,7 @@ async def connect_setting(
 def _naming_key(
     setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
 ) -> Iterator[None]:
-    """Adds to a refusal where an evaluation's key comes from, since a command's key has other
-    sources."""
+    """Adds to an engine's refusal a hint where an evaluation takes its API key from."""
     urls = addresses(policy)
     try:
         yield

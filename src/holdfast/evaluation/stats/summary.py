@@ -164,7 +164,8 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
 
 
 def _from_user_code(lines: list[str]) -> list[str]:
-    """Returns the lines from the first frame of user code on, or all lines without one."""
+    """Returns the lines that begin with the first frame of user code. Returns all lines if there is
+    no such frame."""
     for number, line in enumerate(lines):
         if (file := _FRAME.match(line)) and not _is_library(Path(file[1])):
             return lines[number:]

@@ -110,9 +110,11 @@ class PendingTrajectories:
         pending.replaced.set()
 
     def give_back_unless_seen(self, pending: PendingTrajectory, since: float) -> None:
-        """Gives the trajectory back unless its agent calls. The response may not have reached the
-        agent. If it has not called `since`, and does not call within the reservation, the agent
-        counts as gone."""
+        """Gives the trajectory back if its agent makes no call within the reservation.
+
+        The response that assigned the trajectory may not have reached the agent. `since` is the
+        time of the agent's last call so far.
+        """
 
         def give_back() -> None:
             is_open = self._open.get(pending.key) is pending

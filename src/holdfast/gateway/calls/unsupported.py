@@ -62,10 +62,12 @@ _TOOLS = msgspec.json.Decoder(list[dict[str, object]])
 
 
 class IgnoredFields:
-    """The fields that the gateway removes from requests. `names` can be parameters as rejections
-    name them (`seed`, `text.verbosity`), members of messages (`messages.foo`, `input.foo`), and
-    types of tools (`tool:web_search`, or `tool:*` for all tools that the client does not run
-    itself)."""
+    """The fields that the gateway removes from requests.
+
+    `names` has the names of parameters (`seed`, `text.verbosity`), members of messages
+    (`messages.foo`, `input.foo`), and types of tools (`tool:web_search`; `tool:*` for all tools
+    that the client does not run itself).
+    """
 
     def __init__(self, names: Iterable[str] = ()):
         if isinstance(names, str):

@@ -42,7 +42,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Note(Struct, frozen=True):
-    """A note of the witness that there was a commit with this number."""
+    """The number of a commit, as the witness file notes it."""
 
     number: int
     time: float

@@ -30,7 +30,7 @@ _TRIES, _PAUSE = 5, 0.05
 
 
 class Loss(Struct, frozen=True):
-    """A loss, with its evidence and its remedy."""
+    """Commits that a journal has lost: what shows it, and what the user can do."""
 
     what: str
     remedy: str
@@ -100,8 +100,8 @@ def _is_of_content(error: Exception) -> bool:
 
 
 def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
-    """Returns the loss of a file that is readable only without its log; None if it is not readable
-    at all."""
+    """Returns what a journal lost if SQLite can read its file, but not its file with the log.
+    Returns None if SQLite cannot read the file either."""
     alone = _alone(path) if schema.log_size(path) else None
     if alone is None or alone.identity is None:
         return None

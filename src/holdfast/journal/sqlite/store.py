@@ -56,7 +56,7 @@ def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(raw: bytes) -> str:
-    """Decodes text without an error. Damage can make text invalid, and its user checks it."""
+    """Decodes text. Never raises: damaged bytes stay in the text, and the caller checks it."""
     return raw.decode(errors="surrogateescape")
 
 

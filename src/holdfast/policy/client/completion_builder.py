@@ -379,8 +379,8 @@ class TokenEvents:
         self._each: list[tuple[Piece, bytes]] = []
 
     def takes(self, piece: Piece, data: bytes) -> bool:
-        """Adds the piece. Returns False for a piece with other content, which has to be checked by
-        itself."""
+        """Adds a piece that has only tokens. Returns False for any other piece: the caller checks
+        that piece alone."""
         if not piece.is_only_tokens or (self._ids and piece.model != self._model):
             return False
         self._model = piece.model

@@ -210,8 +210,8 @@ async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """Returns None if the engine has the dialect's path, because it rejects only the empty request.
-    Returns "" otherwise."""
+    """Sends an empty request to the dialect's path. Returns None if the engine has that path, and
+    "" if it does not."""
     try:
         await endpoint.send_patiently("POST", dialect.path, {})
     except (BadRequest, Truncated):
@@ -224,8 +224,8 @@ async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 def _publishes_itself(endpoint: Endpoint, dialect: Dialect) -> bool:
-    """Returns whether no trial is needed. Our own engines publish what they are, and a hosted
-    engine costs money for each token."""
+    """Returns whether the dialect needs no trial. Our own engines publish what they can do. A trial
+    at a hosted engine would cost money."""
     described = endpoint.described
     is_ours = described.owner in _KNOWN and described.logprobs_mode is not None
     return is_ours or dialect.kind is Kind.FIREWORKS

@@ -262,7 +262,7 @@ class Endpoint:
         return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
     async def is_paused(self) -> bool:
-        """Returns whether the engine says that it samples nothing until it is resumed."""
+        """Returns whether the engine reports that it is paused."""
         try:
             fields = msgspec.json.decode(await self.ask("/is_paused") or b"null")
         except UNREADABLE:

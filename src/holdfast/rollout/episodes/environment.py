@@ -174,7 +174,7 @@ class Environment:
 
     @property
     def identity(self) -> str:
-        """Settings that make it another environment. If they change, recorded steps are not
+        """The environment's settings as a text. If the text changes, recorded steps are not
         replayed."""
         return ""
 

@@ -60,7 +60,7 @@ class AgentRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """A text of the settings that make another run: prompt, limits and code."""
+        """Prompt, limits and code as a text. A run cannot be resumed with another identity."""
         code = code_of(*self.tools, *self.environments, self.finish)
         return f"{self.system_prompt!r} {self.limits!r} {code}"
 

@@ -125,8 +125,8 @@ class RolloutProcessor:
 
     @property
     def may_reward(self) -> bool:
-        """Whether its rollouts may give rewards. False if the source shows that only a scorer
-        can."""
+        """Whether its rollouts may give rewards. False if their source code never returns one, so
+        that a run needs a scorer."""
         is_called_with_rows = type(self).__call__ is not RolloutProcessor.__call__
         return is_called_with_rows or may_reward(self.rollout)
 

@@ -128,8 +128,9 @@ class ClientCache:
         return self.get(own_urls if urls is None else urls, model, own=own)
 
     def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
-        """Returns the client, and makes it first if needed. `own` is the run's policy, whose
-        patience and retries apply unless others are set."""
+        """Returns the client of these addresses and this model. Makes it at the first call. What
+        the caller does not set, such as patience and retries, is that of `own`, the run's
+        policy."""
         from holdfast.policy.client.replicas import EnginePolicy
         from holdfast.policy.providers import base_url
 

@@ -94,7 +94,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """The settings that make another run, besides the code."""
+        """The settings, besides the code. A run cannot be resumed with other settings."""
         own = {key: value for key, value in sorted(self._own.items()) if key != "n"}
         renderer = self._renderer.name if self._renderer else ""
         return f"{own!r} {self.drop_trailing_assistant_messages} {renderer}"

@@ -403,9 +403,11 @@ class StepLog:
             )
 
     def open_scope(self, path: str, what: str) -> None:
-        """Opens a scope at `path`, which has no step itself but steps below it. If a step is
-        recorded at `path`, that step and all later ones become history. This is durable before any
-        step below."""
+        """Opens a scope at `path`: a place that holds other steps and is no step itself.
+
+        If the journal has a step at `path`, that step and all later ones become history. This
+        change is durable before any step in the scope.
+        """
         recorded = self.history.steps.get(path)
         if recorded is not None:
             self._state.check_usable()

@@ -191,7 +191,8 @@ class _Tree:
 def _train(
     row: PackedRow, sequence: TokenSequence, number: int, path: Iterable[tuple[int, int]]
 ) -> None:
-    """Notes the trained tokens of a sequence that lies along `path`."""
+    """Adds the trained tokens of a sequence to the row. The sequence's tokens are in the row's
+    ranges `path`."""
     ranges = iter(path)
     begin, end = next(ranges)
     before = 0  # The number of the sequence's tokens in earlier segments.

@@ -133,10 +133,11 @@ def step_line(step: int, numbers: Mapping[str, float]) -> str:
     `metrics.jsonl` has all numbers."""
     clipped = numbers.get("clipped_positive", 0.0) + numbers.get("clipped_negative", 0.0)
     rate = numbers.get("sampled_tokens", 0.0) / max(numbers["seconds"], 1e-9)
+    gap = numbers.get("gap_mean", numbers.get("asked_gap_mean"))
     parts = [
         f"step {step:<4}",
         f"reward {with_error(numbers['reward'], numbers.get('reward_error'))}",
-        f"gap {numbers['gap_mean']:.1g}" if "gap_mean" in numbers else "",
+        f"gap {gap:.1g}" if gap is not None else "",
         f"clipped {100 * clipped:.1f} %",
         f"kl {numbers['kl']:.3f}" if "kl" in numbers else "",
         f"{numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",

@@ -123,7 +123,8 @@ class Container:
         return code
 
     async def _check_startable(self, message: str) -> None:
-        """Raises an error if a script was not started for a reason outside of the world."""
+        """Returns if the container's own fault kept a script from starting. Raises an error if the
+        container is gone, or if the engine did not start the script."""
         if not await self.is_running():
             raise WorldGone(f"{self._handle} does not run: {message}")
         if not message.startswith(OWN_FAULT):

@@ -10,7 +10,7 @@ class Providers:
         self._open: dict[str, WorldProvider] = {}
 
     def of(self, name: str) -> WorldProvider:
-        """Returns the provider of a spec, such as docker."""
+        """Returns the provider with this name, such as `docker`."""
         if name not in self._open:
             # Imported late, because it imports an HTTP client.
             from holdfast.worlds.docker.provider import ContainerProvider

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from holdfast import crashpoint
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.journal.worlds import WorldPhase, WorldRow
 from holdfast.records.run import Run
 from holdfast.worlds.contract.failures import WorldGone

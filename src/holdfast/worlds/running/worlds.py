@@ -16,7 +16,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from holdfast import crashpoint
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.sql.journal import Journal
+from holdfast.journal.types import Lease
 from holdfast.journal.worlds import WorldIntent, WorldPhase, WorldRow
 from holdfast.records.errors import LeaseLost, UsageError
 from holdfast.records.run import Run
@@ -95,6 +96,8 @@ class Worlds:
     async def prepare(self) -> None:
         """Checks that the wanted worlds can be, and pulls or builds their images. Raises
         `WorldRefused`, or `ProviderDown` for a provider that this run has never reached."""
+        if not self._wanted:
+            return
         known = {
             row.intent.provider for row in await self._journal.worlds(run=self._run, removed=True)
         }

@@ -21,7 +21,7 @@ SAMPLE_KEYS = {
     *("logprobs_mode", "trajectory", "turns", "step_rewards", "truncated"),
     *("prompt_tokens", "completion_tokens", "interrupted"),
 }
-MAX_MODULES = 109
+MAX_MODULES = 111
 """Of Holdfast's, in a process that exports samples."""
 
 

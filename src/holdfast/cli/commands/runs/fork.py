@@ -17,8 +17,8 @@ from holdfast.cli.setup.recorded_command import words_of
 from holdfast.cli.terminal.text import notify, visible_name
 from holdfast.engine.open_run import free_name
 from holdfast.engine.running.forks import Fork, fork_at
-from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.find_run import run_named
+from holdfast.journal.sql.journal import Journal
 from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import shortened

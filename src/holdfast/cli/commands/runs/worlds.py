@@ -10,7 +10,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import age_text, notify, print_json, visible
 from holdfast.engine.export.prices import Prices, chosen_prices, money
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import Journal
+from holdfast.journal.sql.journal import Journal
 from holdfast.journal.worlds import WorldPhase, WorldRow
 from holdfast.records.exit_codes import Exit
 from holdfast.worlds.running.providers import Providers

@@ -284,8 +284,8 @@ class _Conversation:
     ) -> _Reply:
         """Returns the reply of an item: the last reply or a new one.
 
-        `follows` decides whether the item continues a reply just by its order. `fits` decides
-        whether the reply has room for the item.
+        If the item names no reply, `follows` decides whether it belongs to the last reply because
+        it stands directly after it. `fits` decides whether the reply can hold the item.
         """
         reply, answer = self._reply, _first_group(_ours, item_id or "")
         if reply is not None:
