@@ -806,7 +806,8 @@ def test_a_gap_that_nothing_explains_ends_the_training_before_the_step_is_saved(
 
 def test_where_rollouts_run_ahead_of_the_weights_the_gap_is_asked_for(tmp_path, monkeypatch):
     """As in an asynchronous training, whose steps have no token of the weights in force."""
-    monkeypatch.setattr(training_batch, "_is_sampled_by", lambda sample, version: False)
+    for module in (training_batch, gap):
+        monkeypatch.setattr(module, "is_sampled_by", lambda sample, version: False)
     monkeypatch.setattr(gap, "PROBED_BY_WEIGHTS", 10**6)  # Nothing is compared at the start.
     settings = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, steps=2))
     asyncio.run(

@@ -197,7 +197,7 @@ def _weighted(
                 )
             if any(sample.loss_mask):
                 advantages = _by_token(sample, turns)
-                is_fresh = version is None or _is_sampled_by(sample, version)
+                is_fresh = version is None or is_sampled_by(sample, version)
                 sequences.append(_sequence(sample, advantages, weight, family, is_fresh=is_fresh))
     return sequences
 
@@ -277,7 +277,8 @@ def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
     return [advantages[place] for place, trains in enumerate(sample.loss_mask) if trains]
 
 
-def _is_sampled_by(sample: Sample, version: str) -> bool:
+def is_sampled_by(sample: Sample, version: str) -> bool:
+    """Returns whether every token with a known version was sampled by this one."""
     spans = (span for span in sample.version_spans if span.source is not VersionSource.UNKNOWN)
     return all(span.version == version for span in spans)
 

@@ -151,7 +151,7 @@ def asks(*answers: object, group: bool = False):
 
 
 def usages(function, views: int = 1) -> list[object]:
-    scores = asyncio.run(Scorer(function).score([object()] * views))
+    scores = asyncio.run(Scorer(function).score([object() for _ in range(views)]))
     return [judge_usage(score.details) for score in scores]
 
 

@@ -26,7 +26,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.samples.nearness import Gap, coarsest, explained, gap_between
-from holdfast.training.batch import TrainedSequence, TrainingGroup, sequences_of
+from holdfast.training.batch import TrainedSequence, TrainingGroup, is_sampled_by, sequences_of
 from holdfast.training.model.network import Network
 from holdfast.training.model.plain import alone, load_model, plain_logprobs
 from holdfast.training.objective.objective import Objective
@@ -142,10 +142,11 @@ class GapWatch:
     ) -> "list[Question]":
         """Returns what engines are asked about a batch, with the trainer's answers. Returns nothing
         if the present weights have sampled some of the batch, because `check` sees those tokens."""
-        sequences = sequences_of(batch.groups, Objective(), version=version.name)
-        if any(sequence.is_fresh for sequence in sequences):
+        trajectories = chain.from_iterable(group.trajectories for group in batch.groups)
+        samples = [s for t in trajectories for s in t.samples if any(s.loss_mask)]
+        if any(is_sampled_by(sample, version.name) for sample in samples):
             return []
-        longest = sorted(sequences, key=lambda s: -len(s.tokens.ids))[:ASKED_SEQUENCES]
+        longest = sorted((s.token_ids for s in samples), key=len)[-ASKED_SEQUENCES:]
         return await asyncio.to_thread(_answered, longest, trainer)
 
     async def ask(
@@ -253,10 +254,9 @@ class Question(Struct, frozen=True):
         return TrainedSequence(tokens, [logprob], [1.0], [0.0], 0.0)
 
 
-def _answered(sequences: Sequence[TrainedSequence], trainer: Trainer) -> list[Question]:
+def _answered(sequences: Sequence[list[int]], trainer: Trainer) -> list[Question]:
     questions = []
-    for sequence in sequences:
-        ids = list(sequence.tokens.ids)
+    for ids in sequences:
         lengths = sorted({max(len(ids) // 2, 1), len(ids) - 1})
         logprobs = trainer.best_logprobs(ids[: lengths[-1]], lengths)
         questions += [Question(ids[:n], own) for n, own in zip(lengths, logprobs, strict=True)]
