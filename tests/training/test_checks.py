@@ -130,7 +130,11 @@ def test_held_out_tasks_that_are_trained_on_are_named():
     trained = [task("a", "1 + 1?"), task("b", "2 + 2?")]
     assert describe_shared(trained, [task("c", "3 + 3?")]) == ""
     text = describe_shared(trained, [task("c", "3 + 3?"), task("other", "2 + 2?")])
-    assert text.startswith("1 of 2 held-out tasks are trained on, too (for instance 'other')")
+    assert text.startswith(
+        "the trained tasks include 1 of the 2 held-out tasks (for instance 'other')"
+    )
+    other_answer = [Task("d", (user("2 + 2?"),), ground_truth="4, then 8")]
+    assert describe_shared(trained, other_answer) == ""
 
 
 # --- a loss of one's own

@@ -454,7 +454,7 @@ def test_a_function_that_returns_no_rows_is_named(argument, tmp_path):
 def test_a_function_that_cannot_take_rows_is_refused_before(argument):
     with pytest.raises(UsageError, match=rf"{argument} '<lambda>' is called with the list of"):
         datasets_of(input_dataset="none.jsonl", **{argument: lambda: [None]})
-    with pytest.raises(UsageError, match=f"{argument} wants a function, not 'f'"):
+    with pytest.raises(UsageError, match=f"{argument} wants a function of the list of .*, not 'f'"):
         datasets_of(input_dataset="none.jsonl", **{argument: "f"})
     datasets_of(input_dataset="none.jsonl", **{argument: list})
 

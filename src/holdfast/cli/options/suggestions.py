@@ -13,7 +13,7 @@ _DELETES = ("rm",)
 _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--samples",): (
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),
-        *("--rollouts-per-example", "--num-rollouts", "--repeats"),
+        *("--rollouts-per-example", "--num-rollouts", "--repeats", "--epochs"),
     ),
     ("--groups", "--concurrency"): ("--batch-size", "--train-batch-size", "--bs"),
     ("--concurrency",): (

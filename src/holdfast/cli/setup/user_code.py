@@ -10,7 +10,6 @@ from typing import NamedTuple, NoReturn
 from holdfast.engine.scoring.reward_functions import (
     COMPUTE_SCORE,
     FRAMEWORKS,
-    TRL,
     VERL,
     scorer_named,
     split_framework,
@@ -185,6 +184,9 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     return scorer
 
 
+_READY = "for a ready scorer, write a line such as `score = holdfast.scorers.Numeric()`"
+
+
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
     """Returns the file and the name of the scorer that `reference` names, relative to the rollout's
     file. A function of verl or TRL has its framework before its name."""
@@ -194,10 +196,11 @@ def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
     file, name = split(rest) if ".py" in rest else (path, rest)
     prefix, colon, after = rest.partition(":")
     if colon and not prefix.endswith(".py") and (file == path or not file.exists()):
-        meant = nearest(prefix, FRAMEWORKS, alike=0.5) or TRL
+        meant = nearest(prefix, FRAMEWORKS, alike=0.5)
         raise UsageError(
-            f"--scorer {reference}: there is no {prefix}:, only trl:FILE.py:NAME and "
-            f"verl:FILE.py[:NAME]; is {meant}:{after} meant?"
+            f"--scorer {reference}: a scorer is NAME (in {path.name}), FILE.py:NAME, "
+            "trl:FILE.py:NAME or verl:FILE.py[:NAME]; "
+            + (f"is {meant}:{after} meant?" if meant else f"{_READY} into {path.name}")
         )
     if not framework:
         return file, name or SCORE

@@ -280,7 +280,8 @@ async def _maybe_await(value: Any) -> Any:
 def check_callable(argument: str, function: object, *parameters: str) -> None:
     """Raises `UsageError` if the function cannot be called with these positional arguments."""
     if not callable(function):
-        raise UsageError(f"{argument} wants a function, not {function!r:.100}")
+        wanted = f" of {' and '.join(parameters)}" if parameters else ""
+        raise UsageError(f"{argument} wants a function{wanted}, not {function!r:.100}")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -345,7 +346,8 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
     if not fields.keys() & _FIELDS:
         raise UsageError(
             f"{where} has no field of a row (messages, prompt, …), but {', '.join(fields)[:200]}: "
-            "say what they mean with dataset_adapter="
+            "give dataset_adapter=, a function that turns the list of these dicts into a list of "
+            'rows, such as {"messages": …, "ground_truth": …}'
         )
     check_faithful(fields, where)
     fields = with_messages(with_ground_truth(from_columns(fields)), where)

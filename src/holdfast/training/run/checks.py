@@ -180,14 +180,20 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
     """Returns a warning about held-out tasks that are trained on; "" if there are none."""
-    trained = {msgspec.json.encode(task.messages) for task in tasks}
-    shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
+    trained = {_question(task) for task in tasks}
+    shared = [task.id for task in held_out if _question(task) in trained]
     if not shared:
         return ""
     return (
-        f"{len(shared)} of {len(held_out)} held-out tasks are trained on, too (for instance "
-        f"{shared[0]!r}): their rewards say nothing of other tasks"
+        f"the trained tasks include {len(shared)} of the {len(held_out)} held-out tasks (for "
+        f"instance {shared[0]!r}): their rewards say nothing about other tasks"
     )
+
+
+def _question(task: Task) -> bytes:
+    """Returns what makes a task the same question as another. Tasks that only begin with the same
+    messages differ in their ground truth."""
+    return msgspec.json.encode((task.messages, task.ground_truth))
 
 
 def check_sampling(sampling: Sampling) -> None:
