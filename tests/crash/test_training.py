@@ -300,6 +300,7 @@ def test_a_lost_folder_is_made_again_from_the_recorded_rollouts(undisturbed, tmp
     assert f"was trained up to step {STEPS}" in out
     assert training.turns() == turns
     assert_same(training, undisturbed)
+    assert training.recorded().caught_up_to == STEPS, "rollouters see each step"
 
 
 @pytest.mark.timeout(600)

@@ -207,6 +207,18 @@ def test_a_checkpoint_whose_groups_nobody_has_named_is_refused(
         assert len(delivery.take(6)) == 6, "it holds none of them"
 
 
+def test_groups_that_were_taken_beside_a_named_step_are_asked_for(journal: Path) -> None:
+    """The loop has batches step by step, and takes groups as well."""
+    with holdfast.Delivery(journal, "run", groups=1) as delivery:
+        next(iter(delivery))
+        delivery.take(1)
+    with (
+        pytest.raises(UsageError, match="1 group that were taken"),
+        holdfast.Delivery(journal, "run", groups=1, checkpoint=1),
+    ):
+        pass
+
+
 def test_a_checkpoint_that_was_committed_only_with_a_later_one_is_refused_without_its_groups(
     journal: Path,
 ) -> None:

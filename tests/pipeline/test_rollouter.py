@@ -10,6 +10,7 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.running.run_plan import NO_CODE, plan_run
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
+from holdfast.journal.sql.journal import keep_renewing
 from holdfast.pipeline import rollouter as module
 from holdfast.pipeline.engine import newest_version
 from holdfast.pipeline.rollouter import Rollouter
@@ -19,6 +20,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
+from holdfast.rollout.threads.contain import end_task
 from holdfast.testing import FakeEngine
 from holdfast.training.settings import TrainingRecord
 from support.records import consuming, make_tasks
@@ -188,19 +190,23 @@ def test_a_rollouter_that_is_sent_no_weights_ends_and_says_who_owes_them(tmp_pat
         asyncio.run(main(engine))
 
 
-def test_it_waits_longer_for_a_trainer_that_trains_steps_again_only_while_the_trainer_lives(
-    tmp_path,
-):
+def test_it_waits_for_a_trainer_that_trains_steps_again_only_while_the_steps_go_on(tmp_path):
+    """One that hangs renews its lease, too."""
+
     async def main(engine):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
             trainer = await consuming(journal, run)
-            await asyncio.sleep(2.5)
-            assert not working.done()
-            await journal.unsubscribe(trainer)
+            for step in (1, 2, 3):
+                await asyncio.sleep(1.2)
+                assert not working.done()
+                record = structs.replace(CATCHING_UP, caught_up_to=step)
+                await journal.annotate_run(run, training=record.text)
+            renewing = asyncio.create_task(keep_renewing(journal, trainer))
             with pytest.raises(EndpointDown, match="the trainer sends weights"):
                 await asyncio.wait_for(working, 60)
+            await end_task(renewing)
 
         try:
             await rolled_out(journal, engine, body, training=CATCHING_UP, patience=2.0)

@@ -6,6 +6,7 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import holdfast
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -247,6 +248,17 @@ def test_rewards_of_branches_count_once_and_for_what_came_before():
     group = TrainingGroup("a", (item,))
     sequences = sequences_of([group], Objective(ESTIMATORS["reinforce++"]), discount=1.0)
     assert [len(s.advantages) for s in sequences] == [2, 1, 2]
+
+
+@pytest.mark.parametrize("discount", [None, 1.0])
+def test_a_branch_without_trained_tokens_is_in_no_loss(discount):
+    item = branched(0, 1.0, 2)
+    masked = structs.replace(item.samples[1], loss_mask=[0] * len(item.samples[1].token_ids))
+    both = structs.replace(item, samples=(item.samples[0], masked))
+    alone = structs.replace(item, samples=(item.samples[0],))
+    goal = Objective(ESTIMATORS["reinforce++"])
+    sequences = sequences_of([TrainingGroup("a", (both,))], goal, discount=discount)
+    assert sequences == sequences_of([TrainingGroup("a", (alone,))], goal, discount=discount)
 
 
 def test_samples_say_where_an_environment_gave_rewards():

@@ -41,6 +41,10 @@ class Incomplete(Unusable):
         raise self.error
 
 
+async def nothing_to_note(step):
+    raise AssertionError(f"step {step} is not trained")
+
+
 async def loop_over(batches, tmp_path, *, trained_before=0, lines):
     journal = MemoryJournal()
     run = await journal.create_run(spec(), (), sealed=False)
@@ -52,6 +56,7 @@ async def loop_over(batches, tmp_path, *, trained_before=0, lines):
         journal=journal,
         consumer=await consuming(journal, run),
         trained_before=trained_before,
+        on_trained_again=nothing_to_note,
         held_out=None,
         metrics=TrainingMetrics(tmp_path, report=print),
         progress=TrainingProgress(),

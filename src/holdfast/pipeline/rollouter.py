@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.engine.connect import Connection
-from holdfast.engine.open_run import TRAINER
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
@@ -27,7 +26,7 @@ from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
-from holdfast.training.settings import training_of
+from holdfast.training.settings import TrainingRecord, training_of
 from holdfast.weights.records import JournalRecords
 
 LOOK_SECONDS = 1.0
@@ -96,22 +95,24 @@ class Rollouter:
         or a stop is requested.
 
         Raises `EndpointDown` if the trainer sends no weights within the policy's patience. After a
-        restart, a live trainer first repeats steps that it had trained. This time does not count.
+        restart, a trainer first repeats steps that it had trained. Each of them gives it the whole
+        patience again.
         """
-        began, is_reported = time.monotonic(), False
+        began, before, is_reported = time.monotonic(), None, False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:
             seen = self._journal.changes.count
             records = await self._journal.replica_weights(run)
-            is_catching_up = await self._is_catching_up(run)
+            training = await self._training(run)
+            is_catching_up = training is not None and training.is_catching_up
             if not is_catching_up and any(record.is_checked for record in records):
                 return True
-            if is_catching_up and await self._journal.is_held(run, TRAINER):
-                began = time.monotonic()
+            if training != before:
+                began, before = time.monotonic(), training
             if (waited := time.monotonic() - began) > policy.patience:
                 raise EndpointDown(
                     f"waited {waited:.0f} s until the trainer sends weights to "
                     f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
-                    "the same engines (--only trainer, or without --only)"
+                    "the same engines (--only trainer, or without --only), or again if it hangs"
                 )
             if not is_reported:
                 is_reported = True
@@ -131,7 +132,6 @@ class Rollouter:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _is_catching_up(self, run: Run) -> bool:
+    async def _training(self, run: Run) -> TrainingRecord | None:
         stored = await self._journal.find_run(run.spec.name)
-        training = None if stored is None else training_of(stored)
-        return training is not None and training.is_catching_up
+        return None if stored is None else training_of(stored)

@@ -263,7 +263,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
 class TrainingRecord(Struct, frozen=True):
     """The record that a run keeps of its training. It is written when a process begins to train the
-    run, and again when that process has caught up."""
+    run, after each step that it trains again, and when it has caught up."""
 
     settings: dict[str, object]
     """The `identity` of the settings of the training."""
@@ -273,6 +273,8 @@ class TrainingRecord(Struct, frozen=True):
     is_catching_up: bool = False
     """Whether steps are trained again from recorded rollouts. Until the engines have the version
     that results, no new trajectories are sampled."""
+    caught_up_to: int = 0
+    """The last step that was trained again. It shows others that the process makes progress."""
 
     @property
     def text(self) -> str:

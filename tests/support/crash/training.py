@@ -15,6 +15,7 @@ from holdfast.journal import open_journal
 from holdfast.records.history import History
 from holdfast.records.step import Generated
 from holdfast.training.run.metrics import read
+from holdfast.training.settings import TrainingRecord, training_of
 from support.crash.freezing import freeze
 from support.fork_server import TrainingPopen
 from support.paths import EXAMPLES
@@ -155,6 +156,16 @@ class Training:
                 }
                 async for row, records in journal.histories(run)
             }
+
+    def recorded(self) -> TrainingRecord | None:
+        """What the run says of its training."""
+        return asyncio.run(self._recorded())
+
+    async def _recorded(self) -> TrainingRecord | None:
+        async with open_journal(str(self.journal)) as journal:
+            run = await journal.find_run(RUN)
+            assert run is not None
+            return training_of(run)
 
     def report(self) -> str:
         """What `holdfast report` prints."""

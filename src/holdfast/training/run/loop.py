@@ -273,19 +273,21 @@ class TrainingLoop:
         journal: Journal,
         consumer: Consumer,
         trained_before: int,
+        on_trained_again: Callable[[int], Awaitable[None]],
         held_out: HeldOut | None,
         metrics: TrainingMetrics,
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before` is the last step for which the run has a version. `held_out` is None
-        without evaluations."""
+        """`trained_before` is the last step for which the run has a version. `on_trained_again` is
+        called after each step up to it. `held_out` is None without evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
         self._journal = journal
         self._consumer = consumer
         self._trained_before = min(trained_before, settings.trainer.steps)
+        self._on_trained_again = on_trained_again
         self._held_out = held_out
         self._metrics = metrics
         self._progress = progress
@@ -348,6 +350,8 @@ class TrainingLoop:
                 await self._journal.commit(self._consumer, step)
                 crashpoint.reach("train.committed")
             self.is_stepping = False
+            if step <= self._trained_before:
+                await self._on_trained_again(step)
             await self._journal.renew(self._consumer)  # Another trainer may own the engines by now.
             if self._engines.done():
                 await self._engines.result().publish(version)

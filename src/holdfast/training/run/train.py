@@ -8,6 +8,7 @@ the journal, the engines and the folder; the other ranks compute.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,7 @@ class _Training:
             journal=self._journal,
             consumer=consumer,
             trained_before=trained,
+            on_trained_again=partial(self._note_trained_again, consumer.run),
             held_out=held_out if call.eval_tasks else None,
             metrics=metrics,
             progress=call.progress,
@@ -391,6 +393,13 @@ class _Training:
     async def _write_record(self, run: Run) -> None:
         command = self._plan.spec.command
         await self._journal.annotate_run(run, command=command, training=self._record.text)
+
+    async def _note_trained_again(self, run: Run, step: int) -> None:
+        """Records a step of the catching up. Rollouters wait no longer than their patience for the
+        next one."""
+        if self._record.is_catching_up:
+            self._record = structs.replace(self._record, caught_up_to=step)
+            await self._write_record(run)
 
     async def _catch_up(self, run: Run) -> None:
         """Records that the steps which were trained before are trained again by now."""
