@@ -5,7 +5,9 @@ import contextvars
 
 import pytest
 
+from holdfast.engine.running.attempt import TrajectoryRunner
 from holdfast.journal import open_journal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding import codec
 from holdfast.records.errors import (
@@ -16,6 +18,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
 from holdfast.rollout.tools.tool import Tool
 from holdfast.testing import Fault, FaultKind
 from support.engine.local_run import LocalRun, turn
@@ -391,3 +394,41 @@ def test_a_record_that_is_too_large_fails_its_own_trajectory(monkeypatch, much, 
     (failure,) = local.history().failures
     assert failure.type == "RecordTooLarge"
     assert "bytes is too large: the limit is 4,096" in failure.line
+
+
+class LateAnswer(MemoryJournal):
+    """Its answer to the first sample comes when the caller waits no longer. The sample is
+    durable."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_late = True
+
+    async def append(self, lease, records, **options):
+        await super().append(lease, records, **options)
+        if self.is_late and any(isinstance(record, Generated) for record in records):
+            self.is_late = False
+            await asyncio.sleep(60)
+
+
+def test_after_an_append_that_was_cancelled_the_engine_goes_on_with_what_is_durable(monkeypatch):
+    """For example, it counts what the sample cost."""
+    run, results = TrajectoryRunner.run, []
+
+    async def noting(*arguments):
+        results.append(await run(*arguments))
+        return results[-1]
+
+    async def rollout(t):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await turn(t)
+        await turn(t, "more")
+        return 1.0
+
+    monkeypatch.setattr(TrajectoryRunner, "run", noting)
+    local = LocalRun("a", journal=LateAnswer())
+    assert local.run(rollout).fatal is None
+    durable = local.history()
+    assert [step.path for step in durable.generations] == ["1"]
+    assert [result.used for result in results] == [durable.used]

@@ -258,6 +258,21 @@ def test_tool_calls_are_done_again_in_order_to_bring_an_environment_back(calls):
     assert calls == ["reset", "add 1", "add 2", "add 3", "close"]
 
 
+def test_a_call_that_is_rejected_does_not_act_in_the_environment(calls):
+    async def rollout(t):
+        episode = await t.env(Counter())
+        for number, arguments in enumerate(('{"amount": 1}', '{"sum": 2}', '{"amount": 3}')):
+            await t.tool(call("add", arguments, call_id=f"c{number}"), *episode.tools)
+        return t.messages[-1].text
+
+    subject = TrajectoryUnderTest()
+    perform(subject, rollout)
+    assert calls == ["reset", "add 1", "add 3", "close"]
+    steps = asyncio.run(subject.history()).in_order
+    intents = [step for step in steps if isinstance(step, ToolIntent)]
+    assert [intent.environment for intent in intents] == ["0", "", "0"]
+
+
 def test_an_interrupted_call_runs_again_in_the_world_before_it(calls):
     """The tool's own contract is at most once; in a world that is put back, that does not bind."""
 
