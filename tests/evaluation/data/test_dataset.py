@@ -75,7 +75,7 @@ def test_a_bad_line_is_told_with_its_number_and_reason(tmp_path):
     with pytest.raises(UsageError, match=r"a\.jsonl:1: messages\[0\] has no 'role'"):
         rows_of(input_dataset=path)
     path.write_text('{"question": "q", "answer": "a"}\n')
-    with pytest.raises(UsageError, match="question, answer: say what they mean"):
+    with pytest.raises(UsageError, match="question, answer: give dataset_adapter="):
         rows_of(input_dataset=path)
 
 
