@@ -112,7 +112,8 @@ class Rollouter:
                 raise EndpointDown(
                     f"waited {waited:.0f} s until the trainer sends weights to "
                     f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
-                    "the same engines (--only trainer, or without --only), or again if it hangs"
+                    "the same engines (--only trainer, or without --only), and again if it hangs; "
+                    "a step that takes longer needs more --patience"
                 )
             if not is_reported:
                 is_reported = True
