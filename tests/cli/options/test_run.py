@@ -124,7 +124,9 @@ def test_the_page_on_runs_says_which_commands_have_no_json_and_what_exit_code_1_
     named = "every command except `view`, `trace`, `serve` and `completion` prints JSON"
     assert f"With `--json`, {named}" in page
     assert re.search(
-        r"^\| 1 \| .*you gave .*From `policy check`: you cannot train with .* \|$", page, re.MULTILINE
+        r"^\| 1 \| .*you gave .*From `policy check`: you cannot train with .* \|$",
+        page,
+        re.MULTILINE,
     )
 
 
