@@ -398,10 +398,25 @@ FAIL_ON_PERMANENT_FAILURE = Option(
 SCORER_TRIES = Option(
     "scorer-tries", "call a scorer up to N times for one score (default: {})", Whole(1), 2, "N"
 )
+
+
+class _OneScorer(argparse.Action):
+    """Stores the scorer. Refuses a second one, because a run has one reward."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        first = getattr(namespace, self.dest, None)
+        if first not in (None, values):
+            raise argparse.ArgumentError(
+                self, f"{first} and {values}: give one function, which may add up others"
+            )
+        setattr(namespace, self.dest, values)
+
+
 SCORER = Option(
     "scorer",
     "score with this function, or verl:FILE.py, or trl:FILE.py:NAME",
     metavar="[FILE.py:]NAME",
+    action=_OneScorer,
 )
 SCORE_WORKERS = Option(
     "score-workers",

@@ -139,3 +139,8 @@ def commands_with_json(parser, name) -> dict[str, bool]:
         for word, child in inner[0].choices.items()
         for key, has in commands_with_json(child, f"{name} {word}".strip()).items()
     }
+
+
+def test_a_second_scorer_is_refused_and_not_the_only_one_that_counts(shell):
+    error = refused(shell, "--scorer", "score", "--scorer", "trl:rewards.py:correct")
+    assert "score and trl:rewards.py:correct: give one function, which may add up others" in error

@@ -15,7 +15,9 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),
         *("--rollouts-per-example", "--num-rollouts", "--repeats", "--epochs"),
     ),
-    ("--groups", "--concurrency"): ("--batch-size", "--train-batch-size", "--bs"),
+    ("--groups", "--concurrency"): (
+        *("--batch-size", "--train-batch-size", "--bs", "--per-device-train-batch-size"),
+    ),
     ("--concurrency",): (
         *("--max-connections", "--max-concurrent", "--parallel", "--jobs", "--threads"),
         *("--num-workers", "--max-workers"),
@@ -30,7 +32,9 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--eval-every",): ("--eval-steps", "--eval-interval"),
     ("--dtype",): ("--bf16", "--fp16", "--precision"),
     ("--lora-rank",): ("--lora-r", "--lora"),
-    ("--max-tokens",): ("--max-new-tokens", "--max-completion-tokens", "--max-length"),
+    ("--max-tokens",): (
+        *("--max-new-tokens", "--max-completion-tokens", "--max-completion-length", "--max-length"),
+    ),
     ("--temperature",): ("--temp",),
     ("--policy",): (
         *("--base-url", "--api-base", "--endpoint", "--url", "--server", "--model-base-url"),
