@@ -87,6 +87,7 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     *((f"journal {action} {NOBODY}", "postgres", (2, 5)) for action in ("check", "compact")),
     ("journal ledger first", "", (0, 2)),
     ("fork first sum/0 --at 0", "", (0,)),
+    ("worlds", "", (0,)),
     ("policy check ENGINE", "", (0, 1)),
     ("serve --until-stdin-closes --port 0", "local", (-signal.SIGTERM,)),
     ("view --until-stdin-closes --port 0", "view", (0, -signal.SIGTERM)),

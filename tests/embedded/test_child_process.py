@@ -126,7 +126,7 @@ def test_progress_is_written_before_the_address(folder: Path) -> None:
         lines = [engine.stdout.readline().strip() for _ in range(4)]
         engine.stdin.close()
         assert engine.wait(60) == 0
-    assert [line.split()[1] for line in lines[:3]] == ["importing", "loading", "proving"]
+    assert [line.split()[1] for line in lines[:3]] == ["importing", "loading", "checking"]
     assert lines[3].startswith("serving ")
 
 

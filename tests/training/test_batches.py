@@ -194,7 +194,7 @@ def test_what_was_drawn_from_another_distribution_is_not_trained(changes, is_ref
         (), assistant("hi"), (), "m", Sampling(**changes), logprobs_mode=LogprobsMode.PROCESSED,
     )  # fmt: skip
     branch = _Branch()
-    branch.extend(step)
+    branch.extend(step, is_shared=False)
     sample = Sample(
         task="t", group="t", sample=0, branch=0, status="COMPLETED", reason="",
         token_ids=branch.ids.tolist(), loss_mask=branch.mask.tolist(),
