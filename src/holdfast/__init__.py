@@ -191,7 +191,7 @@ _MODULES = {
     "training.settings": "TrainingSettings",
 }
 _ROOMS = ("convert", "scorers", "slime", "trl", "verl")
-"""Modules that users reach as `holdfast.…`, besides the public names."""
+"""Submodules that users reach as `holdfast.NAME`, besides the public names."""
 _load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 
 

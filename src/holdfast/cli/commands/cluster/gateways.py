@@ -127,8 +127,8 @@ class GatewayDriver(Driver):
         return self._job([*arguments, "--as-node"], "gateway", run, job)
 
     def _secret(self, run: Run) -> bytes:
-        """Returns the secret for keys. It is kept beside the run's logs, so that agents that
-        outlive this command can continue with their keys."""
+        """Returns the secret that signs agents' keys. The secret is kept beside the run's logs, so
+        that agents that outlive this command can continue with their keys."""
         folder = log_files.logs_of(run.spec.name, self._args.journal)
         return load_or_create_secret(folder / "gateway-secret")
 
