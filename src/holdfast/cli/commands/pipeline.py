@@ -100,8 +100,8 @@ def _nothing_trainable() -> type[HoldfastError]:
 
 
 def end_with_stdin() -> None:
-    """Ends this part at once when its supervisor ends. This is safe because everything acknowledged
-    is durable."""
+    """Starts a thread that ends this process at once when standard input is closed, that is, when
+    the supervisor ends. This is safe because everything acknowledged is durable."""
     threading.Thread(target=_follow, name="holdfast-stdin", daemon=True).start()
 
 
