@@ -132,9 +132,9 @@ def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> t
 
 
 def _unshared(chosen: Sample, siblings: Sequence[Sample]) -> Sample:
-    """Returns the chosen branch, in which tokens are marked as trained if a branch that is left out
-    has and trains the same tokens. Otherwise, these tokens would be trained in no branch. The
-    rewards of steps at these tokens are also kept."""
+    """Returns the chosen branch with more tokens marked as trained: those that it shares with a
+    branch that is left out and trains them. Otherwise these tokens would be trained in no branch.
+    The step rewards at shared tokens are also kept."""
     mask, steps = list(chosen.loss_mask), list(chosen.step_rewards)
     for sibling in siblings:
         if sibling is chosen:

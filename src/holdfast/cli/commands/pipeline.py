@@ -169,8 +169,8 @@ async def roll_out_alone(
 
 
 def without_retry(arguments: Sequence[str]) -> list[str]:
-    """Returns the command without `--retry-failed`, which must take effect once, however often
-    parts are started."""
+    """Returns the command without `--retry-failed`, which must take effect only once, although
+    parts may be started several times."""
     return [word for word in arguments if word != f"--{RETRY_FAILED.name}"]
 
 

@@ -296,8 +296,8 @@ NO_BUDGETS = (
     options.SCORER,
     options.FULL_TRACEBACKS,
 )
-"""Options of `holdfast run` that have no place among the options that a training shares with a run.
-A trained model is the user's own, and has no price by the token. The scorer is part of a training's
+"""Options of `holdfast run` that are left out of the options that a training shares with a run. A
+trained model is the user's own, and has no price by the token. The scorer is part of a training's
 identity."""
 
 

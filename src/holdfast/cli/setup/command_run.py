@@ -32,8 +32,9 @@ async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPla
 
 
 async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """Returns the recorded run of the plan if it only needs scoring. Raises `RunChanged` if the
-    recorded run differs, before the embedded engine is started for it."""
+    """Returns the recorded run of the plan if it only needs scoring, or None. Without `--policy`,
+    raises `RunChanged` if the recorded run differs, before the embedded engine is started for
+    it."""
     if not args.policy:
         is_meant = partial(_may_be_meant, args)
         await check_same(

@@ -1,8 +1,9 @@
 """`holdfast gateway --cluster`: one gateway on each node, for one run.
 
 Each gateway listens at its node's address, is advertised by the machine's full name, and has its
-own token. Agents talk to the gateway of their node. Names that other nodes cannot resolve are found
-before the run is opened. A file that only its owner can read lists the gateways and their tokens.
+own token. Agents talk to the gateway of their node. Before the run is opened, the command checks
+that other nodes can resolve these names. A file that only its owner can read lists the gateways and
+their tokens.
 """
 
 import argparse

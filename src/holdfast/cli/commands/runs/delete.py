@@ -36,7 +36,8 @@ async def rm(args: argparse.Namespace) -> int:
 
 
 def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]:
-    """Returns the named runs. A training is listed and deleted together with its evaluations."""
+    """Returns the runs with these names, and the evaluations of the trainings among them, because a
+    training is listed and deleted together with its evaluations."""
     return [row for row in rows if row.name in names or training_of(row.name, names)]
 
 

@@ -107,7 +107,7 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
 
 
 def _paint_head(text: str, view: TrajectoryView) -> str:
-    """Colours the status, which follows the name."""
+    """Colours the status in a trajectory's first line, where it follows the name."""
     head, status = f"{visible_name(str(view.key))}: ", view.status.name
     return f"{head}{paint(status, status)}{text[len(head) + len(status) :]}"
 
@@ -221,8 +221,8 @@ def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> lis
 
 
 def _usage(view: TrajectoryView, prices: Prices | None) -> list[str]:
-    """Returns the usage of everything that was ever sampled for the trajectory, including
-    history."""
+    """Returns lines about the usage of everything that was ever sampled for the trajectory,
+    including steps that were discarded later."""
     used = view.history.used
     counted = {model: usage for model, usage in used.items() if usage.total_tokens}
     lines = [f"  {model}: {usage_text(usage.as_fields())}" for model, usage in counted.items()]
