@@ -34,8 +34,8 @@ def to_atif(trajectories: Iterable[TrajectoryView]) -> list[Fields]:
 
 
 def atif_document(view: TrajectoryView) -> Fields:
-    """Returns the trajectory as an ATIF document. Without a reply, it has the messages of the
-    task."""
+    """Returns the trajectory as an ATIF document. If the trajectory has no reply, the document has
+    the messages of the task."""
     emitted: set[str] = set()
     document = _document(view, str(view.key), referenced(view.history, view.task), emitted)
     others = [

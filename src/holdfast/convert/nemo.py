@@ -3,8 +3,8 @@
 A log is the messages of one branch, each with its `token_ids`. NeMo trains the assistant messages
 that have `generation_logprobs`. NeMo concatenates the tokens of the messages, so the messages of a
 branch together must have exactly the branch's tokens. Tokens that are sampled here but trained in
-another branch get no logprobs, and come back without logprobs. Placeholders are left out, because
-NeMo counts every row in its baseline.
+another branch get no logprobs here, and logprobs of 0 when they are read back. Placeholders are
+left out, because NeMo counts every row in its baseline.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,8 +44,8 @@ def to_nemo(
 
     With `mask_truncated`, truncated trajectories get a `loss_multiplier` of 0, but still count in
     the baseline, as with NeMo's own filter of overlong trajectories. With `tensors`, ids and
-    logprobs are torch tensors, which NeMo's own code takes, instead of lists. `decode` gives
-    messages their content.
+    logprobs are torch tensors, which NeMo's own code takes, instead of lists. `decode` makes the
+    content of a message from its tokens. Without `decode`, contents are empty.
     """
     missing = chosen(MissingReward, "missing_reward", missing_reward)
     kept = chosen(Branches, "branches", branches)

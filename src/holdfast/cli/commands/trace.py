@@ -74,7 +74,7 @@ async def _follow(args: argparse.Namespace) -> None:
 
 
 class _Following:
-    """The runs that a command works on."""
+    """Sends the spans of the runs that a command works on."""
 
     def __init__(self, args: argparse.Namespace, names: list[str]):
         from holdfast.tracing.collector import OtlpCollector
@@ -86,7 +86,8 @@ class _Following:
         self.problem = ""
 
     async def work(self, closed: asyncio.Event) -> None:
-        """Looks for new records again and again, and once more when the command has ended."""
+        """Looks for new records and sends them, again and again, and once more after the command
+        has ended."""
         is_last = False
         while not is_last:
             is_last = closed.is_set()
