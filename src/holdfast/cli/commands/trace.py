@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 1.0
 COST_FACTOR = 9.0
-"""How many times longer each pause is than the search for new records before it."""
+"""How many times longer a pause is, at least, than the search for new records before it."""
 
 
 async def trace(args: argparse.Namespace) -> int:
