@@ -1,10 +1,10 @@
-"""Durable rollouts of LLM agents: kill it at any moment, run it again, lose nothing.
+"""Durable rollouts of LLM agents: a run that is killed at any moment continues without loss.
 
 The names below are the whole public API. They are imported when first used, so that `import
 holdfast` costs milliseconds.
 
-- `records`: The nouns that everything else is made of.
-- `journal`: The data plane: durable, fenced, append-only.
+- `records`: The data types that all other packages use.
+- `journal`: The durable, append-only store of runs, with fencing.
 - `policy`: Token-in token-out clients for inference engines.
 - `embedded`: The embedded engine: serves any Hugging Face causal LM folder on this machine.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
@@ -20,19 +20,18 @@ holdfast` costs milliseconds.
 - `weights`: Sends weights from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
 - `pipeline`: Rollouts and training at the same time, each at its own pace.
-- `convert`: Converts the data for other trainers (verl, slime, TRL, NeMo-RL, Tinker), and imports
-  it.
+- `convert`: Converts samples to the formats of other trainers (verl, slime, TRL, NeMo-RL, Tinker),
+  and back.
 - `cluster`: Workers on many machines, placed by Ray.
 - `delivery`: Delivers recorded groups to other training loops, each exactly once.
 - `trl`: TRL's trainers on durable rollouts.
 - `slime`: slime on durable rollouts.
 - `verl`: verl's agent loop on durable rollouts.
 - `nemo`: NeMo-RL: our environments in its rollouts, and recorded groups for its buffer.
-- `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
-  command.
+- `evaluation`: Evaluations as pytest tests, which the same command resumes after a kill.
 - `view`: The pages of a journal in a browser.
 - `tracing`: Spans for an OpenTelemetry collector.
-- `beside`: Runs both beside a command.
+- `beside`: Runs `holdfast view` and `holdfast trace` beside a command.
 - `cli`: The command line.
 - `testing`: Tools for testing Holdfast and code that is built on it.
 - `addresses`: Checks addresses and tokens of servers, for every server and client of ours.
@@ -191,7 +190,7 @@ _MODULES = {
     "training.settings": "TrainingSettings",
 }
 _ROOMS = ("convert", "scorers", "slime", "trl", "verl")
-"""Modules that users reach as `holdfast.…`, besides the public names."""
+"""Submodules that users reach as `holdfast.NAME`, besides the public names."""
 _load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 
 

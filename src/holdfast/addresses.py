@@ -23,8 +23,8 @@ def is_http_address(url: str) -> bool:
 
 
 def secret_in(variable: str, *, option: str) -> str | None:
-    """Returns the secret in the environment variable that an option names; None if the option is
-    not set. Raises `UsageError` if the variable is not set."""
+    """Returns the value of the environment variable `variable`, which the command line's `option`
+    names. Returns None if `variable` is empty. Raises `UsageError` if the variable is not set."""
     if not variable:
         return None
     if not (secret := os.environ.get(variable)):

@@ -1,7 +1,7 @@
 """Runs `holdfast view` and `holdfast trace` beside a command, each as a process of its own.
 
-The command pays nothing for it: the process reads the journal by itself. It ends with the command,
-however the command ends, because the command holds the other end of a pipe.
+Such a process reads the journal itself, so it needs no work from the command. It ends with the
+command, however the command ends, because the command holds the other end of a pipe.
 """
 
 import os
@@ -20,7 +20,7 @@ from holdfast.records.errors import UsageError
 
 _STOP_SECONDS = 5.0
 TRACE_SECONDS = 5.0
-"""How long the spans of a run's end may take."""
+"""Seconds in which the last spans may be sent after the command has ended."""
 _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
@@ -54,8 +54,8 @@ def trace_beside(journal: str, url: str) -> Iterator[Callable[[str], None]]:
 
 
 def check_collector(url: str) -> None:
-    """Raises `UsageError` unless the URL can be a collector's and what sends to it is installed.
-    Hides the secrets of the headers that the user gave the exporter."""
+    """Raises `UsageError` if the URL cannot be a collector's, or if the exporter is not installed.
+    Makes log output and messages hide the secrets in the exporter's headers."""
     if not is_http_address(url):
         raise UsageError(f"--otel wants the address of a collector, as http://HOST:4318, not {url}")
     if "@" in urlsplit(url).netloc:

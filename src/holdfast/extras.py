@@ -12,14 +12,15 @@ from holdfast.records.errors import UsageError
 
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
 _HEAVY = {"local": _LOCAL, "train": (*_LOCAL, "peft")}
-"""Extras that install torch, which takes seconds to import, and gigabytes where its version is not
-pinned."""
+"""The packages of each extra that installs torch. Torch takes seconds to import, and gigabytes of
+space if its version is not pinned."""
 
 
 @contextmanager
 def needed_by(what: str, *, extra: str = "") -> Iterator[None]:
-    """Raises `UsageError` if an import in the block fails. Without `extra`, no extra of ours
-    installs the package, and the message names the package itself."""
+    """Raises `UsageError` if the block cannot import an optional package. The message names
+    `extra`, which installs the package. If `extra` is empty, the message names the package
+    itself."""
     try:
         yield
     except ImportError as error:

@@ -9,7 +9,8 @@ def lazy_names(
     package: str, modules: Mapping[str, str], *, rooms: Sequence[str] = ()
 ) -> tuple[Callable[[str], object], list[str]]:
     """Returns the package's `__getattr__` and `__all__`. `modules` maps each module to the names
-    that it defines. `rooms` are subpackages that can be used without importing them first."""
+    that it defines, separated by spaces. `rooms` are subpackages that can be used without importing
+    them first."""
     where = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> object:

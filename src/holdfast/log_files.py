@@ -54,7 +54,8 @@ def open_log(path: Path, *, anew: bool = False) -> IO[bytes]:
 
 
 def note_elsewhere(folder: Path, *, host: str, path: str, role: str) -> None:
-    """Notes a log of another machine, so that `holdfast logs` can name it."""
+    """Adds a log file of another machine to the folder's index, so that `holdfast logs` can name
+    the file."""
     private_folder(folder)
     with open_log(folder / INDEX) as file:
         file.write(json.dumps({"host": host, "path": path, "role": role}).encode() + b"\n")
@@ -90,6 +91,6 @@ def _root(environment: Mapping[str, str]) -> Path:
 
 
 def journal_name(journal: str) -> str:
-    """Returns the one name of a journal, which is the same from every folder and with every
-    password."""
+    """Returns the absolute path of a journal, or its URL without secrets. So a journal has the same
+    name in every working folder and with every password."""
     return public_address(journal) if "://" in journal else os.path.abspath(journal)

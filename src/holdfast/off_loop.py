@@ -17,7 +17,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 MIN_THREAD_SIZE = 1 << 15
-"""Characters or tokens. A tokenizer takes about a second for a million characters."""
+"""The smallest size, in characters or tokens, of work that runs in a thread. A tokenizer takes
+about a second for a million characters."""
 HUGE_SIZE = 1 << 20
 MAX_THREADS = 4
 """The most threads. Each may need hundreds of bytes for every token of a prompt."""
@@ -25,8 +26,8 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
-    """Returns the function's result. The function runs in a thread if `size` is at least
-    `MIN_THREAD_SIZE`. For small work in each turn, call the function directly."""
+    """Returns the function's result. Runs the function in a thread if `size` is at least
+    `MIN_THREAD_SIZE`, or else directly on the event loop."""
     if size < MIN_THREAD_SIZE:
         return function()
     threads = _threads(os.getpid(), is_huge=size >= HUGE_SIZE)
@@ -35,8 +36,9 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
 
 @lru_cache(maxsize=2)
 def _threads(process: int, *, is_huge: bool) -> ThreadPoolExecutor:
-    """Returns the threads of this process, because a fork has none of its parent's. The loop's own
-    threads do not serve: user code may fill them with calls that wait for a reply."""
+    """Returns the threads for large or huge prompts in the process with this id. A forked process
+    gets new threads, because the threads of its parent do not run in it. The event loop's default
+    threads are not used, because user code may fill them with calls that wait for a reply."""
     # At most half of the cores, because the loop also needs the interpreter's lock.
     most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
     name = f"holdfast-{'huge' if is_huge else 'large'}-prompt"

@@ -17,7 +17,8 @@ _ELSEWHERE = "name another folder (for temporary files, set TMPDIR to it)"
 
 def private_folder(path: Path | str) -> Path:
     """Returns the real path of the folder. Creates the folder and its parents if they are missing.
-    Raises `UsageError` if another user can change the folder, and `OSError`."""
+    Raises `UsageError` if another user can change the folder or the path is not a folder, and
+    `OSError` if the folder cannot be created."""
     # Without a slash at the end, which would follow a link.
     folder = os.path.abspath(path)
     try:
@@ -43,7 +44,8 @@ def open_private(path: Path | str, flags: int = os.O_RDWR) -> int:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes the file whole or not at all."""
+    """Replaces the content of the file atomically: the file has its old content or all of the new
+    one."""
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         _write_new(new, content)
@@ -55,7 +57,7 @@ def write_private(path: Path, content: bytes) -> None:
 def stored_secret(path: Path, fresh: bytes) -> bytes:
     """Returns the content of the file. If the file is missing, writes `fresh` to it first.
     Processes that do this at the same time get the same content. Raises `UsageError` if others can
-    read the file, and `OSError`."""
+    read the file, and `OSError` if the file cannot be read or written."""
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     if not os.path.lexists(path):
         try:
@@ -69,7 +71,7 @@ def stored_secret(path: Path, fresh: bytes) -> bytes:
 
 def read_private(path: Path) -> bytes:
     """Returns the content of the file. Raises `UsageError` if others can read the file, and
-    `OSError`."""
+    `OSError` if the file cannot be read."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise UsageError(f"others can read the secret {path}: remove it, and another is made")

@@ -1,6 +1,7 @@
 """Metrics in Prometheus' text format, as the gateway and the embedded engine show them.
 
-There is no registry. The code that counts creates families from its numbers for each request.
+There is no registry of metrics. For each request, the code that counts builds the metrics from its
+own numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +44,9 @@ def histogram(
 
 
 def render(groups: Iterable[tuple[str, Iterable[Family]]], *, prefix: str) -> str:
-    """Renders the families of one or more sources, each with its labels ("" for none). Sources are
-    not added up, because a restarted source counts from 0."""
+    """Renders the metrics of one or more sources, each given as its labels ("" for none) and its
+    families. Does not add up the numbers of several sources, because a restarted source counts from
+    0."""
     merged: dict[tuple[str, str], list[str]] = {}
     for source, families in groups:
         for family in families:

@@ -3,10 +3,12 @@
 Every page in a browser of this machine can reach the machine's loopback servers. A request is
 therefore refused in these cases:
 
-- Its `Origin` is not the server's, or the browser calls the request cross-site.
-- Its `Host` is not a name of this machine, and the server has no token from its user. Otherwise a
-  page whose own name leads here (DNS rebinding) would have the server's origin.
-- Its body is not JSON. A page may send any other type without asking first.
+- Its `Origin` is not the server's, or the browser marks the request as cross-site.
+- Its `Host` is not a name of this machine, and the server has no token from its user. Without this
+  check, a page whose own domain resolves to this machine (DNS rebinding) would count as a page of
+  the server.
+- Its body is not JSON. Browsers let a page send some other types, such as plain text, to any server
+  without asking the server first.
 - It has more than one of a header that decides who sent the request or to whom.
 
 The port in `Host` is not checked, because tunnels and containers change it.
@@ -27,7 +29,7 @@ _SINGLE = (
     *("Content-Type", "Content-Encoding"),
 )
 _OWN_SITES = ("same-origin", "none")
-"""`none` means that the user typed the address."""
+"""Accepted values of the header `Sec-Fetch-Site`. `none` means that the user typed the address."""
 
 
 class RequestRefused(Exception):

@@ -26,8 +26,8 @@ def token_file(port: int) -> Path:
 
 
 class LoopbackToken(contextlib.AbstractContextManager["LoopbackToken"]):
-    """The token of a server that listens at this port of this machine. Commands send the token
-    until `close`."""
+    """The token of the server that listens at a port of this machine. Until `close`, the token's
+    file is locked, and commands send the token only while it is locked."""
 
     def __init__(self, port: int):
         path = token_file(port)
@@ -52,7 +52,7 @@ class LoopbackToken(contextlib.AbstractContextManager["LoopbackToken"]):
 
 def known_token(url: str) -> str | None:
     """Returns the token of the server at this address, if this user runs a server there now.
-    Returns None for an address with its own credentials."""
+    Otherwise, or if the address has its own credentials, returns None."""
     parts = urlsplit(url)
     if "@" in parts.netloc or not is_loopback(parts.hostname or ""):
         return None

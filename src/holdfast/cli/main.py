@@ -34,15 +34,15 @@ _JOURNALS = ("journal", "journal_b", "file", "source", "target")
 
 
 class _Command(NamedTuple):
-    """The place of a command's code. Its options and its module are imported when the command is
+    """Where a command's code is. Its options and its module are imported only when the command is
     used."""
 
     help: str
     options: str
-    """The module with its options: its function `add_NAME`."""
+    """The module in `cli/options` that adds the command's options with its function `add_NAME`."""
     module: str
-    """The module with its function, which has the command's name; for a command with actions, the
-    action's."""
+    """The module in `cli/commands` with the function that runs the command. The function has the
+    name of the command, or of the action if the command has actions."""
 
 
 _COMMANDS = {
@@ -104,9 +104,9 @@ _COMMANDS = {
     ),
 }
 _PART = ("as_worker", "only", "until_stdin_closes", "dry_run")
-"""Options of commands that work for another command, or that do nothing."""
+"""Options of a process that works for another command, and of a dry run, which does no work."""
 _READ_OTHERS = ("resume", "fork", "config", "completion")
-"""Commands that read the options of the others."""
+"""Commands that need the options of all other commands."""
 
 
 def entry() -> None:
@@ -193,8 +193,8 @@ def _dispatch(args: argparse.Namespace) -> int:
 
 
 def _viewed(args: argparse.Namespace) -> AbstractContextManager[None]:
-    """Shows the journal beside a command with --view, but not beside the processes that it
-    starts."""
+    """Shows the journal in a browser while a command with `--view` runs. Does nothing in the
+    processes that the command starts."""
     if not getattr(args, "view", False) or _is_part(args):
         return nullcontext()
     from holdfast.beside import view_beside
@@ -217,7 +217,7 @@ def _is_part(args: argparse.Namespace) -> bool:
 
 
 def _parser(*, only: str | None = None) -> Parser:
-    """Returns the parser of the command line. With `only`, it has no options of other commands."""
+    """Returns the parser of the command line. With `only`, adds the options of no other command."""
     parser = Parser(
         prog="holdfast",
         description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "

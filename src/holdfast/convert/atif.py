@@ -1,8 +1,8 @@
 """Writes ATIF (Agent Trajectory Interchange Format, version 1.8), one document for each trajectory.
 
-The main conversation is the document. Every other branch and sub-rollout is embedded in it, and its
-steps that an earlier conversation already has are marked as copied. So each sampled token stands in
-exactly one step that is not a copy. Clocks are left out, as in every export.
+The main conversation is the document. Every other branch and sub-rollout is embedded in it. A step
+of these that an earlier conversation already has is marked as copied, so each sampled token is in
+exactly one step that is not a copy. Times are left out, as in every export.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ SCHEMA = "ATIF-v1.8"
 _REPLY = "reply:"
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _NOTHING_SAID: Fields = {"source": "system", "message": ""}
-"""The step for a conversation without messages, because the format requires one."""
+"""The only step of a conversation without messages. The format requires at least one step."""
 _SOURCES = {Role.SYSTEM: "system", Role.DEVELOPER: "system", Role.ASSISTANT: "agent"}
 
 
@@ -34,8 +34,8 @@ def to_atif(trajectories: Iterable[TrajectoryView]) -> list[Fields]:
 
 
 def atif_document(view: TrajectoryView) -> Fields:
-    """Returns the trajectory as an ATIF document. Without a reply, it has the messages of the
-    task."""
+    """Returns the trajectory as an ATIF document. If the trajectory has no reply, the document has
+    the messages of the task."""
     emitted: set[str] = set()
     document = _document(view, str(view.key), referenced(view.history, view.task), emitted)
     others = [
@@ -155,8 +155,8 @@ def _call(call: ToolCall) -> Fields:
 
 
 def _add_result(step: Fields, message: Message) -> None:
-    """Adds a tool's result to the step that called the tool. The id of a call that the step did not
-    make is left out."""
+    """Adds a tool's result to the step that called the tool. Leaves out the call's id if the step
+    did not make this call."""
     calls = step.get("tool_calls")
     ids = [call["tool_call_id"] for call in calls] if isinstance(calls, list) else []
     result: Fields = {"content": _content(message)}

@@ -43,8 +43,8 @@ def rows_for(function: str, rows: Iterable[Item]) -> list[Item]:
 
 @contextmanager
 def read_back(wants: str, what: str) -> Iterator[None]:
-    """Raises a one-line `UsageError` if the block cannot read `what` of a format. `wants` says what
-    would be valid."""
+    """Turns an error of the block, which reads `what` in a trainer's format, into a one-line
+    `UsageError`. `wants` says what would be valid."""
     try:
         yield
     except KeyError as error:
@@ -68,7 +68,8 @@ def listed(values: Iterable[Item], wants: str, is_one: Callable[[object], bool])
 
 
 def describe(value: object) -> str:
-    """Returns a text as it is, and the type of any other value, which may be long."""
+    """Describes a value for an error message: a text by its content, cut to 100 characters, and any
+    other value by its type."""
     return f"{value!r:.100}" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 

@@ -133,8 +133,8 @@ class _Reader:
         ]
 
     def _from_traces(self, traces: Sequence[Row]) -> list[Sample]:
-        """Reads turns. Turns that continue each other are one sample, and a turn that does not
-        continue the one before it starts a branch."""
+        """Reads the samples of a list of turns. A turn that continues the turn before it belongs to
+        the same sample. Any other turn begins a new branch."""
         lanes: list[list[Row]] = []
         for trace in traces:
             before = _stream(lanes[-1][-1]) if lanes else None

@@ -34,9 +34,9 @@ _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 async def load_experts(
     journal: Journal | str | Path, run: str, *, members: Sequence[TrajectoryRow] | None = None
 ) -> "Experts":
-    """Loads the routed experts of the trajectories in `members`, by trajectory and branch. With
-    None, it loads those of all settled, valid trajectories of the run. A branch with missing rows
-    is left out."""
+    """Loads the routed experts of the trajectories in `members`, by trajectory and branch. If
+    `members` is None, loads those of all settled, valid trajectories of the run. A branch with
+    missing rows is left out."""
     async with opened_to_read(journal) as opened:
         if members is None:
             members = [

@@ -1,6 +1,6 @@
 """Writes Inspect's log: one `.eval` file for a run, which `inspect view` and Inspect Scout open.
 
-A sample of Inspect is a trajectory, and its epoch is the number of the trajectory's sample, counted
+Each trajectory becomes one sample of Inspect. Its epoch is the trajectory's sample number, counted
 from 1. The file is a zip archive with a header, one JSON file for each trajectory, and their
 summaries. The metadata of a reply's message has its token ids, logprobs and weight versions.
 """
@@ -76,7 +76,8 @@ def inspect_sample(view: TrajectoryView) -> Fields:
 
 
 class InspectLog:
-    """Writes the file: each sample at once, the header when the file is closed."""
+    """Writes the log. Writes each sample when it is added, and the header when the log is
+    closed."""
 
     def __init__(self, path: Path, run: Run):
         self._archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
@@ -150,8 +151,8 @@ def _header(run: Run, summaries: list[Fields]) -> Fields:
 
 
 def _results(summaries: list[Fields]) -> Fields:
-    """Returns the mean of each score over the trajectories that have it, with a standard error by
-    task."""
+    """Returns the mean of each score over the trajectories that have it. With several tasks, also
+    returns the standard error over the means of the tasks."""
     values: dict[str, dict[object, list[float]]] = {}
     for summary in summaries:
         for name, score in _mapping(summary["scores"]).items():

@@ -39,7 +39,7 @@ CONVERSATIONS = (Format.SFT, Format.ATIF, Format.INSPECT)
 
 
 class FormatOptions(Struct, frozen=True, kw_only=True):
-    """What to do with data that a format cannot hold."""
+    """What to write in a format, and what to do with data that the format cannot hold."""
 
     fixed_groups: bool = False
     logprobs: Accepted = Accepted.PROCESSED
@@ -167,8 +167,8 @@ def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iter
 
 
 def mode_of(row: Fields) -> str | None:
-    """Returns the distribution of the row's logprobs, as its sample names it, or None without
-    provenance."""
+    """Returns the logprobs mode of the sample from which the row was made, or None if the row has
+    no provenance."""
     for holder in (row, row.get("metadata"), row.get("extra_fields"), row.get("extra_env_info")):
         provenance = holder.get(KEY) if isinstance(holder, dict) else None
         if isinstance(provenance, dict):

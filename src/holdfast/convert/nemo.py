@@ -1,9 +1,10 @@
 """Converts samples to NeMo-RL's message logs and back. Written for NeMo-RL's main of August 2026.
 
 A log is the messages of one branch, each with its `token_ids`. NeMo trains the assistant messages
-that have `generation_logprobs`. It lays tokens end to end, so a sample's turns have to make up its
-stream exactly. Tokens that are sampled here but trained in another branch get no logprobs, and come
-back without logprobs. Placeholders are left out, because every row of NeMo is in the baseline.
+that have `generation_logprobs`. NeMo concatenates the tokens of the messages, so the messages of a
+branch together must have exactly the branch's tokens. Tokens that are sampled here but trained in
+another branch get no logprobs here, and logprobs of 0 when they are read back. Placeholders are
+left out, because NeMo counts every row in its baseline.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,8 +44,8 @@ def to_nemo(
 
     With `mask_truncated`, truncated trajectories get a `loss_multiplier` of 0, but still count in
     the baseline, as with NeMo's own filter of overlong trajectories. With `tensors`, ids and
-    logprobs are torch tensors, which NeMo's own code takes, instead of lists. `decode` gives
-    messages their content.
+    logprobs are torch tensors, which NeMo's own code takes, instead of lists. `decode` makes the
+    content of a message from its tokens. Without `decode`, contents are empty.
     """
     missing = chosen(MissingReward, "missing_reward", missing_reward)
     kept = chosen(Branches, "branches", branches)
@@ -87,8 +88,9 @@ def message_log(
 
 
 def _segments(sample: Sample) -> list[tuple[int, int, bool]]:
-    """Returns the segments that together make up the stream: the first token, the end, and whether
-    the tokens were sampled."""
+    """Splits the sample's tokens into segments without gaps. A segment is its first position, its
+    end, and whether its tokens were sampled. Raises `NotTrainable` if the turns do not allow such
+    segments."""
     segments: list[tuple[int, int, bool]] = []
     place = 0
     for start, end in _sampled_spans(sample):

@@ -88,16 +88,17 @@ def groups_of(samples: Iterable[Sample]) -> list[Group]:
 
 
 def real_members(group: Group) -> Group:
-    """Returns the members that are not placeholders, for a trainer that cannot leave placeholders
-    out."""
+    """Returns the members that are not placeholders, for a trainer that would count placeholders in
+    its baseline."""
     return tuple(member for member in group if not member.is_placeholder)
 
 
 def rewarded_members(
     group: Group, missing: MissingReward, *, trainer: str, placeholders: bool = False
 ) -> Group:
-    """Returns the members that have a reward, without placeholders. With `placeholders`,
-    placeholders stay and replace members without a reward, so that the group keeps its size."""
+    """Returns the members that have a reward. With `placeholders`, keeps placeholders and puts them
+    in the place of members without a reward, so that the group keeps its size. Raises
+    `NotTrainable` for a member without a reward if `missing` is `REFUSE`."""
     members = []
     for member in group:
         if member.is_placeholder:
@@ -117,7 +118,7 @@ def rewarded_members(
 
 def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
     """Returns the sample that represents the trajectory, and the number of branches that are left
-    out."""
+    out. Raises `NotTrainable` for several branches unless `branches` is `LONGEST`."""
     if len(member.samples) == 1:
         return member.first, 0
     if branches is not Branches.LONGEST:
@@ -131,8 +132,9 @@ def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> t
 
 
 def _unshared(chosen: Sample, siblings: Sequence[Sample]) -> Sample:
-    """Marks tokens as trained in the chosen branch if it shares them with a branch that is left out
-    and trains them. They would otherwise be trained in no branch."""
+    """Returns the chosen branch with more tokens marked as trained: those that it shares with a
+    branch that is left out and trains them. Otherwise these tokens would be trained in no branch.
+    The step rewards at shared tokens are also kept."""
     mask, steps = list(chosen.loss_mask), list(chosen.step_rewards)
     for sibling in siblings:
         if sibling is chosen:
@@ -158,8 +160,9 @@ def _common(ids: Sequence[int], other: Sequence[int]) -> int:
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
-    """Returns the group with `size` members. Missing members become placeholders, if the trainer
-    can leave placeholders out of its baseline (`allowed`)."""
+    """Returns the group with `size` members: missing members become placeholders. Raises
+    `NotTrainable` if placeholders are needed and not `allowed`, because the trainer would count
+    them in its baseline."""
     if len(group) > size:
         raise UsageError(
             f"group {group[0].first.group!r} has {len(group)} trajectories, and {trainer} expects "
@@ -183,7 +186,7 @@ def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Gro
 
 def response_start(sample: Sample) -> int:
     """Returns the position of the first sampled token. Everything before it is the prompt. Raises
-    `NotTrainable` without a prompt."""
+    `NotTrainable` if there is no prompt."""
     start = sample.turns[0].start if sample.turns else _first_trained(sample)
     if not start and not sample.remove_sample:
         raise NotTrainable(
@@ -198,8 +201,9 @@ def _first_trained(sample: Sample) -> int:
 
 
 def placed_rewards(sample: Sample, start: int) -> list[tuple[int, float]]:
-    """Returns each reward with its place in the response. The reward of a step stands on the last
-    token before the step, the rest of the sample's reward on the last token."""
+    """Returns the sample's rewards with their positions in the response, which begins at token
+    `start`. The reward of a step is at the last token before the step. The rest of the sample's
+    reward is at the last token."""
     if sample.reward is None:
         return []
     rewards: dict[int, float] = {}

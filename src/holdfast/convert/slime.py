@@ -137,8 +137,8 @@ def _sample(sample: Sample, *, group_index: int, index: int, decode: Decode | No
 
 
 def _routes(experts: "Experts", sample: Sample, layers: int | None) -> object:
-    """Returns the sample's routed experts. A placeholder gets the first route at hand, because
-    slime needs one of the right shape although a placeholder is in no loss."""
+    """Returns the sample's routed experts. A placeholder is in no loss, but slime needs an array of
+    the right shape for it, so it gets the experts of one token of another sample."""
     if not sample.remove_sample:
         return rows_of(experts, sample, layers=layers)
     for rows in experts.values():
@@ -147,8 +147,8 @@ def _routes(experts: "Experts", sample: Sample, layers: int | None) -> object:
 
 
 def _versions(sample: Sample) -> list[str]:
-    """Returns the weight version of each turn, or of each part of a turn, as slime has one for each
-    engine call."""
+    """Returns the weight version of each turn, or of each part of a turn if the version changed in
+    it. slime has one version for each engine call."""
     return [span.version for span in sample.version_spans]
 
 

@@ -116,8 +116,9 @@ def _datum(sample: Sample, advantage: float) -> TinkerDatum:
 
 
 def _spans(sample: Sample) -> list[TinkerSpan]:
-    """Returns a span for the tokens of each turn. Before it comes a span for the prompt tokens that
-    no earlier turn has."""
+    """Returns the spans of all tokens: for each turn, a span of the prompt tokens that no earlier
+    turn has, if there are any, and then a span of the sampled tokens. Tokens after the last turn
+    get a span of their own."""
     spans: list[TinkerSpan] = []
     place = 0
     for number, turn in enumerate(sample.turns):

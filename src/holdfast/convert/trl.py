@@ -38,7 +38,8 @@ _COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "env_mask", REWARD, KEY)
 
 
 class TrlColumns(Struct, frozen=True):
-    """Rows in the order of groups. Each group has as many rows as TRL generates."""
+    """The rows of all groups, one group after the other. If `num_generations` is given, each group
+    has that many rows."""
 
     columns: dict[str, list[Any]]
     """`prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, the reward, and the provenance."""

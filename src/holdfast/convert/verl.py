@@ -259,7 +259,8 @@ def to_agent_loop_output(
 
 
 def agent_loop_fields(sample: Sample, versions: Sequence[WeightVersion] = ()) -> dict[str, object]:
-    """Returns the same fields, but accepts a sample without a reward, which verl then scores."""
+    """Returns the same fields as `to_agent_loop_output`, but accepts a sample without a reward,
+    which verl then scores."""
     start = response_start(sample)
     if sample.reward is not None:
         narrowed(sample.reward, sample, trainer=_TRAINER)

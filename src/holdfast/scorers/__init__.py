@@ -1,10 +1,10 @@
 """Ready scorers: values that compare a finished trajectory with its task's ground truth.
 
-Each is one line in a rollout's file, `score = holdfast.scorers.Numeric()`, and in an evaluation,
-`return exact(row)`. A scorer with other settings is another scorer, so a run that goes on with it
-scores again.
+Using a scorer takes one line: `score = holdfast.scorers.Numeric()` in a rollout's file, or `return
+exact(row)` in an evaluation. A scorer with other settings is a different scorer, so a run that
+continues with it is scored again.
 
-- `answers`: what is read of what is scored: the reply, the answer in it, the ground truth.
+- `answers`: Reads what is compared: the reply, the answer in it, the ground truth.
 - `text`: `Exact`, `Contains`, `Regex` and `MultipleChoice`.
 - `numeric`: `Numeric`, for numbers within a tolerance.
 - `json_schema`: `ValidJson`, for JSON of a given form.

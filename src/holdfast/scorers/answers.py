@@ -17,7 +17,8 @@ MAX_ANSWER = 200
 
 
 class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
-    """A scorer that is a value. Only its settings make it another scorer."""
+    """The base class of ready scorers. Two scorers of the same class with equal settings are the
+    same scorer."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
@@ -38,9 +39,8 @@ class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
         return self.score(reply_of(judged), self.wanted(getattr(task, "ground_truth", None)))
 
     def wanted(self, ground_truth: Any) -> Any:
-        """Returns what a reply is compared with. Raises `UsageError` if the ground truth does
-        not fit the scorer.
-        """
+        """Returns the ground truth in the form with which `score` compares a reply. Raises
+        `UsageError` if the ground truth does not fit the scorer."""
         raise NotImplementedError
 
     def score(self, reply: str, wanted: Any) -> Any:

@@ -41,9 +41,8 @@ class CodeTests(ReadyScorer, frozen=True):
     sandbox: Isolation = Isolation.AUTO
 
     async def check_before_run(self, *, samples: int = 1) -> str:
-        """Raises if pytest or the sandbox is missing, because every program would fail its
-        tests.
-        """
+        """Raises an error if pytest or the sandbox is missing, because every program would then
+        fail its tests."""
         del samples
         if PYTEST.search(self.command) and importlib.util.find_spec("pytest") is None:
             raise UsageError("CodeTests runs pytest, which is not installed: pip install pytest")
@@ -107,9 +106,8 @@ def _are_texts(values: object) -> bool:
 
 
 def _check_python(name: str, text: str) -> None:
-    """Raises `UsageError` if a test file is not Python, because every program would fail its
-    tests.
-    """
+    """Raises `UsageError` if a test file is not valid Python, because every program would then fail
+    its tests."""
     try:
         compile(text, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:

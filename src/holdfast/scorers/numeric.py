@@ -19,13 +19,13 @@ _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")
 
 
 class Numeric(ReadyScorer, frozen=True):
-    """The reward is 1 if the last number of the answer equals the ground truth, within the larger
-    tolerance.
+    """The reward is 1 if the last number of the answer equals the ground truth, within a tolerance.
 
-    `tolerance` is a distance. `relative` is a share of the ground truth: 0.01 is 1 %. Numbers may
-    have a sign, commas between thousands, an exponent, or be fractions (3/4). Units and signs
-    around numbers are ignored. `answer` works as in `Exact`. The ground truth is a number, or a
-    text whose last number counts. If the ground truth is a list, one equal number is enough.
+    The tolerance is the larger of `tolerance`, a distance, and `relative`, a share of the ground
+    truth (0.01 is 1 %). Numbers may have a sign, commas between thousands, an exponent, or be
+    fractions (3/4). Units and signs around numbers are ignored. `answer` works as in `Exact`. The
+    ground truth is a number, or a text whose last number counts. If the ground truth is a list, one
+    equal number is enough.
     """
 
     IS_ITS_IDENTITY = True

@@ -12,7 +12,7 @@ NEAR = 30
 _BETWEEN = r"(?:[ \t,/&()*\[\]]|\b(?:and|or|perhaps|maybe)\b)+"
 """What may stand between two labels of one answer: "B, C", "B (or maybe C)"."""
 _OPEN = re.compile(r"/|\b(?:or|perhaps|maybe)\b")
-"""What leaves open which of several labels is chosen."""
+"""Matches what leaves open which of several labels is chosen."""
 
 
 class Exact(ReadyScorer, frozen=True):
@@ -97,11 +97,12 @@ class Regex(ReadyScorer, frozen=True):
 class MultipleChoice(ReadyScorer, frozen=True):
     """The reward is 1 if the reply chooses the right one of several labelled choices.
 
-    The choice is the label behind the last "answer" ("The answer is B"). If no label follows that
-    word, the choice is the only label in the reply; a reply that names several labels has chosen
-    none, and so has "B or C". `labels` has one character for each label. The ground truth is a
-    label, or the number of a choice, counted from 0. If it is a list, the reply has to choose all
-    of its labels ("A and C"), and no other. `answer` works as in `Exact`.
+    The choice is the label after the last "answer" in the reply ("The answer is B"). If no label
+    follows that word, the choice is the only label in the reply. A reply that names several labels,
+    or leaves the choice open ("B or C"), has chosen none. `labels` has one character for each
+    label. The ground truth is a label, or the number of a choice, counted from 0. If it is a list,
+    the reply has to choose all of its labels ("A and C"), and no other. `answer` works as in
+    `Exact`.
     """
 
     IS_ITS_IDENTITY = True
@@ -121,7 +122,8 @@ class MultipleChoice(ReadyScorer, frozen=True):
         return scored(chosen == wanted, ", ".join(chosen) or None)
 
     def _chosen(self, reply: str) -> list[str]:
-        """Returns the labels that the reply chooses; none if it leaves the choice open."""
+        """Returns the labels that the reply chooses, or an empty list if it leaves the choice
+        open."""
         reply = self._plain(answer_in(reply, self.answer) or "" if self.answer else reply)
         label = rf"(?<![\w'])[{re.escape(self._plain(self.labels))}](?![\w'])"
         several = re.compile(rf"{label}(?:{_BETWEEN}{label})*")

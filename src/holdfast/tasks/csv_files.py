@@ -12,7 +12,7 @@ from holdfast.records.encoding.text_files import decode_text
 from holdfast.records.errors import UsageError
 
 DELIMITERS = (",", ";", "\t")
-"""Spreadsheets use semicolons if numbers contain commas."""
+"""The delimiters that are recognized. Spreadsheets use semicolons if numbers contain commas."""
 _KNOWN = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
@@ -42,9 +42,9 @@ def read_csv(path: Path, data: bytes) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """Returns the delimiter that splits the header into the most columns of a task. If several
-    do, returns the most frequent one.
-    """
+    """Returns the delimiter that splits the header into the most names of fields of a task. If
+    several delimiters give the same number, returns the most frequent one. A `.tsv` file always has
+    tabs."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

@@ -41,8 +41,8 @@ class FileRecord(NamedTuple):
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
     """Yields the records of a file or folder, in order. Raises `UsageError` if it cannot be read.
 
-    `what` and `hint` go into the error: what the file is, and where else a missing file was looked
-    for.
+    `what` and `hint` are parts of the error message: what the file is, and a hint if the file does
+    not exist.
     """
     if path.is_dir():
         for file in _data_files(path):
@@ -239,7 +239,8 @@ def _with_nested(row: Mapping[str, object], where: str) -> PlainRow:
 
 
 def _whole_message(message: object) -> object:
-    """Restores a message from a table column of one type (`engine/export/nested.py`).
+    """Restores a message that was stored in a table column with a fixed type
+    (`engine/export/nested.py`).
 
     A content in parts moves from `parts` back to `content`, and fields in `others` become fields of
     the message again.

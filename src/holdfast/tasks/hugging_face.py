@@ -1,8 +1,8 @@
 """Data sets by their name on the Hugging Face hub: `hf:NAME[/CONFIG][:SPLIT]`.
 
 The package `datasets` fetches them, and keeps them in its own cache. A change on the hub is like a
-changed file: other rows make another run. Folders that `datasets` saved are read by `files`,
-without that package.
+changed file: a command with other rows begins another run. Folders that `datasets` saved are read
+by `files`, without that package.
 """
 
 from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
 _PROMPTS = frozenset({"prompt", "messages"})
 MANY = 1000
-"""How many files of a folder are compared with a misspelled name."""
+"""The most files of a folder that are compared with a misspelled name."""
 Columns = Mapping[str, str]
 """Which column of a source is which field of a task: `{"prompt": "question"}`."""
 
@@ -37,10 +37,10 @@ def read_tasks(
 async def load_tasks(
     source: object, *, limit: int | None = None, columns: Columns | None = None
 ) -> list[Task]:
-    """Does what `read_tasks` does, in a running loop.
+    """Reads tasks like `read_tasks`, in a running event loop.
 
-    Files are read whole, whatever the limit is, so that a bad row is reported now and not in a
-    longer run.
+    Files are read whole, whatever the limit is. So a bad row is reported now, and not by a later
+    command with a higher limit.
     """
     return [task for _, task in await _load(source, limit, columns)][:limit]
 
@@ -103,7 +103,8 @@ async def _referenced(source: object, limit: int | None) -> list[object]:
 
 
 def _hint(source: object) -> str:
-    """Suggests what is meant by a file that does not exist; "" without a suggestion."""
+    """Returns a suggestion for the error about a file that does not exist, or "" without a
+    suggestion."""
     text = str(source)
     path = Path(text).expanduser()
     if " " in text and not path.suffix:

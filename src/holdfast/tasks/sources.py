@@ -31,10 +31,8 @@ _FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, SUFFIXES))})", re.IGNORE
 
 
 def is_reference(source: object) -> bool:
-    """Returns whether the value refers to rows elsewhere, and is not a prompt.
-
-    References are a path, a URL, a name on the hub, or a function in a file.
-    """
+    """Returns whether the value names a place that has rows: a path, a URL, a data set on the hub,
+    or a function in a file. A prompt is not a reference."""
     if isinstance(source, PurePath):
         return True
     if not isinstance(source, str):
@@ -44,8 +42,8 @@ def is_reference(source: object) -> bool:
 
 
 async def open_source(source: object, *, what: str = "data set", hint: str = "") -> Rows:
-    """Returns the rows of a source. A string is always a reference; the rows of lists are not
-    looked at.
+    """Returns the rows of a source. A string is always a reference. The rows of a list are not
+    checked here.
 
     `what` and `hint` are for the error about a file that does not exist.
     """
@@ -124,9 +122,8 @@ async def _open_function(reference: str, *, what: str) -> Rows:
 
 
 async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
-    """Passes rows on, with errors shown as the user's. A generator raises its errors only while
-    it is read.
-    """
+    """Yields the rows, and reports an error of the user's function with the user's traceback. A
+    generator raises its errors only while its rows are read."""
     with _blaming(reference):
         if isinstance(rows, AsyncIterable):
             async for row in rows:

@@ -1,6 +1,6 @@
 """Data sets at a URL: downloaded whole when their rows are read, and not cached.
 
-A change at the URL is like a changed file: other rows make another run.
+A change at the URL is like a changed file: a command with other rows begins another run.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from holdfast.records.errors import UsageError
 from holdfast.tasks.files import FileRecord, read
 
 TIMEOUT_SECONDS = 60.0
-"""The longest wait for a byte."""
+"""The most seconds to wait for more data from the server."""
 ATTEMPTS = 3
 
 

@@ -15,7 +15,8 @@ from holdfast.cli.setup.config_file import PATHS, Invocation
 from holdfast.records.exit_codes import Exit
 
 _RUNS = "holdfast runs --names"
-"""Prints one name per line. Its errors are not shown while the user types a word."""
+"""The command that prints the names of runs, one per line. Its errors are not shown while the user
+types a word."""
 
 
 class _Word(Struct, frozen=True):

@@ -119,7 +119,7 @@ def _about_settings(plan: RunPlan) -> list[str]:
 
 
 class _Capture(WrappedPolicy):
-    """A policy that keeps the first request and ends the run."""
+    """A policy that keeps the first request, and refuses all requests, which ends the rollout."""
 
     request: Request | None = None
 
@@ -152,7 +152,8 @@ async def _remove_worlds(journal: Journal) -> None:
 
 
 def _shown(request: Request, renderer: Renderer) -> list[str]:
-    """Returns a prompt token by token, or message by message if the engine takes no tokens."""
+    """Returns lines that show a prompt token by token, or message by message if the engine takes no
+    tokens."""
     if not request.prompt:
         return [f"    {message.role}: {message.text}" for message in request.messages]
     ids = request.prompt[:MAX_TOKENS]

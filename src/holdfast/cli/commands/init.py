@@ -11,7 +11,8 @@ from holdfast.records.errors import UsageError
 from holdfast.records.exit_codes import Exit
 
 NEXT = "next"
-"""The part of a project that is not a file, but the next commands to run."""
+"""The name of the part of a project that lists the next commands to run. It is not written to a
+file."""
 
 
 def init(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import WeightVersion, newest_of
 
 MAX_NAMED = 16
-"""Groups that are named in one line; `--json` has all."""
+"""The most groups that are named in one line. `--json` names all groups."""
 
 
 def check(args: argparse.Namespace) -> "int | Coroutine[None, None, int]":

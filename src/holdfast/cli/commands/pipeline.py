@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from holdfast.training.run.train import Assembly
 
 CANNOT_GO_ON = 64
-"""How a part ends, towards its supervisor alone, when something was sampled and another start would
-end the same way."""
+"""The exit code by which a part tells its supervisor that something was sampled, and that a restart
+would fail in the same way."""
 _OWN_CODES = (Exit.USAGE, Exit.CHANGED, Exit.CORRUPT, Exit.SPENT, Exit.NOTHING)
-"""Exit codes of a part that the command also returns."""
+"""Exit codes of a part that the whole command also returns."""
 FINAL = (*_OWN_CODES, CANNOT_GO_ON)
-"""Exit codes of a part that would end the same way again."""
+"""Exit codes after which a part is not started again, because it would end in the same way."""
 WATCH_SECONDS = 1.0
 _OPTIONS = ("max_staleness", "straggler_wait", "too_old", "epochs", "restarts", "metrics_port")
 
@@ -72,8 +72,9 @@ def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
 
 
 def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
-    """Reports an error that came after sampling had begun, and returns the exit code. Code 2 is not
-    used, because it would say that nothing was done."""
+    """Reports an error of the user's options, code or data that came after sampling had begun, and
+    returns the exit code. Raises any other error again. Never returns code 2, which would say that
+    nothing was done."""
     if error.exit_code is not Exit.USAGE and not isinstance(error, _hopeless()):
         raise error
     if isinstance(error, _nothing_trainable()):
@@ -99,8 +100,8 @@ def _nothing_trainable() -> type[HoldfastError]:
 
 
 def end_with_stdin() -> None:
-    """Ends this part at once when its supervisor ends. This is safe because everything acknowledged
-    is durable."""
+    """Starts a thread that ends this process at once when standard input is closed, that is, when
+    the supervisor ends. This is safe because everything acknowledged is durable."""
     threading.Thread(target=_follow, name="holdfast-stdin", daemon=True).start()
 
 
@@ -168,13 +169,13 @@ async def roll_out_alone(
 
 
 def without_retry(arguments: Sequence[str]) -> list[str]:
-    """Returns the command without `--retry-failed`, which must take effect once, however often
-    parts are started."""
+    """Returns the command without `--retry-failed`, which must take effect only once, although
+    parts may be started several times."""
     return [word for word in arguments if word != f"--{RETRY_FAILED.name}"]
 
 
 async def is_over(args: argparse.Namespace) -> bool:
-    """Returns whether the training and its stream have already ended."""
+    """Returns whether the training has done all its steps and its stream has ended."""
     from holdfast.cli.setup.journals import to_read
     from holdfast.pipeline.status import pool_of
 
@@ -221,9 +222,10 @@ async def supervise(
 
 
 async def _prepare_run(args: argparse.Namespace) -> None:
-    """Opens a sealed stream again, since a rollouter would end with it, and retries failed
-    trajectories if asked to. This is done before the parts are started, because a part can be
-    started several times."""
+    """Prepares a recorded run before its parts are started. Without `--epochs`, opens a sealed
+    stream again, because a rollouter ends with a sealed stream. With `--retry-failed`, retries
+    failed trajectories. The parts do not do this themselves, because each can be started several
+    times."""
     from holdfast.pipeline.parts import shared_journal
     from holdfast.training.run.open_training import open_again, retry_failed
 

@@ -65,7 +65,8 @@ from holdfast.tasks.system import system_text, with_system
 
 LIMITS = (MAX_COST, MAX_TOKENS_TOTAL)
 _SAMPLED = frozenset(Sampling.__struct_fields__) - {"json"}
-"""Fields that are also options, except `json`, because `--json` is about the report."""
+"""Fields of `Sampling` that are also options. `json` is left out, because the option `--json` is
+about the report."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Work(msgspec.Struct, frozen=True):
     on_open: Callable[[Journal, Run], None] | None = None
     """Called with the run when it is opened."""
     quiet: bool = False
-    """True for one of several processes: another one prints the report."""
+    """Whether another process prints the report, because this process is one of several."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,8 +98,8 @@ def go(args: argparse.Namespace, work: Work) -> int:
 
 
 def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
-    """With --json, redirects what user code prints to standard error, because standard output is
-    for the report."""
+    """Redirects the output of user code to standard error if `--json` is given, because standard
+    output is then for the report."""
     return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
 
 
@@ -140,7 +141,7 @@ class _Forked(msgspec.Struct, frozen=True):
     task: Task
     spec: RunSpec
     fork: Fork | None
-    """None if the run has begun. Then it does not need the other trajectory."""
+    """The recorded fork, or None if the run of forks has begun and has the fork's data itself."""
 
 
 async def _read_fork(args: argparse.Namespace) -> _Forked:
@@ -193,8 +194,8 @@ def plan_of(
 
 
 def series_of(args: argparse.Namespace) -> str:
-    """Returns the name of the series for runs without a name, made from their file and their
-    tasks."""
+    """Returns the name of the series to which a run without a name belongs. It is made from the
+    names of the rollout's file and of the tasks."""
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
@@ -264,8 +265,8 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
 
 
 async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | None:
-    """Returns a run that only needs scoring, so that the policy's engine is not started or
-    contacted. Returns None if there is no such run."""
+    """Returns the recorded run if it only needs scoring, or None. The policy's engine need not be
+    started or contacted for such a run."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
@@ -335,8 +336,8 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """Returns the exit code of one of several processes. Prints only this process's own troubles,
-    because the parent process prints the report."""
+    """Returns the exit code of a process that is one of several. Prints only this process's own
+    troubles, because the parent process prints the report."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")
@@ -376,10 +377,11 @@ def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending:
 
 
 def how_to_go_on(arguments: Sequence[str], stopped: str) -> str:
-    """Returns the command that continues the run.
+    """Returns a line with the command that continues the run. `stopped` says why the run stopped.
 
-    If a spending limit was reached, the command has MORE in its place, since the same limit would
-    stop it at once. If the limit cannot be held, the command has no limit.
+    If a spending limit was reached, the command has MORE as the limit's value, because the same
+    limit would stop the run at once. If `stopped` says that a limit cannot be held, the command has
+    no limits.
     """
     if LEAVE_LIMITS_OUT in stopped:
         return f"to go on: {shlex.join(_without_limits(arguments))}"

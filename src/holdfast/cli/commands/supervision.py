@@ -1,9 +1,9 @@
-"""A command whose run other processes work on. It opens the run, watches over the processes, and
-reports.
+"""The shared part of commands whose work other processes do. Such a command opens the run, watches
+over the processes, and reports.
 
-Workers get the options as they were read. Steps that only one process may take (choosing another
-name for the run, accepting changes, retrying failures, starting the embedded engine) are done
-before.
+Workers get the options as they were read. Steps that must be done only once (choosing another name
+for the run, accepting changes, retrying failures, starting the embedded engine) are done before
+workers start.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 
 LAST_SECONDS = 10.0
-"""Seconds after the grace for a worker to close its journal and end."""
+"""Seconds that a worker has, after the grace, to close its journal and end."""
 DONE_ONCE: dict[str, object] = {
     "accept_changes": False,
     "as_node": None,
@@ -41,12 +41,13 @@ DONE_ONCE: dict[str, object] = {
     "retry_failed": False,
     "run_deadline": None,
 }
-"""Options with fixed values for workers: this command does the work that is done once."""
+"""Values of options for all workers. This command itself does what these options ask for, because
+it must be done only once."""
 
 
 def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
-    """Returns the options of a worker: the options of this command that are plain data, except
-    those that only this command uses or that differ for a worker."""
+    """Returns the options of a worker: this command's options that are plain data, except that the
+    values in `DONE_ONCE` and in `changed` replace its own."""
     plain = {
         name: value
         for name, value in vars(args).items()
@@ -66,7 +67,7 @@ class Supervision:
         self._resume = ""
 
     async def bind_plan(self, connection: Connection) -> RunPlan:
-        """Returns the plan for this engine, checked once for all workers."""
+        """Binds the plan to the engine, checks it once for all workers, and returns it."""
         plan = self._work.plan.bind(connection)
         await plan.check_taken(connection)
         plan = await plan.bind_scorer()
@@ -97,7 +98,7 @@ class Supervision:
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Stops the run at its deadline, because workers do not watch the deadline."""
+        """Stops the run if its deadline passes in the block. Workers do not watch the deadline."""
         seconds = self._args.run_deadline
         if seconds is None:
             yield

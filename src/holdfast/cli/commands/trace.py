@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 1.0
 COST_FACTOR = 9.0
-"""A look that takes a second is followed by a pause of this many seconds."""
+"""How many times longer a pause is, at least, than the search for new records before it."""
 
 
 async def trace(args: argparse.Namespace) -> int:
@@ -57,7 +57,8 @@ def _left(args: argparse.Namespace, run: str, traced: "TracedRun") -> str:
 
 
 async def _follow(args: argparse.Namespace) -> None:
-    """Sends the runs that the command names on standard input, until it closes it."""
+    """Sends the spans of the runs whose names come on standard input, until standard input is
+    closed."""
     os.nice(10)  # The command's own work comes first.
     names, closed = _read_names()
     following = _Following(args, names)
@@ -73,7 +74,7 @@ async def _follow(args: argparse.Namespace) -> None:
 
 
 class _Following:
-    """The runs that a command works on."""
+    """Sends the spans of the runs that a command works on."""
 
     def __init__(self, args: argparse.Namespace, names: list[str]):
         from holdfast.tracing.collector import OtlpCollector
@@ -85,7 +86,8 @@ class _Following:
         self.problem = ""
 
     async def work(self, closed: asyncio.Event) -> None:
-        """Looks for new records again and again, and once more when the command has ended."""
+        """Looks for new records and sends them, again and again, and once more after the command
+        has ended."""
         is_last = False
         while not is_last:
             is_last = closed.is_set()
@@ -112,7 +114,8 @@ class _Following:
                     await traced.send(journal)
 
     def report(self) -> None:
-        """Says what the collector lacks, and how to send it again."""
+        """Reports each run that the collector has only in part, with the command that sends the
+        rest."""
         for name, traced in self._runs.items():
             if traced.left:
                 options = ("--otel", self._args.otel, "--journal", self._args.journal)

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 60.0
 """Seconds between two lines of progress without a terminal. Each step prints a line anyway."""
 SHARED_MEMORY = 0.45
-"""The share of the GPU's memory for an engine on the GPU that is trained on."""
+"""The share of the GPU's memory that an engine gets if the trainer uses the same GPU."""
 TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
@@ -125,8 +125,8 @@ def _held_out(args: argparse.Namespace, scorer: Scorer | None) -> list[Task]:
 
 
 def _follow_torchrun(args: argparse.Namespace) -> None:
-    """Under torchrun, makes every process but the first one compute for the first one, and then
-    end."""
+    """Under torchrun, lets every process but the first one compute for the first one, and then end.
+    Returns at once in the first process, and without torchrun."""
     place = torchrun_place()
     if place is not None and (args.is_async or args.only == "rollouter"):
         raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")
@@ -144,8 +144,8 @@ def _supervise(
     model: Path,
     address: EngineAddress,
 ) -> int | None:
-    """Starts the parts. Returns None if they have no work left. Refuses bad input before an engine
-    is started for the parts."""
+    """Starts the parts, and returns the exit code. Returns None if the parts have no work left.
+    Checks the input before an engine is started for the parts."""
     from holdfast.training.run.loop import newest_step
     from holdfast.training.run.train import check_training
 
@@ -394,8 +394,9 @@ def _address(args: argparse.Namespace) -> EngineAddress:
 
 
 def _vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """Returns the settings of a vLLM for the training, or None. It computes in the trainer's type
-    and can share its GPU."""
+    """Returns the settings of the vLLM that the training starts, or None if it starts none. Unless
+    the user chose otherwise, the vLLM computes in the trainer's type and leaves memory of its GPU
+    to the trainer."""
     vllm = started_vllm(args)
     if vllm is None:
         return None

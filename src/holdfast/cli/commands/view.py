@@ -32,7 +32,8 @@ async def view(args: argparse.Namespace) -> int:
 
 
 async def _check(args: argparse.Namespace) -> str:
-    """Returns the path of the first page. Raises an error without the journal or the run."""
+    """Returns the path of the first page. Raises an error if the journal or the run does not
+    exist."""
     from holdfast.view.rendering import run_url
 
     async with to_read(args.journal) as journal:
@@ -61,7 +62,7 @@ async def _serve(args: argparse.Namespace, path: str) -> Exit:
 
 
 async def _wait_for(where: str) -> None:
-    """Waits until the command beside which this one runs has made the journal."""
+    """Waits until the journal exists. The command that runs beside this one creates it."""
     while True:
         with suppress(JournalError, UsageError):
             async with to_read(where) as journal:
@@ -80,8 +81,9 @@ def _until_stopped() -> asyncio.Event:
 
 
 def _open(url: str, token: str) -> None:
-    """Opens the page with the token behind the `#`, which a browser sends to nobody. The browser is
-    started with the name of a private file, because other users can read command lines."""
+    """Opens the page with the token behind the `#` of its address, because a browser sends that
+    part to no server. The browser is started with the name of a private file instead of the
+    address, because other users can read command lines."""
     folder = Path(tempfile.gettempdir()) / f"holdfast-tokens-{os.geteuid()}"
     private_folder(folder)
     file = folder / "open.html"

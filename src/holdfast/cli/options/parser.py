@@ -57,8 +57,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser that reports each mistake in one line and accepts no abbreviated options.
 
-    `--help` shows the options that `common` names, or the options without a title if it names none.
-    `--help-all` shows all options, and exists if some have a title.
+    `--help` shows the options in `common`. If `common` is empty, it shows the options outside of
+    groups with a title. `--help-all` shows all options, and exists only if there is a group with a
+    title.
     """
 
     common: tuple[str, ...] = ()
@@ -109,8 +110,8 @@ class Parser(argparse.ArgumentParser):
         return f"{left} more options, shown by `{self.prog} --help-all`:\n{titles}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Rejects unknown arguments here, since the parser that called this one has other
-        suggestions."""
+        """Parses the arguments, and rejects unknown ones itself, because the parser that called
+        this one would suggest options of its own."""
         self._typed = list(sys.argv[1:] if args is None else args)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -173,8 +174,8 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def say_first(self, mistake: str) -> None:
-        """Reports `mistake`, made before the command line was read, instead of a mistake on the
-        command line, because it may be its cause."""
+        """Makes this parser report `mistake` instead of a mistake on the command line. `mistake`
+        was found before the command line was read, and may be the cause of the other one."""
         self._first = mistake
         for command in self.commands.values():
             command.say_first(mistake)

@@ -66,7 +66,8 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--help",): ("help",),
     ("--version",): ("version",),
 }
-"""Options and commands, by what other tools call the same; of several, the first that there is."""
+"""Names that other tools use, by our names of the same option or command. If we have several, the
+first one that the command line knows is suggested."""
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:

@@ -296,8 +296,9 @@ NO_BUDGETS = (
     options.SCORER,
     options.FULL_TRACEBACKS,
 )
-"""What only a run has (a trained model is the user's own, and has no price by the token), and the
-scorer, which is part of a training's identity."""
+"""Options of `holdfast run` that are left out of the options that a training shares with a run. A
+trained model is the user's own, and has no price by the token. The scorer is part of a training's
+identity."""
 
 
 COMMON = (

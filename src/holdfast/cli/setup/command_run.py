@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 
 async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """Returns the recorded run of the plan if all of it is settled. The renderer is taken from the
-    record, and so is the model if only an engine could name it."""
+    """Returns the recorded run of the plan if nothing is left to do for it, or None. Returns None
+    also if the options name another model or renderer than the record."""
     run = await finished_run(journal, plan.spec)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 
 
 async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """Returns the recorded run of the plan if it only needs scoring. Raises `RunChanged` if the
-    recorded run differs, before the embedded engine is started for it."""
+    """Returns the recorded run of the plan if it only needs scoring, or None. Without `--policy`,
+    raises `RunChanged` if the recorded run differs, before the embedded engine is started for
+    it."""
     if not args.policy:
         is_meant = partial(_may_be_meant, args)
         await check_same(
@@ -46,7 +47,8 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
 
 
 def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
-    """Returns whether the options can stand for the recorded model and renderer."""
+    """Returns whether the options name the recorded model and renderer, or leave open what only an
+    engine can say."""
     if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
         return False
     if args.policy:
@@ -56,8 +58,8 @@ def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
 
 
 async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
-    """Returns the name of a run in a series, before an engine is contacted: the name of the run
-    that continues, or else the next name."""
+    """Returns the name of a run in a series, before an engine is contacted: the name of the
+    recorded run that the command continues, or else the next name."""
     if not journal_exists(args.journal):
         return spec.name
     try:
@@ -77,8 +79,9 @@ async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
 async def name_training(
     args: argparse.Namespace, series: str, spec: RunSpec, settings: "TrainingSettings"
 ) -> str:
-    """Returns the name of a training that the user did not name: that of the newest one with the
-    same code, data and settings, or else the next. The latter is said in a line."""
+    """Returns the name of a training that the user did not name. If the newest training in the
+    series has the same code, data and settings, returns its name. If it differs, returns the next
+    name and prints a line that says how."""
     from holdfast.training.run.open_training import changes_of_training
 
     if not journal_exists(args.journal):
@@ -128,7 +131,7 @@ async def open_command_run(args: argparse.Namespace, journal: Journal, plan: Run
 
 
 async def going_on(journal: Journal, plan: RunPlan) -> str:
-    """Returns a line about the run if it was begun before; "" if it begins now."""
+    """Returns a line about the progress of the run, or "" if the run is not in the journal yet."""
     run = await journal.find_run(plan.spec.name)
     if run is None:
         return ""

@@ -178,7 +178,8 @@ def _near(word: str, known: Mapping[str, object]) -> str:
 
 
 def _options(command: Parser) -> dict[str, argparse.Action]:
-    """Returns a command's options by their keys (as typed), including those of its subcommands."""
+    """Returns a command's options by their keys (`max_tokens`), including those of its
+    subcommands."""
     options = {
         _key(action): action
         for action in command.actions
@@ -190,7 +191,7 @@ def _options(command: Parser) -> dict[str, argparse.Action]:
 
 
 def _key(action: argparse.Action) -> str:
-    """Returns the key of an option, as in Python: `max_tokens`."""
+    """Returns the key of an option, with underscores instead of dashes: `max_tokens`."""
     typed = [option.removeprefix("--") for option in action.option_strings if option[:2] == "--"]
     return typed[0].replace("-", "_") if typed else action.dest
 
@@ -205,7 +206,7 @@ def _relax(command: Parser, dest: str) -> None:
 
 
 def settings_of(command: Parser, config: Config, name: str) -> list[ConfiguredOption]:
-    """Returns the file's settings that the command knows."""
+    """Returns the settings of the file that are options of the command `name`."""
     options = _options(command)
     named = {key.replace("-", "_"): (key, value) for key, value in config.of(name).items()}
     return [
@@ -237,7 +238,7 @@ def _convert(action: argparse.Action, value: object, config: Config) -> object:
 
 
 def _one(action: argparse.Action, value: object, config: Config) -> object:
-    """Reads one value as if its text had been typed."""
+    """Reads one value of the file as if the user had typed its text."""
     if isinstance(value, bool | list) or not isinstance(value, str | int | float | dict):
         raise ArgumentTypeError(f"wants one text or number, not {value!r}")
     if str(action.metavar or "") in PATHS and not isinstance(value, str):

@@ -47,8 +47,8 @@ def retry_policy(args: argparse.Namespace) -> RetryPolicy:
 
 
 def _where(args: argparse.Namespace) -> EngineAddress:
-    """Returns the address of the engine of `--policy`, of a provider's model (named by `--policy`
-    or `--model`), or of the embedded engine."""
+    """Returns the address of the engines that `--policy` names, of a provider's model that
+    `--policy` or `--model` names, or of an engine that the command starts."""
     vllm = started_vllm(args)
     named = args.policy or ([args.model] if args.model else [])
     if len(named) == 1 and is_hosted(named[0]):
@@ -70,9 +70,9 @@ def _where(args: argparse.Namespace) -> EngineAddress:
 
 
 def started_vllm(args: argparse.Namespace) -> VllmSettings | None:
-    """Returns the settings of the vLLM that the command starts, or None. If the command has started
-    one already, its other processes get the address as `--policy` and start none. Raises
-    `UsageError` if the user gave both options."""
+    """Returns the settings of the vLLM that this process starts, or None if it starts none. The
+    parts and workers of a command start none, because they get the address of the command's vLLM as
+    `--policy`. Raises `UsageError` if the user gave both `--engine vllm` and `--policy`."""
     vllm = vllm_of(args)
     if vllm is None or not args.policy:
         return vllm

@@ -54,8 +54,8 @@ def _flushed(code: int) -> int:
 
 
 def _unprinted(error: Exception) -> Exit | None:
-    """Handles an error because the disk behind standard output is full. Returns None for any other
-    error."""
+    """Reports an error that came because the disk behind standard output is full, and returns the
+    exit code. Returns None for any other error."""
     if not isinstance(error, OSError) or error.errno not in _NO_ROOM or can_print():
         return None
     forget_reader()

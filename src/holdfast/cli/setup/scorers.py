@@ -43,8 +43,8 @@ def make_scorer(
 def scorer_home(
     file: Path, name: str, *, place: str | None = None, fingerprint: str = ""
 ) -> "ScorerHome":
-    """Returns how to find a scorer. `place` is the path of the file where the scorer runs, if it
-    differs from the path here."""
+    """Returns the file and the name by which another process finds the scorer. `place` is the path
+    of the file where that process runs, if it differs from the path here."""
     from holdfast.engine.scoring.wire import ScorerHome
     from holdfast.rollout.processes.frames import FunctionHome
 

@@ -67,9 +67,10 @@ def load_code(rollout: str, scorer: str | None) -> UserCode:
 def rollout_in(
     module: ModuleType, path: Path, name: str | None, *, scorer: object | None = None
 ) -> object:
-    """Returns the named rollout. Without a name, this is the object called `rollout`, even if it is
-    imported, or else the only rollout that the file defines, unless the user could mean another
-    object. The run's `scorer` and an object called `score` do not count as rollouts."""
+    """Returns the object called `name`. Without a name, returns the object called `rollout`, even
+    if it is imported, or else the only rollout that the file defines. The run's `scorer` and an
+    object called `score` do not count as rollouts. Raises `UsageError` if there is no rollout, or
+    if the user could mean more than one object."""
     candidates = {
         name: value
         for name, value in vars(module).items()
@@ -128,7 +129,8 @@ def _refuse_to_guess(
 
 
 def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object | None) -> str:
-    """Returns what a file without a rollout lacks. Most often it is the word `async`."""
+    """Returns text that says why a file has no rollout. Most often, a function lacks the word
+    `async`."""
     if imported and not _without_async(module, scorer):
         are = "is" if len(imported) == 1 else "are"
         names = ", ".join(imported)
@@ -189,7 +191,7 @@ _READY = "for a ready scorer, write a line such as `score = holdfast.scorers.Num
 
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
     """Returns the file and the name of the scorer that `reference` names, relative to the rollout's
-    file. A function of verl or TRL has its framework before its name."""
+    file. The name of a function for verl or TRL begins with the framework, as in `trl:reward`."""
     if reference is None:
         return path, SCORE
     framework, rest = split_framework(reference)
@@ -223,8 +225,8 @@ def _scorers(module: ModuleType) -> list[str]:
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
-    """Returns the async functions that would count as rollouts if their signature allowed a call
-    with one argument."""
+    """Returns the names of async functions of the file that can be scorers: they can be called with
+    one argument, but their signature does not show that this argument is a rollout."""
     return [
         name
         for name, value in vars(module).items()
@@ -277,8 +279,8 @@ def _without_async(module: ModuleType, scorer: object | None) -> list[str]:
 
 
 def _is_scorer(name: str, value: object, scorer: object | None) -> bool:
-    """Returns whether an object is named like a scorer, or is the run's scorer. The code is
-    compared, since the file may have been imported twice."""
+    """Returns whether an object is named like a scorer, or is the run's scorer. Functions with the
+    same code count as the same scorer, because the file may have been imported twice."""
     if SCORE in (name, getattr(value, "__name__", "")) or value is scorer:
         return True
     are_functions = inspect.isfunction(value) and inspect.isfunction(scorer)
@@ -341,7 +343,8 @@ def _takes_one_argument(value: object) -> bool:
 
 
 def _takes_more(value: object) -> bool:
-    """Returns whether an object would be a rollout if it could be called with one argument."""
+    """Returns whether an object is an async function that cannot be called with exactly one
+    argument."""
     return inspect.iscoroutinefunction(value) and not _takes_one_argument(value)
 
 

@@ -2,8 +2,9 @@
 
 - `text`: JSON for scripts, and text that cannot do harm.
 - `colours`: colours for statuses.
-- `progress`: a live line on a terminal, a plain one now and then elsewhere.
-- `signals`: SIGINT and SIGTERM: the first stops with care, the second at once.
-- `force_exit`: ends the process although user code does not end.
+- `progress`: a live line on a terminal, or else a plain line now and then.
+- `signals`: SIGINT and SIGTERM: after the first signal, work in flight is finished; the second one
+  ends the process at once.
+- `force_exit`: ends the process even if user code hangs.
 - `gateway_log`: the gateway's log: a line for each request, with its trajectory and no secret.
 """

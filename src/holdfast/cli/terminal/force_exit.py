@@ -1,4 +1,4 @@
-"""Ends the process although user code does not end.
+"""Ends the process even if user code hangs.
 
 A task that ignores its cancellation, or a call that hangs in a thread, would keep the process alive
 forever after the run is over. By then the report is printed, the journal is closed and every lease
@@ -17,8 +17,8 @@ WAIT_SECONDS = 2.0
 
 
 class Leaving:
-    """Ends the process at last. Create it when the loop begins, so that it knows the threads that
-    `asyncio.to_thread` starts."""
+    """Ends the process after the run, even if user code hangs. Create this object when the loop
+    begins, so that it knows the threads that `asyncio.to_thread` starts."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(thread_name_prefix=PREFIX)

@@ -21,8 +21,8 @@ NARROW_BAR_WIDTH = 10
 async def displayed(
     progress: Progress, *, quiet: bool, every: float = PLAIN_SECONDS
 ) -> AsyncIterator[None]:
-    """Shows `progress` on standard error while the body runs. If standard error is not a terminal,
-    prints a line `every` that many seconds."""
+    """Shows `progress` on standard error during the block. If standard error is not a terminal,
+    prints a line every `every` seconds instead. With `quiet`, shows nothing."""
     if quiet:
         yield
         return
@@ -90,8 +90,8 @@ async def _live(progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _logs_above() -> Iterator[None]:
-    """Moves log output above the progress line. Log handlers keep the stream that they were made
-    with, so each handler gets a new stream for this time."""
+    """Moves log output above the progress line until the end of the block. Log handlers keep the
+    stream that they were made with, so each handler gets a new stream for this time."""
     changed = []
     for handler in _stream_handlers():
         if handler.stream is sys.__stderr__ and sys.stderr is not sys.__stderr__:

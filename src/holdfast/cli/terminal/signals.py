@@ -1,4 +1,5 @@
-"""Handles SIGINT and SIGTERM: the first signal stops with care, the second one at once."""
+"""Handles SIGINT and SIGTERM. After the first signal, work in flight is finished; the second signal
+ends the process at once."""
 
 import asyncio
 import os

@@ -73,8 +73,8 @@ def notify(message: str) -> None:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Lets the reader of the output go away, as `head` does, without a change to the work or the
-    exit code. For reports about work that is already done."""
+    """Makes the block end without an error if the reader of the output goes away, as `head` does.
+    Use this for reports about work that is already done."""
     try:
         yield
     except BrokenPipeError:

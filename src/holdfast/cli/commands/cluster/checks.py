@@ -19,7 +19,7 @@ from holdfast.records.errors import UsageError
 
 MAX_REQUIREMENTS = 100_000
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}/")
-"""Matches lines that name a file of this machine."""
+"""Matches lines of a requirements file that name a file of this machine."""
 
 
 class ClusterPlan(Struct, frozen=True):

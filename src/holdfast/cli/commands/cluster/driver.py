@@ -58,7 +58,7 @@ class Driver(Supervision):
     """Runs one command on the cluster."""
 
     is_training = False
-    """Whether its workers sample from engines that a trainer gives other weights."""
+    """Whether a trainer changes the weights of the engines that the workers sample from."""
 
     def __init__(self, args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan):
         super().__init__(args, work)
@@ -139,8 +139,8 @@ class Driver(Supervision):
 
     @contextlib.asynccontextmanager
     async def _held(self, journal: Journal, run: Run) -> AsyncIterator[None]:
-        """Holds the run for this process, so that a command that does not share the run is
-        refused."""
+        """Holds the run for this process until the end of the block. Meanwhile, another command can
+        work on the run only if both commands share the run (`--join`)."""
         worker = await self._join(journal, run)
         try:
             async with in_background(self._beat(journal, run, worker), name="heartbeat"):
@@ -150,8 +150,9 @@ class Driver(Supervision):
                 await journal.leave(worker)
 
     async def _join(self, journal: Journal, run: Run) -> Worker:
-        """Joins the run. Waits for the leases of an earlier command that was killed while its
-        workers lived on."""
+        """Joins the run. If another command holds the run, waits until the leases of that command
+        would expire, because it may have been killed. Raises `RunHeld` if the run is still held
+        then."""
         args, loop = self._args, asyncio.get_running_loop()
         deadline, is_known = loop.time() + args.lease + LAST_SECONDS, False
         while True:
@@ -273,8 +274,9 @@ class Driver(Supervision):
     # --- the end
 
     def _note_log(self, run: Run, member: FleetMember, role: str) -> None:
-        """Notes where a log lies on another machine, so that `holdfast logs` finds it. A full disk
-        does not end the run."""
+        """Records where a log lies on another machine, so that `holdfast logs` finds it. If the
+        record cannot be written, for example on a full disk, prints a message and does not raise an
+        error."""
         if member.place is None or not member.log:
             return
         place, path = member.place.host, member.log

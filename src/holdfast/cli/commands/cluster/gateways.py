@@ -1,8 +1,9 @@
 """`holdfast gateway --cluster`: one gateway on each node, for one run.
 
 Each gateway listens at its node's address, is advertised by the machine's full name, and has its
-own token. Agents talk to the gateway of their node. Names that other nodes cannot resolve are found
-before the run is opened. A file that only its owner can read lists the gateways and their tokens.
+own token. Agents talk to the gateway of their node. Before the run is opened, the command checks
+that other nodes can resolve these names. A file that only its owner can read lists the gateways and
+their tokens.
 """
 
 import argparse
@@ -127,8 +128,8 @@ class GatewayDriver(Driver):
         return self._job([*arguments, "--as-node"], "gateway", run, job)
 
     def _secret(self, run: Run) -> bytes:
-        """Returns the secret for keys. It is kept beside the run's logs, so that agents that
-        outlive this command can continue with their keys."""
+        """Returns the secret that signs agents' keys. The secret is kept beside the run's logs, so
+        that agents that outlive this command can continue with their keys."""
         folder = log_files.logs_of(run.spec.name, self._args.journal)
         return load_or_create_secret(folder / "gateway-secret")
 

@@ -49,10 +49,10 @@ def check(args: argparse.Namespace) -> checks.ClusterPlan:
 async def rollouts(
     args: argparse.Namespace, plan: RunPlan, stop: Stop, *, on_connected: Callable[[], None]
 ) -> "AsyncIterator[Assembly | None]":
-    """Runs workers on the cluster while the block trains; yields None without a cluster.
+    """Runs workers on the cluster while the block trains. Without a cluster, only yields None.
 
-    If all workers must end, `stop` ends the block. An error that is not ours is raised here after
-    the block, unless the block raised one itself.
+    If the workers fail, `stop` ends the training. If their error is not a `HoldfastError`, it is
+    also raised after the block, unless the block raised an error itself.
     """
     if args.cluster is None:
         yield None
@@ -83,10 +83,10 @@ class TrainingDriver(Driver):
     is_training = True
 
     async def roll_out(self, ray: Any, stop: Stop) -> None:
-        """Rolls out until the run is sealed and settled, or the trainer has ended.
+        """Keeps workers going until the run is sealed and settled, or the trainer has ended.
 
-        If all workers must end, the training ends. A `HoldfastError` only stops the training; any
-        other error is a bug, and is also raised.
+        Any error stops the training, because the trainer would wait for ever without workers. An
+        error that is not a `HoldfastError` is a bug, and is also raised.
         """
         ordered = asyncio.create_task(self._stop_with(stop), name="stop the workers")
         try:
@@ -103,7 +103,8 @@ class TrainingDriver(Driver):
             await asyncio.gather(ordered, return_exceptions=True)
 
     async def _opened(self, journal: Journal) -> Run | None:
-        """Returns the run, which the trainer creates, or None if the trainer ends before."""
+        """Waits until the trainer has created the run, and returns the run. Returns None if the
+        trainer ends first."""
         while not self._stopping.is_set():
             if (run := await journal.find_run(self._args.run)) is not None:
                 return run

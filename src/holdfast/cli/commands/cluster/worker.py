@@ -44,12 +44,13 @@ class WorkerJob(Struct, frozen=True):
     options: dict[str, object]
     rollout: str
     scorer: str
-    """Fingerprints of the code that the run was opened with."""
+    """The fingerprints `rollout` and `scorer` are those of the code that the run was opened
+    with."""
     idle: float | None
     """Seconds without work after which the worker ends."""
     is_training: bool = False
-    """Whether a trainer gives its engines other weights, and calls the model by a name of its
-    own."""
+    """Whether a trainer changes the weights of the engines. The trainer then also chooses the name
+    of the model."""
     scorers: list[ScorerAddress] = []
     """The scoring processes. There are none if the worker scores itself."""
     secrets: list[str] = []
@@ -150,8 +151,8 @@ class Working:
             )
 
     def make_scorer(self, function: object, *, place: tuple[Path, str]) -> Scorer:
-        """Returns a scorer in this process, or one that uses the scoring processes at other
-        addresses."""
+        """Returns a scorer that runs in this process. With `--score-workers`, returns one that uses
+        the scoring processes at the addresses in `job.scorers`."""
         if not self.args.score_workers:
             return Scorer(function)  # type: ignore[arg-type]
         from holdfast.engine.scoring.pool import ScorerAt, ScorerPool

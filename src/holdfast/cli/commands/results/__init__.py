@@ -1,6 +1,6 @@
 """Commands that take a run's data and numbers out of a journal.
 
-- `output_file`: the file that `--out` names: whether what is there may be replaced.
+- `output_file`: decides whether the file that `--out` names may be replaced.
 - `export`: `holdfast export`: a run's data in a file that is either whole or not there.
 - `export_csv`: Exports as CSV.
 - `export_parquet`: Exports as Parquet, and their schemas.

@@ -174,7 +174,7 @@ def _layout(args: argparse.Namespace) -> SftLayout:
 
 
 async def _counted(found: AsyncIterator[Row], modes: "Counter[str]") -> AsyncIterator[Row]:
-    """Yields the rows unchanged, and counts the modes of their logprobs."""
+    """Yields the rows unchanged, and counts in `modes` how many logprobs have each mode."""
     async for row in found:
         modes.update(_modes(row))
         yield row
@@ -306,7 +306,8 @@ async def _pour(found: AsyncIterator[Row], sink: Sink) -> int:
 
 
 class _Lines:
-    """Writes one line of JSON for each row, and leaves the file open."""
+    """Writes one line of JSON for each row to a file. `close` flushes the file and leaves it
+    open."""
 
     def __init__(self, file: BinaryIO):
         self._file = file

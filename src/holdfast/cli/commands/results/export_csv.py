@@ -16,7 +16,8 @@ from holdfast.engine.export.export import Row, What
 FLAT = (What.SAMPLES, What.TRAJECTORIES, What.FAILURES)
 """The exports that can be CSV."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
-"""What begins a formula. Apostrophes before it count too: to take one away undoes the guard."""
+"""Matches text that gets an apostrophe before it: a formula, or a formula after apostrophes. So
+removing one apostrophe from a matching cell always restores the text."""
 
 
 class CsvFile:

@@ -25,8 +25,8 @@ _MASK, _LOGPROBS = pa.list_(pa.int8()), pa.list_(pa.float32())
 
 
 def _columns(*described: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Returns each column with its type. Each of `described` names consecutive columns of one
-    type."""
+    """Returns columns with their types. Each of `described` has the names of some columns,
+    separated by spaces, and the type of these columns."""
     return [(name, kind) for names, kind in described for name in names.split()]
 
 
@@ -281,8 +281,8 @@ def columns(rows: list[Row], schema: Any) -> Any:
 
 
 def _flat(row: Row, schema: Any) -> Row:
-    """Converts the values of a row. `schema` is a pyarrow schema or struct type, since both find
-    fields by name."""
+    """Converts each value of a row to the type of its field in `schema`, which is a pyarrow schema
+    or a struct type."""
     return {name: _cell(value, schema.field(name)) for name, value in row.items()}
 
 
@@ -308,7 +308,7 @@ def _is_nested(field: Any) -> bool:
 
 
 def _gather_unknown(value: Row, names: set[str]) -> Row:
-    """Moves unknown fields into the column for other fields."""
+    """Moves the fields that are not in `names` into one column for other fields."""
     unknown = {name: field_value for name, field_value in value.items() if name not in names}
     if not unknown:
         return value

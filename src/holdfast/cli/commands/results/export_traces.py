@@ -20,7 +20,8 @@ from holdfast.records.run import Run
 
 _ENDING = ".eval"
 _MAX_NAME = 120
-"""Characters of a task's id in a file's name; a longer one ends with its digest."""
+"""The most characters of a task's id in a file name. A longer id is cut and ends with its
+digest."""
 
 
 def check_place(what: Format, args: argparse.Namespace) -> None:

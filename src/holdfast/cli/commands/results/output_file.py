@@ -21,7 +21,7 @@ from holdfast.records.run import Run
 from holdfast.rollout.code.load import split
 
 _TITLE = b"\xc2\xb7 Holdfast</title>"
-"""A report has this in its first lines."""
+"""Text that each report has in its first bytes."""
 _FIRST_BYTES = 1 << 14
 _PARQUET = b"PAR1"
 _PIECE = 1 << 20
@@ -53,7 +53,8 @@ def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
 
 
 def check_export(target: Path, part: Path, run: Run, args: argparse.Namespace) -> None:
-    """Raises `UsageError` if the file holds more than `part`, which is to replace it."""
+    """Raises `UsageError` if the file `target` has rows or columns that are not in `part`, which is
+    to replace it. With `--force`, only the files that the run was made from are protected."""
     if is_there(target) and not has_all_rows(part, target):
         lost = f"is there, with rows or columns that this export of {args.what} does not have"
         _refuse_loss(target, lost, run, args)

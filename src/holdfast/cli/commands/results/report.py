@@ -26,7 +26,7 @@ from holdfast.training.report import as_lines, open_collector
 
 MAX_LISTED = 40
 _SUFFIXES = ("", ".html", ".htm")
-"""The endings of a report's file. Any other ending would claim another format."""
+"""The endings that a report's file may have. Another ending would suggest another format."""
 
 
 async def report(args: argparse.Namespace) -> int:

@@ -6,8 +6,8 @@
 - `show`: `holdfast show`.
 - `show_table`: the trajectories of a run, one line each.
 - `show_steps`: the steps of a trajectory, conversation by conversation.
-- `resume`: `holdfast resume`: the command that a run was last worked on with, again.
-- `fork`: `holdfast fork`: samples on from a turn of a trajectory.
-- `names`: `holdfast rename` and `holdfast tag`: what a run is called.
+- `resume`: `holdfast resume`: repeats the last command that worked on a run.
+- `fork`: `holdfast fork`: new samples that continue from a turn of a recorded trajectory.
+- `names`: `holdfast rename` and `holdfast tag`: the name and the tags of a run.
 - `delete`: `holdfast rm` and `holdfast prune`.
 """

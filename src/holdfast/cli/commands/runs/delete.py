@@ -36,7 +36,8 @@ async def rm(args: argparse.Namespace) -> int:
 
 
 def _with_evaluations(rows: Sequence[RunRow], names: "set[str]") -> list[RunRow]:
-    """Returns the named runs. A training is listed and deleted together with its evaluations."""
+    """Returns the runs with these names, and the evaluations of the trainings among them, because a
+    training is listed and deleted together with its evaluations."""
     return [row for row in rows if row.name in names or training_of(row.name, names)]
 
 
@@ -80,8 +81,8 @@ async def _chosen(args: argparse.Namespace, journal: Journal) -> list[RunRow]:
 
 
 async def _left_behind(journal: Journal) -> list[RunRow]:
-    """Returns the runs without a name that were never finished or tagged. Leaves out the newest of
-    each series, because the same command would continue it."""
+    """Returns the runs without a name from the user that were never finished or tagged. Leaves out
+    the newest run of each series, because the same command would continue it."""
     rows = {row.name: row for row in await journal.runs()}
     specs = {name: (await run_named(journal, name)).spec for name in rows}
     newest = {spec.series: name for name, spec in specs.items()}

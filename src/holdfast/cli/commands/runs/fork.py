@@ -1,4 +1,4 @@
-"""`holdfast fork`: begins a run of forks, by the command of the run that they come from."""
+"""`holdfast fork`: begins a run of forks, with the recorded command of the original run."""
 
 import argparse
 import asyncio
@@ -26,7 +26,7 @@ from holdfast.records.run import RecordedCommand, Run
 
 STANDARD_INPUT = "-"
 PASSED_ON = ("--policy", "--model", "--json")
-"""Options that replace those of the recorded command."""
+"""Options of `holdfast fork` that replace the same options of the recorded command."""
 
 
 def fork(args: argparse.Namespace) -> int:
@@ -76,7 +76,8 @@ async def _name(args: argparse.Namespace, journal: Journal, made: Fork) -> str:
 
 
 def _as_run(run: Run, parser: Parser) -> Run:
-    """Returns the run with a command of `holdfast run`. A training's command has more options."""
+    """Returns the run with a command of `holdfast run` as its recorded command. Options that only
+    `holdfast train` has are removed. Raises `UsageError` if the run has no recorded command."""
     command = run.spec.command
     if command is None:
         raise UsageError(

@@ -1,7 +1,7 @@
 """`holdfast logs`: lists the log files of a run's processes, newest last.
 
-If there are log files, it does not need the journal, so it works even if a database cannot be
-reached.
+If there are log files, the command does not need the journal. So it works even if the journal's
+database cannot be reached.
 """
 
 import argparse

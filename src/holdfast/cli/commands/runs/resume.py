@@ -19,7 +19,8 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 
 JSON = "--json"
-"""An option of the command that continues the run; with `--print`, an option of this command."""
+"""This option belongs to the command that continues the run. With `--print`, it belongs to
+`resume`."""
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -46,8 +47,8 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
-    """Moves the options of `resume` itself out of the words that were typed after the run's
-    name."""
+    """Sets the options of `resume` itself that were typed after the run's name, and removes them
+    from `args.options`, which are for the continued command."""
     own: list[str] = []
     others: list[str] = []
     leaf = parser.commands["resume"]

@@ -107,14 +107,16 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
 
 
 def _paint_head(text: str, view: TrajectoryView) -> str:
-    """Colours the status, which follows the name."""
+    """Colours the status in a trajectory's first line, where it follows the name."""
     head, status = f"{visible_name(str(view.key))}: ", view.status.name
     return f"{head}{paint(status, status)}{text[len(head) + len(status) :]}"
 
 
 def find(rows: list[TrajectoryRow], name: str, run: str) -> TrajectoryRow:
-    """Returns the trajectory with that name. Ids may contain any characters, even slashes. So a
-    full name is tried before a task, and the typed text before the text without the run's name."""
+    """Returns the trajectory with that name: a full name or a task's id, with or without the run's
+    name before it. Ids may contain any characters, even slashes. So full names are tried before
+    tasks' ids, and the typed text before the text without the run's name. Raises `UsageError` if
+    none has the name."""
     short = name.removeprefix(f"{run}/")
     for names in (
         show_table.short,
@@ -142,12 +144,13 @@ def _attempt(started: AttemptStarted) -> dict[str, object]:
 
 
 def _ignored(view: TrajectoryView) -> dict[str, int]:
-    """Returns the fields that were removed from an agent's requests, and the number of requests."""
+    """Returns how many requests of an agent had each field that was removed from them."""
     return Counter(field for call in view.history.calls.values() for field in call.ignored)
 
 
 def _refusals(view: TrajectoryView) -> list[str]:
-    """Returns one line for each refused call of an agent, with how it ended."""
+    """Returns one line for each refused call of an agent. The line says whether the agent asked
+    again."""
     lines = []
     for refusal in view.history.refusals.values():
         then = "asked again and answered" if refusal.answer else "never answered"
@@ -205,8 +208,9 @@ def _lines(view: TrajectoryView, prices: Prices | None, *, full: bool) -> list[s
 
 
 def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> list[str]:
-    """Returns one line for a failure that a retry overcame. The failure that ended the trajectory
-    is shown with its traceback."""
+    """Returns the lines about a failure. A failure that a retry overcame has one line. The failure
+    that ended the trajectory also has its traceback. With `full`, every failure has its whole
+    traceback."""
     where = f" at step {failure.step}" if failure.step else ""
     head = f"\nattempt {failure.attempt} failed in its {failure.phase}{where} [{failure.cause}]:"
     is_end = view.status is Status.FAILED and failure is last_failure(view.history)
@@ -217,8 +221,8 @@ def _failure_lines(view: TrajectoryView, failure: Failure, *, full: bool) -> lis
 
 
 def _usage(view: TrajectoryView, prices: Prices | None) -> list[str]:
-    """Returns the usage of everything that was ever sampled for the trajectory, including
-    history."""
+    """Returns lines about the usage of everything that was ever sampled for the trajectory,
+    including steps that were discarded later."""
     used = view.history.used
     counted = {model: usage for model, usage in used.items() if usage.total_tokens}
     lines = [f"  {model}: {usage_text(usage.as_fields())}" for model, usage in counted.items()]

@@ -69,9 +69,9 @@ def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
 def _prompt(
     messages: Sequence[Message], *, tools_are_steps: bool, spoken: Mapping[str, str]
 ) -> list[str]:
-    """Returns the messages that the policy sees for the first time. In a branch, and after a prefix
-    break, these are a whole conversation, including replies with calls and the results of the
-    calls."""
+    """Returns the lines of `messages`, which the policy sees for the first time. In a branch, and
+    after a prefix break, the messages are a whole conversation. With `tools_are_steps`, leaves out
+    the results of tools up to the first reply, because they are shown as steps."""
     lines = []
     is_conversation = False
     for message in messages:
@@ -133,7 +133,8 @@ def _tokens(step: Generated) -> str:
 
 
 def _versions(step: Generated) -> str:
-    """Returns the versions of a reply's tokens, or "" for a reply without tokens."""
+    """Returns text that names the weight versions of a reply's tokens, or "" for a reply without
+    tokens."""
     if not step.versions:
         return ""
     if len(step.versions) == 1:

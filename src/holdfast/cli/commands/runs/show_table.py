@@ -17,7 +17,8 @@ from holdfast.records.samples.summary import Summary
 from holdfast.records.trajectory import Status
 
 MAX_NAME_WIDTH = 40
-"""Longer names are wider than their column; they are not cut, since `show` takes them."""
+"""The greatest width of the column of names. A longer name makes its line wider and is not cut,
+because users copy names from here to `holdfast show`."""
 MAX_REASON_LENGTH = 80
 NOBODY = "nobody works on it"
 
@@ -28,7 +29,8 @@ class Listed(Struct, frozen=True):
     row: TrajectoryRow
     reward: float | None
     reason: str
-    """Why it was truncated or failed, or cannot be read; "" otherwise."""
+    """Why the trajectory was truncated, failed or cannot be read, or "" if it has no such
+    problem."""
 
 
 class RunListing:
@@ -58,8 +60,8 @@ def _listed(row: TrajectoryRow, summary: Summary | JournalCorrupt) -> Listed:
 
 
 def as_fields(trajectory: Listed) -> dict[str, object]:
-    """Returns the trajectory as fields for scripts, with the names that people know instead of the
-    journal's numbers."""
+    """Returns the trajectory as fields for scripts. Its status is given by name instead of by the
+    journal's number."""
     row: dict[str, object] = msgspec.to_builtins(trajectory.row)
     return row | {
         "status": trajectory.row.status.name,
@@ -69,7 +71,8 @@ def as_fields(trajectory: Listed) -> dict[str, object]:
 
 
 async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
-    """Returns the trajectories in columns, by the names that `show` accepts."""
+    """Returns one line for each trajectory, in columns. `holdfast show` accepts the names in the
+    first column."""
     columns = [
         _column([short(trajectory.row) for trajectory in trajectories], at_most=MAX_NAME_WIDTH),
         _column([trajectory.row.status.name for trajectory in trajectories]),

@@ -1,6 +1,6 @@
 """`holdfast worlds`: lists worlds and snapshots, and removes those that nobody holds.
 
-The ledger says what may exist, and each provider says what does exist.
+The journal's ledger lists the worlds that may exist, and each provider lists those that do exist.
 """
 
 import argparse

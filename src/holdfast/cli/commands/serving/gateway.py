@@ -1,8 +1,8 @@
-"""`holdfast gateway`: a run of agents that others start.
+"""`holdfast gateway`: a run whose agents are started by other programs.
 
 The run is resumed by the same command, retried, scored and reported like any other run. The only
-difference is that each of its trajectories waits for an agent that comes to the gateway by itself.
-Before the run is opened, the socket is bound and everything else is checked.
+difference is that each trajectory waits until an agent connects to the gateway. Before the run is
+opened, the socket is bound and everything else is checked.
 """
 
 import argparse
@@ -34,7 +34,8 @@ from holdfast.server_tokens import LoopbackToken
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
-"""The rollout in the run's identity, since the actual agents are not known here."""
+"""The name of the rollout in the run's identity. It is always the same, because the gateway does
+not know the agents' code."""
 
 
 class _AnnouncingProcessor(ExternalRolloutProcessor):
@@ -153,8 +154,8 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _secret(args: argparse.Namespace) -> bytes:
-    """Returns the secret for keys. It lies beside the journal, or in it if the journal is on a
-    server, so that whoever can resume the run can also resume its agents."""
+    """Returns the secret that signs agents' keys. The secret is kept beside the journal's file, or
+    in the journal's database. So a user who can resume the run can also resume its agents."""
     if is_server(args.journal):
         from holdfast.journal.postgres.journal import load_or_make_secret
 

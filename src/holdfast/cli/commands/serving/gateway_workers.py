@@ -1,5 +1,5 @@
-"""`holdfast gateway --workers N`: this process opens the run and reports on it, and N others serve
-it.
+"""`holdfast gateway --workers N`: this process opens the run and reports on it, N other processes
+serve it.
 
 The workers share the journal, like all workers of a run, and the listening socket.
 """
@@ -39,7 +39,8 @@ from holdfast.server_tokens import token_file
 
 WATCH_SECONDS = 2.0
 _COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
-"""A worker's command. The name of the run is added, and standard input has the options."""
+"""The command of a worker, to which the run's name is added. A worker reads its options from
+standard input."""
 
 
 class WorkerRole(Struct, frozen=True):
@@ -59,8 +60,8 @@ def found_at(url: str, at: Address) -> str:
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
-    """Returns the role of a worker, which gets its supervisor's options, or None for any other
-    process."""
+    """Returns the role of this process if it is a worker, and sets in `args` the options that its
+    supervisor sent. Returns None for any other process."""
     if args.as_worker is None:
         return None
     with open(0, "rb", closefd=False) as stdin:
