@@ -57,8 +57,8 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """The processor's identity, including its servers: with another server, the run is another
-        one."""
+        """Text that identifies the processor and its servers. If a server changes, a new run
+        begins."""
         return f"{super().identity} {[server.identity for server in self._servers]!r}"
 
     def configured(

@@ -15,7 +15,7 @@ class DatasetLogger(ABC):
     """A store of rows. Override `log` and `read`."""
 
     is_journal: ClassVar[bool] = False
-    """Whether it stores rows in the journal, where an evaluation stores them anyway."""
+    """Whether `log` writes to the journal. An evaluation stores its rows there in any case."""
 
     @abstractmethod
     def log(self, row: EvaluationRow) -> None:
@@ -27,6 +27,6 @@ class DatasetLogger(ABC):
 
 
 def journal_logger() -> DatasetLogger:
-    """Returns the default logger. It is looked up only when it is used, because it runs
-    evaluations."""
+    """Returns the default logger, which stores rows in the journal. It is loaded only when this
+    function is called."""
     return evaluation.default_logger

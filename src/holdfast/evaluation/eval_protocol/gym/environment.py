@@ -71,7 +71,7 @@ class McpGymEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """The configuration from the data set, without the gym's address."""
+        """The configuration from the data set as text. The gym's address is not part of it."""
         return msgspec.json.encode(self._context, order="sorted").decode()
 
     async def prepare(self) -> None:
