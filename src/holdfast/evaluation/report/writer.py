@@ -69,7 +69,7 @@ class Written(Struct, frozen=True):
     rows: int
     """The number of rows that the file lists."""
     unlisted: int
-    """The number of further rows of the run."""
+    """The number of rows of the run that the file does not list."""
     shortened: int
     """The number of conversations with a shortened text."""
     left_out: int
@@ -119,7 +119,7 @@ class _Writer:
         self._previews: list[Preview] = []
         self._training: list[ConsumerReport] = []
         self.listed: list[int] = []
-        """The places of the listed rows among all rows."""
+        """The indices of the listed rows among all rows."""
         self.shortened = 0
         self.left_out = 0
 
@@ -235,7 +235,7 @@ class _Writer:
 
 
 def listed_rows(results: Results) -> list[int]:
-    """Returns the places of the rows that the file lists, in order."""
+    """Returns the indices of the rows that the file lists, in order."""
     rows = results.rows
     if len(rows) <= MAX_ROWS:
         return list(range(len(rows)))
@@ -287,8 +287,8 @@ async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:
 
 
 def _json(value: object) -> bytes:
-    """Returns JSON without a `<`, so that its text can neither end its block nor begin another
-    one."""
+    """Encodes a value as JSON without `<`, so that no text in it can end its block in the page or
+    begin another one."""
     return msgspec.json.encode(value).replace(b"<", b"\\u003c")
 
 

@@ -242,12 +242,12 @@ _RECORDED_FIELDS: Any = {
         *("rollout_duration_seconds", "eval_duration_seconds", "experiment_duration_seconds"),
     },
 }
-"""Fields that are not taken from a returned row, because the records have them, and times."""
+"""Fields that are not taken from a returned row: times, and fields that the records have anyway."""
 
 
 def returned_fields(row: EvaluationRow) -> Fields:
-    """Returns the fields to record of a row that a processor returned. Raises `UsageError` if the
-    row is not JSON."""
+    """Returns the fields of a processor's returned row that are recorded. Raises `UsageError` if
+    the row cannot be written as JSON."""
     try:
         fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_RECORDED_FIELDS)
     except PydanticSerializationError as error:

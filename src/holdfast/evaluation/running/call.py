@@ -148,8 +148,8 @@ class Judged(list[object]):
 
 
 def _awaitable(returned: object) -> object:
-    """Makes a returned list awaitable, because eval-protocol's tests are called as `await
-    test(row)` even if the function is not async."""
+    """Returns a list in a form that can also be awaited, and any other value unchanged.
+    eval-protocol's tests are called as `await test(row)` even if the function is not async."""
     return Judged(returned) if isinstance(returned, list) else returned
 
 
