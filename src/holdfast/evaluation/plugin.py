@@ -238,9 +238,9 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """Returns pytest's rootdir, from the configuration or from the paths of the collected tests.
+    """Returns pytest's rootdir. Without an ini-file, it depends only on the paths of the tests.
 
-    Without an ini-file, pytest would also use every argument that looks like a path, such as a
+    Without an ini-file, pytest itself also uses other arguments that look like a path, such as a
     flag's value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
     """
     if config.inipath is not None or config.getoption("rootdir", None):
