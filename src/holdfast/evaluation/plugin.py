@@ -155,7 +155,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _user_code_of(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback from the first frame of user code on; None if there is none."""
+    """Returns the traceback that begins at the first frame of user code. Returns None if there is
+    no such frame."""
     from holdfast.records.failure import is_user_code
 
     begins = error.__traceback__

@@ -1,9 +1,10 @@
 """Turns records into spans, with the attributes of OpenTelemetry's `gen_ai` conventions.
 
 A trajectory is a trace: its turns, tool calls and actions in environments are the children of its
-own span. A run is a trace, too, with its training steps, because viewers cannot show a trace of a
-million spans; each trajectory links to it. Everything follows from the records, so the same records
-give the same spans, whoever sends them and whenever.
+own span. A run is a separate trace, with its training steps. Each trajectory's trace links to the
+run's trace, and is not part of it, because viewers cannot show a trace of a million spans.
+Everything follows from the records, so the same records give the same spans, whoever sends them and
+whenever.
 
 Ids are digests of the moment in which the run was created, of the trajectory and of the step. The
 journal knows when an attempt began and how long each step took, so a step begins where the step

@@ -185,10 +185,10 @@ def scorer_fingerprint(
     judges: Sequence[str] = (),
     tasks: str = "",
 ) -> tuple[str, Code]:
-    """Returns `name@digest`, and the code that the digest stands for. Decorators and other
-    evaluations are not part of it. `arguments` are `self` and the values of the function's
-    parameters, except the variant's own keywords. `judges` are the identities of the judges that
-    the function is given, and `tasks` is the digest of all rows."""
+    """Returns `name@digest` for the judging function, and the code that the digest covers.
+    Decorators and other evaluations are not part of the digest. `arguments` are `self` and the
+    values of the function's parameters, except the variant's own keywords. `judges` are the
+    identities of the judges that the function is given, and `tasks` is the digest of all rows."""
     values = dict(arguments or {})
     instance = values.pop("self", None)
     with noting(definition.function) as parts:

@@ -23,7 +23,7 @@ class DatasetLogger(ABC):
 
     @abstractmethod
     def read(self, rollout_id: str | None = None) -> list[EvaluationRow]:
-        """Returns the stored rows, or those of one rollout."""
+        """Returns the stored rows, or only the rows of one rollout."""
 
 
 def journal_logger() -> DatasetLogger:

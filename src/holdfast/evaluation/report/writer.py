@@ -5,7 +5,7 @@
 - Text from data sets, models and tools is data, never markup. It is JSON without a `<`, in blocks
   that no browser runs, and the page inserts it as text. The page's content security policy allows
   only the package's style and script (by their digests), and no request.
-- The work is bounded. Numbers are those of all trajectories, from stored summaries. A very large
+- The work is bounded. Numbers cover all trajectories, from stored summaries. A very large
   run lists some of its rows: those that its failures name, the slowest, and others evenly spread.
 - The size is bounded. Long texts are cut in the middle. If all conversations together are too
   large, later ones are cut shorter or left out. The page says what was cut, and names the command

@@ -97,8 +97,8 @@ def _checked_id(row: EvaluationRow, where: str) -> str:
 
 
 def _with_tool_calls(messages: list[Fields]) -> list[Fields]:
-    """Returns the messages in the form of tool calls. The older form is a `function_call` and a
-    result with the role `function`."""
+    """Converts messages to the form of tool calls. In the older form, a call is a `function_call`
+    and its result has the role `function`."""
     current, call = [], None
     for at, message in enumerate(messages):
         if (function := message.get("function_call")) and not message.get("tool_calls"):

@@ -241,8 +241,8 @@ class Status(Open):
         return self.code == _C.FINISHED
 
     def is_error(self) -> bool:
-        """Returns whether the code is any of google.rpc's except OK. A deadline or a lost
-        connection is an error, too."""
+        """Returns whether the code is one of google.rpc's codes other than OK. Deadlines and lost
+        connections have such codes, too."""
         return _C.OK < self.code < _C.FINISHED
 
     def is_stopped(self) -> bool:

@@ -193,8 +193,8 @@ def find_address(
 
 
 def key_remedy(setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Says, for an engine that answers 401 or 403, which key it received (see `find_address`), or
-    where to set a key."""
+    """Returns advice for an engine that answers 401 or 403: which key it received (see
+    `find_address`), or where to set a key."""
     sent = "it does not take the key that it was sent: that of"
     provider = None if setting.model is None else provider_of(setting.model)
     if setting.api_key:

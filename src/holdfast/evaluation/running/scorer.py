@@ -8,7 +8,8 @@ that of `pytest.skip()`, is passed up to pytest.
 A function may return its rows in any order. A returned row stands for the given row with the same
 `rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
 with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids. Results
-without an id (numbers, other dicts) go by their position in the list as the function left it.
+without an id (numbers, other dicts) belong to the rows at the same positions in the list that the
+function got, in the order in which the function left that list.
 """
 
 import inspect

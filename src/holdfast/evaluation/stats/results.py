@@ -83,7 +83,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """The number of runs. Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
     reused: dict[str, int] = {}
-    """How many rows were sampled by other runs, by the run's name."""
+    """The number of rows that other runs sampled, by the name of the other run."""
     roots: tuple[Root, ...] = ()
     """The roots of all failures. Roots with the most permanent failures come first."""
     spec: RunSpec | None = None

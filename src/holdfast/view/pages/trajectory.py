@@ -107,7 +107,7 @@ def chosen_tab(tabs: Sequence[Tab], path: str) -> Tab:
 
 
 async def _siblings(journal: Journal, run: Run, row: TrajectoryRow) -> list[TrajectoryRow]:
-    """Returns the trajectories of the same task, which are its group."""
+    """Returns the trajectories of the same task, which form a group."""
     return await journal.trajectories(run, ordinals=[row.ordinal])
 
 

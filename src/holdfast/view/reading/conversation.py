@@ -124,7 +124,7 @@ def _path_of(reference: str) -> str:
 
 
 class _Reader:
-    """Makes items of one trajectory."""
+    """Makes the items of one trajectory's conversations."""
 
     def __init__(self, view: TrajectoryView):
         self._view = view

@@ -52,8 +52,8 @@ class Gym:
 
 
 class McpGymEnvironment(Environment):
-    """An episode of a gym. `context` is the episode's configuration in the data set; its `seed`
-    replaces Holdfast's."""
+    """An episode of a gym. `context` is the episode's configuration in the data set. A `seed` in it
+    is used instead of Holdfast's seed."""
 
     recovery = Recovery.REPLAY
     earns = True

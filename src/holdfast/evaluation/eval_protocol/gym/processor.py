@@ -41,7 +41,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     `environment_context` for the gym (with `seed`), `user_prompt_template` (the first prompt, with
     `{observation}`), and `user_simulation`, a user played by a model. With such a user, the policy
     answers the user until the user or the episode ends, and `steps` limits the policy's answers,
-    however many tools it calls. Without one, `steps` limits its tool calls.
+    however many tools it calls. Without such a user, `steps` limits the policy's tool calls.
     """
 
     def __init__(
