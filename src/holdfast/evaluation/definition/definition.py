@@ -170,7 +170,8 @@ def _labels(datasets: Sequence[Dataset]) -> list[str]:
 
 
 def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
-    """Returns the variant with `params` as its only setting. pytest itself parametrizes them."""
+    """Returns the variant with `params` as its only setting. pytest parametrizes the test by these
+    params."""
     return structs.replace(variant, settings=(setting_of(params, options.overrides),))
 
 

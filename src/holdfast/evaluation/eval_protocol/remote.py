@@ -50,8 +50,8 @@ REMOTE_BASE_URL, MODEL_BASE_URL = "EP_REMOTE_ROLLOUT_PROCESSOR_BASE_URL", "EP_MO
 
 class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     """Rolls out rows at a service. With `url`, the service speaks Holdfast's protocol. With
-    `remote_base_url`, the service speaks eval-protocol's protocol, for which the next four
-    arguments are."""
+    `remote_base_url`, the service speaks eval-protocol's protocol, and the next four arguments
+    apply."""
 
     def __init__(
         self,

@@ -264,8 +264,8 @@ def _row(row: RowResult, metrics: list[str]) -> Item:
 
 
 async def _tools(journal: Journal, view: TrajectoryView) -> list[Item]:
-    """Returns the name and schema of every tool that the model was shown, including those of an
-    agent's other calls."""
+    """Returns the name and the schema of every tool that the model was shown in any call of the
+    trajectory."""
     items: dict[str, Item] = {}
     digests = dict.fromkeys(call.tools for call in view.history.calls.values() if call.tools)
     sets = [await _tool_set(journal, digest) for digest in digests]

@@ -41,8 +41,8 @@ def run_name(module: str, function: str, *variants: str) -> str:
 
 
 def limited(name: str) -> str:
-    """Returns the name in the form that a run can have. A name that is too long, or has a '/', is
-    changed and gets a digest, so that two names never become the same run."""
+    """Returns a name that a run can have. A name that is too long, or has a '/', is changed and
+    gets a digest, so that two names never become the same run."""
     written = name.encode("utf-8", "surrogatepass")
     if len(written) <= MAX_NAME and "/" not in name:
         return name
@@ -52,7 +52,8 @@ def limited(name: str) -> str:
 
 
 def series_of(name: str) -> str:
-    """Returns the name of all runs of one test function, with any settings and parameters."""
+    """Returns the name that all runs of one test function share, with any settings and parameters:
+    `test module.function`."""
     return f"test {name.partition('[')[0]}"
 
 

@@ -28,8 +28,8 @@ class Context(Struct):
     counted: dict[int, tuple[RunDigest, int, Numbers]] = {}
 
     def decoder(self, spec: RunSpec) -> Decode | None:
-        """Returns a function that decodes the tokens of a run, or None. It is made once for each
-        renderer."""
+        """Returns a function that decodes the tokens of a run, or None if no tokenizer is
+        available. The function is made once for each renderer."""
         if spec.renderer not in self.decoders:
             self.decoders[spec.renderer] = decoder_of(spec, self.tokenizer)
         return self.decoders[spec.renderer]

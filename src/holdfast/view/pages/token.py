@@ -27,7 +27,7 @@ AROUND = 60
 
 
 class Trained(Struct, frozen=True):
-    """How a consumer used the token."""
+    """How a consumer used the group of the token."""
 
     consumer: str
     entry: LedgerEntry
@@ -43,7 +43,8 @@ class Weight(Struct, frozen=True):
     weight: float
     push: float
     baseline: list[tuple[str, float | None]]
-    """The rewards in the group, with which the token's own reward is compared, by trajectory."""
+    """The rewards of the group's valid trajectories, with which the reward of the token's
+    trajectory is compared."""
     missing: str
 
 
