@@ -64,7 +64,7 @@ async def _results(context: Context, journal: Journal, run: Run) -> Results:
 
 
 async def sides_page(request: web.Request) -> str:
-    """Returns the page with two trajectories of one task, and marks their first difference."""
+    """Returns the page with two trajectories of one task, and with their first difference."""
     context, query = context_of(request), request.query
     journal = await context.source.journal()
     a, b = await _both(context, request)

@@ -138,8 +138,8 @@ async def _weight(
     at: int,
     trained: list[Trained],
 ) -> tuple[Weight | None, str]:
-    """Returns the token's weight in its step. If the weight is zero or not known, returns None and
-    the reason."""
+    """Returns the token's weight in its step. If no loss uses the token, or its weight is not
+    known, returns None and the reason."""
     in_steps = [each for each in trained if each.entry.end is GroupEnd.TRAINED]
     if not in_steps:
         return None, "no step has trained its group"

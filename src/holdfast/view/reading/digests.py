@@ -19,7 +19,7 @@ MAX_KEPT = 1_000_000
 """The largest number of trajectories in all digests together. The digest that was used last is kept
 even if it is larger."""
 FRESH_SECONDS = 0.5
-"""A digest is not read again within this time after it was read."""
+"""A digest is not read again for at least this time after it was read."""
 
 
 PATIENCE_SECONDS = 0.7

@@ -105,7 +105,7 @@ class Moved(NamedTuple):
 
 
 def pushes(sequence: TrainedSequence) -> Iterator[tuple[int, float, float, float]]:
-    """Yields the place, logprob, advantage and push of each trained token of a sequence."""
+    """Yields the index, logprob, advantage and push of each trained token of a sequence."""
     for place, logprob, advantage in zip(
         sequence.tokens.trained, sequence.engine_logprobs, sequence.advantages, strict=True
     ):

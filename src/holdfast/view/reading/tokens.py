@@ -30,7 +30,7 @@ class Token(Struct, frozen=True):
     """The token's index among the prompt's new tokens, or in the reply."""
     id: int
     text: str
-    """"" if no tokenizer is at hand."""
+    """The token's text, or "" if no tokenizer is available."""
     logprob: float | None
     version: str
     kind: str
