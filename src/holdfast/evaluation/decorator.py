@@ -59,8 +59,8 @@ def evaluation_test(
     disable_browser_open: bool = False,
     **unknown: object,
 ) -> Callable[[Function], Function]:
-    """Takes the parameters of eval-protocol under their names, and a few more
-    (docs/evaluations.md).
+    """Turns the decorated function into an evaluation. Takes the parameters of eval-protocol under
+    their names, and a few more (docs/evaluations.md).
 
     `logger` receives every row that was judged, in addition to the journal. `disable_browser_open`
     is accepted and has no effect, because a browser is never opened.

@@ -1,7 +1,7 @@
-"""Errors by the codes of a status, under eval-protocol's names.
+"""Errors for the codes of a status, under eval-protocol's names.
 
 A processor may raise them. Errors that eval-protocol retries by default are retried. None of them
-is an outcome of the policy.
+counts as an outcome of the policy.
 """
 
 from typing import ClassVar

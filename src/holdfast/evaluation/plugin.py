@@ -155,7 +155,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _user_code_of(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback from the first frame of user code on; None if there is none."""
+    """Returns the traceback that begins at the first frame of user code. Returns None if there is
+    no such frame."""
     from holdfast.records.failure import is_user_code
 
     begins = error.__traceback__
@@ -190,7 +191,7 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
 
 
 def _function(item: pytest.Function) -> str:
-    """Returns the name under which pytest runs the item, with its class. One function may be
+    """Returns the class and the name under which pytest runs the item. One function may run as
     several tests, through subclasses or other names."""
     name = item.originalname
     return name if item.cls is None else f"{item.cls.__qualname__}.{name}"
@@ -238,10 +239,10 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """Returns pytest's rootdir, from the named files only.
+    """Returns pytest's rootdir. Without an ini-file, it depends only on the paths of the tests.
 
-    Without an ini-file, pytest would also use everything that looks like a path, such as a flag's
-    value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
+    Without an ini-file, pytest itself also uses other arguments that look like a path, such as a
+    flag's value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
     """
     if config.inipath is not None or config.getoption("rootdir", None):
         return config.rootpath
@@ -257,8 +258,8 @@ def _root_of(config: pytest.Config) -> Path:
 
 
 def _notifier(config: pytest.Config) -> Callable[[str], None]:
-    """Returns a function that prints past pytest's capture, because progress has to be seen while
-    the test runs."""
+    """Returns a function that prints progress while a test runs, although pytest captures
+    output."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def notify(message: str) -> None:
@@ -428,7 +429,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _show(config: pytest.Config) -> Callable[[], None]:
-    """Shows the journal in a browser, and returns what ends it."""
+    """Shows the journal in a browser. Returns a function that ends this."""
     from contextlib import ExitStack
 
     from holdfast.beside import view_beside

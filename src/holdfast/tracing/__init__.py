@@ -1,8 +1,8 @@
-"""OpenTelemetry: the spans of a run, sent to a collector of the user's.
+"""OpenTelemetry: the spans of a run, sent to the user's collector.
 
-Spans are a view of the journal's records. The journal is the queue: a process of its own reads what
-is new and sends it, so a slow or dead collector costs the run nothing, and nothing is dropped. What
-was sent while a run worked can be sent again from the journal, with the same ids and times.
+Spans are a view of the journal's records. A separate process reads new records from the journal and
+sends their spans. So a slow or dead collector does not slow down the run, and no span is dropped.
+What was sent while a run worked can be sent again from the journal, with the same ids and times.
 
 - `spans`: Turns the records of a trajectory, a run and a training step into spans.
 - `messages`: Writes messages in the form of the `gen_ai` conventions.

@@ -10,10 +10,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 TIMEOUT_SECONDS = 5.0
-"""How long a batch may take, with all tries of the exporter."""
+"""How long sending one batch may take, including the exporter's retries."""
 _PATH = "/v1/traces"
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^\"')]+)")
-"""Finds the words of the system within the exporter's nested errors."""
+"""Finds the operating system's message within the exporter's nested errors."""
 
 
 class _FirstMessage(logging.Handler):
@@ -28,7 +28,8 @@ class _FirstMessage(logging.Handler):
 
 
 class OtlpCollector:
-    """A collector at an address. `problem` says why the last batch was not taken; "" if it was."""
+    """A collector at an address. `problem` says why the collector did not accept the last batch. It
+    is "" if the collector accepted it."""
 
     def __init__(self, url: str):
         self.url = url
@@ -42,7 +43,7 @@ class OtlpCollector:
         logger.propagate = False
 
     async def send(self, spans: Sequence[ReadableSpan]) -> bool:
-        """Returns whether the collector took the spans."""
+        """Sends the spans. Returns whether the collector accepted them."""
         self._messages.text = ""
         result = await asyncio.to_thread(self._exporter.export, spans)
         if result is SpanExportResult.SUCCESS:

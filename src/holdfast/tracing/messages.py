@@ -7,19 +7,21 @@ import msgspec
 from holdfast.records.message import Message, Role
 
 MAX_TEXT = 16_384
-"""The most characters of one text. The journal has the whole text."""
+"""The largest number of characters in one text. The journal has the whole text."""
 _Part = dict[str, object]
 
 
 def bounded(text: str) -> str:
-    """Returns the text, or its beginning and the number of characters that are left out."""
+    """Returns the text. If the text is too long, returns its beginning and says how many characters
+    are left out."""
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT:,} more characters are in the journal)"
 
 
 def messages_text(messages: Iterable[Message], *, finish_reason: str = "") -> str:
-    """Returns messages as the text of an attribute. A reply has a finish reason."""
+    """Returns messages as JSON text, for an attribute of a span. Only a reply has a finish
+    reason."""
     end: _Part = {"finish_reason": finish_reason} if finish_reason else {}
     listed = [{"role": each.role.value, "parts": list(_parts(each)), **end} for each in messages]
     return msgspec.json.encode(listed).decode()

@@ -1,7 +1,7 @@
-"""Sends the spans of a run: all that the journal has, or what is new since the last look.
+"""Sends the spans of a run: all that the journal has, or those that are new since the last call.
 
-What was in a batch that the collector did not take is sent again at the next look, with the same
-ids. So nothing is kept in memory but numbers.
+If the collector does not accept a batch, its spans are made again at the next call, with the same
+ids. So only numbers are kept in memory between calls.
 """
 
 from collections import Counter
@@ -20,39 +20,41 @@ from holdfast.training.run.recorded import metrics_of
 BATCH_SPANS = 256
 BATCH_CHARACTERS = 2_000_000
 MAX_FAILURES = 3
-"""After so many failed batches in a row, a look ends."""
+"""`send` gives up after this many failed batches in a row."""
 Key = tuple[object, ...]
-"""A trajectory, a training step, or () for the run."""
+"""What a span describes: a trajectory, a training step, or () for the run."""
 
 
 class TracedRun:
-    """A run, and what a collector has of it. `send` sends the rest."""
+    """A run, and a note of the spans that its collector has. `send` sends the other spans."""
 
     def __init__(self, run: Run, collector: OtlpCollector):
         self._run = run
         self._collector = collector
         self._sent: dict[Key, int] = {}
-        """A number that grows with the records of the trajectory, and when it is settled."""
+        """What the collector has. The number grows with each record and when the trajectory is
+        settled."""
         self._ends: dict[int, float] = {}
-        """The end of the last trajectory of each task."""
+        """The time at which the last trajectory of each task ended."""
         self._batch: list[ReadableSpan] = []
         self._characters = 0
         self._parts: set[Key] = set()
-        """What has spans in the batch."""
+        """The keys of everything that has a span in the batch."""
         self._whole: dict[Key, int] = {}
-        """What has its last span in the batch."""
+        """The keys of everything whose last span is in the batch."""
         self._failed: set[Key] = set()
         self._failures = 0
         self._new: list[TrajectoryRow] = []
-        """The trajectories that were new at the last look."""
+        """The trajectories that were new at the last call of `send`."""
 
     @property
     def left(self) -> int:
-        """Returns the number of trajectories of which the collector lacks something."""
+        """Returns the number of trajectories with spans that the collector does not have."""
         return sum(map(self._is_new, self._new))
 
     async def send(self, journal: Journal) -> bool:
-        """Sends what is new. Returns whether the collector has everything now."""
+        """Sends the spans that the collector does not have. Returns whether it has all spans
+        now."""
         self._failures = 0
         self._failed.clear()
         rows = [row for row in await journal.trajectories(self._run) if not row.resting]
@@ -91,7 +93,8 @@ class TracedRun:
                 return
 
     async def _send_steps(self, journal: Journal) -> None:
-        """Sends the training steps that are new. A step begins when its last trajectory ended."""
+        """Sends the spans of new training steps. A step's span begins when the last trajectory of
+        the step ended."""
         metrics = metrics_of(self._run)
         for consumer in await journal.consumers(self._run):
             begins: dict[int, float] = {}

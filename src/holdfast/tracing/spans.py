@@ -1,9 +1,10 @@
 """Turns records into spans, with the attributes of OpenTelemetry's `gen_ai` conventions.
 
 A trajectory is a trace: its turns, tool calls and actions in environments are the children of its
-own span. A run is a trace, too, with its training steps, because viewers cannot show a trace of a
-million spans; each trajectory links to it. Everything follows from the records, so the same records
-give the same spans, whoever sends them and whenever.
+own span. A run is a separate trace, with its training steps. Each trajectory's trace links to the
+run's trace, and is not part of it, because viewers cannot show a trace of a million spans.
+Everything follows from the records, so the same records give the same spans, whoever sends them and
+whenever.
 
 Ids are digests of the moment in which the run was created, of the trajectory and of the step. The
 journal knows when an attempt began and how long each step took, so a step begins where the step
@@ -61,7 +62,8 @@ _SCOPE = InstrumentationScope("holdfast", installed_version())
 
 
 def _context(run: Run, *place: object, trace: Sequence[object] = ()) -> SpanContext:
-    """Returns the ids of the span at a place in a run, in the trace that `trace` names."""
+    """Returns the ids of a span. `place` identifies the span within the run, and `trace` identifies
+    its trace."""
     beginning = repr(run.created)
     ids = [
         hashlib.blake2b("\0".join(map(str, (beginning, *parts))).encode(), digest_size=size)
@@ -140,11 +142,12 @@ def step_span(
 
 
 class _Clock:
-    """Places steps in time, from the moments of attempts and the durations of steps."""
+    """Computes when steps began and ended, from the times of attempts and the durations of
+    steps."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        """The last moment that a record names."""
+        """The latest time in the records so far."""
         self._starts: dict[str, float] = {}
         self._ends: dict[str, float] = {}
         """The end of the last step in each scope."""
@@ -157,7 +160,7 @@ class _Clock:
         return self._starts[path]
 
     def end(self, path: str, seconds: float) -> tuple[float, float]:
-        """Returns the start and the end of a step that took so long."""
+        """Returns the start and the end of a step that took `seconds`."""
         start = self.begin(path)
         end = start + max(seconds, 0.0)
         for place in (path, *ancestors(path)):
@@ -166,7 +169,7 @@ class _Clock:
         return start, end
 
     def again(self, cut: str) -> None:
-        """Forgets the starts of the steps that are made again."""
+        """Forgets the starts of the steps that are repeated after a cut at the path `cut`."""
         for path in [path for path in self._starts if is_cut_by(path, cut)]:
             del self._starts[path]
 
@@ -176,7 +179,7 @@ class _Clock:
 
 
 class TrajectorySpans:
-    """Makes the spans of one trajectory while it takes the records of its log, one after the
+    """Makes the spans of one trajectory. `take` gets the records of its log, one after the
     other."""
 
     def __init__(self, run: Run, row: TrajectoryRow, task: Task):
@@ -195,7 +198,8 @@ class TrajectorySpans:
         return _context(self._run, *trajectory, *place, trace=trajectory)
 
     def take(self, record: Record) -> ReadableSpan | None:
-        """Returns the span that ends with this record; None if no span ends with it."""
+        """Takes the next record, and returns the span that ends with it. Returns None if no span
+        does."""
         if isinstance(record, Forked | Refilled):
             self._clock.again(record.path if isinstance(record, Forked) else "0")
         elif isinstance(record, ToolIntent):
@@ -268,7 +272,8 @@ class TrajectorySpans:
     # --- the trajectory's own span
 
     def _note(self, record: Record) -> None:
-        """Notes the moment of a record, and what it says about the trajectory."""
+        """Notes the time of a record. Adds an event for a failure, a later attempt, a fork, a
+        refill or a score."""
         at: float | None = getattr(record, "at", None)
         if at is None:
             return
@@ -291,7 +296,7 @@ class TrajectorySpans:
         self._events.append(Event(name, attributes, _nanoseconds(at)))
 
     def own_span(self) -> ReadableSpan:
-        """Returns the span of the whole trajectory, as far as it has come."""
+        """Returns the span of the whole trajectory, as far as the trajectory has come."""
         history, spec = self._history, self._run.spec
         agent = spec.rollout.partition("@")[0]
         replies = [step.message for step in history.generations if "." not in step.path]

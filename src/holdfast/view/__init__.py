@@ -1,7 +1,7 @@
-"""`holdfast view`: the pages of a journal, served on this machine by a process of its own.
+"""`holdfast view`: the pages of a journal, served on this machine by a separate process.
 
-The package only reads: it knows no engine, and a run that is watched does not know that it is. What
-models and tools said is text everywhere, never markup.
+The package reads the journal, and changes nothing but tags. It uses no engine, and looking at a run
+does not affect the run. Texts of models and tools are always shown as text, never as markup.
 
 - `source`: The journal that is shown.
 - `charts`: Charts as SVG.

@@ -20,7 +20,7 @@ LEVELS = 11
 
 
 class Mark(Struct, frozen=True):
-    """A thing that happened at a place of the x axis."""
+    """An event at a position of the x axis."""
 
     x: float
     label: str
@@ -39,7 +39,8 @@ class Cell(Struct, frozen=True):
 
 
 def number(value: float) -> str:
-    """Returns a number as short as a chart needs it."""
+    """Formats a number for a chart: with up to three decimals, or with two digits if it is very
+    large or very small."""
     if not math.isfinite(value):
         return "–"
     if value and not 1e-3 <= abs(value) < 1e5:
@@ -48,7 +49,7 @@ def number(value: float) -> str:
 
 
 class _Frame:
-    """Places values between the axes."""
+    """Converts values to positions in the picture."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float], *, height: int = HEIGHT):
         self.height = height
@@ -69,7 +70,8 @@ class _Frame:
         return round(self.height - BOTTOM - share * (self.height - TOP - BOTTOM), 1)
 
     def _label(self, value: float) -> str:
-        """Returns a value of the y axis, with the digits that tell it from the others."""
+        """Returns the label of a value on the y axis. If all labels would look the same, the label
+        is the distance from the lowest value."""
         is_alike = number(self.low) == number(self.high)
         return f"{value - self.low:+.1g}" if is_alike and value != self.low else number(value)
 
@@ -89,7 +91,8 @@ class _Frame:
 
 
 def _svg(body: str, *, title: str, text: str, height: int = HEIGHT) -> Markup:
-    """Returns the picture. A picture with links is a group, because an image has no parts."""
+    """Returns a chart as an SVG element. A chart with links has the role of a group, because an
+    image hides its parts from screen readers."""
     head = f'<svg class="chart" viewBox="0 0 {WIDTH} {height}"'
     if "<a " in body:
         names = f' role="group" aria-label="{escape(f"{title}. {text}")}">'
@@ -101,7 +104,8 @@ def _svg(body: str, *, title: str, text: str, height: int = HEIGHT) -> Markup:
 def line_chart(
     lines: Mapping[str, Line], *, title: str, axis: str, marks: Sequence[Mark] = ()
 ) -> Markup:
-    """Returns lines over a common axis. A point is also a dot, with its numbers as a tip."""
+    """Returns a chart of lines with common axes. If there are few points, each is also a dot, with
+    its numbers as a tooltip."""
     points = [p for line in lines.values() for p in line if math.isfinite(p[1])]
     frame = _Frame([x for x, _ in points], [y for _, y in points])
     parts = [frame.axes()]
@@ -127,7 +131,7 @@ def line_chart(
 
 
 def bar_chart(bars: Sequence[tuple[str, int, str]], *, title: str) -> Markup:
-    """Returns bars of (name, count, link)."""
+    """Returns a chart of bars. Each bar is given as (name, count, link)."""
     most = max((count for _, count, _ in bars), default=1) or 1
     frame = _Frame([0, max(len(bars), 1)], [0, most])
     wide = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
@@ -175,7 +179,7 @@ def heat_map(cells: Sequence[Cell], *, title: str, text: str) -> Markup:
 
 
 def level(reward: float, low: float, high: float) -> str:
-    """Returns the class of a reward's colour between the lowest and the highest reward."""
+    """Returns the CSS class of a reward's colour, on a scale from `low` to `high`."""
     share = 0.5 if high <= low else (reward - low) / (high - low)
     if high <= low and reward in (0.0, 1.0):
         share = reward
@@ -183,7 +187,8 @@ def level(reward: float, low: float, high: float) -> str:
 
 
 def time_line(events: Sequence[Mark], *, start: float, end: float, title: str) -> Markup:
-    """Returns events as dots over time, a row for each kind."""
+    """Returns a chart of events over time. Each event is a dot, and each kind of event has its own
+    row."""
     kinds = list(dict.fromkeys(event.kind for event in events))
     height = TOP + BOTTOM + 26 * max(len(kinds), 1)
     frame = _Frame([0, max(end - start, 1.0)], [0, 1], height=height)

@@ -1,7 +1,7 @@
 """Pages from templates.
 
-Autoescape is always on. Characters that steer a terminal or turn the direction of text are shown as
-signs of their own, so that no text hides another.
+Autoescape is always on. Characters that control a terminal or change the direction of text are
+shown as visible symbols, so that no text hides another.
 """
 
 import math
@@ -49,7 +49,7 @@ def with_query(path: str, **values: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration in its two largest units."""
+    """Formats a number of seconds in its two largest units, such as "2 h 5 min"."""
     if not math.isfinite(seconds):
         return "–"
     if seconds < 10:
@@ -78,7 +78,7 @@ def mean(value: float | None, error: float | None = None) -> str:
 
 
 def short_number(value: float) -> str:
-    """Returns a count with at most three digits before its unit."""
+    """Formats a count in a short form, such as "12.3 k" for 12,300."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if value >= size:
             return f"{value / (1e3 if unit == ' k' else size):.3g}{unit}"
@@ -108,11 +108,11 @@ def environment() -> Environment:
 
 
 def prepare() -> None:
-    """Compiles the templates, so that the first page does not wait for it."""
+    """Compiles the templates, so that the first page need not wait for this."""
     for name in environment().list_templates():
         environment().get_template(name)
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """Returns the page that a template makes of these values."""
+    """Renders the page of a template with these values."""
     return environment().get_template(template).render(values)

@@ -1,5 +1,5 @@
-"""The journal that is shown. It is opened for reading when a page first needs it, and again after
-the file at its place was replaced."""
+"""The journal that is shown. It is opened for reading when a page first needs it, and opened again
+if its file was replaced."""
 
 import os
 from contextlib import suppress
@@ -13,8 +13,8 @@ from holdfast.records.run import Run
 
 
 class ShownJournal:
-    """The journal at an address. Pages read it through `journal`, and never change it, except for
-    `tag`."""
+    """The journal at an address. Pages read it through `journal`. Only `tag` changes the
+    journal."""
 
     def __init__(self, where: str):
         self.where = where
@@ -23,7 +23,7 @@ class ShownJournal:
 
     @property
     def name(self) -> str:
-        """Returns the address for people, without secrets."""
+        """Returns the address as it is shown to people, without secrets."""
         return redact(shown_address(self.where))
 
     async def journal(self) -> Journal:
@@ -37,7 +37,8 @@ class ShownJournal:
         return self._journal
 
     def _identity(self) -> tuple[int, int] | None:
-        """Returns what tells the file from another one at its place."""
+        """Returns two numbers that identify the journal's file, so that a replaced file is noticed.
+        Returns None for a journal on a server."""
         if is_server(self.where):
             return None
         try:
@@ -53,8 +54,8 @@ class ShownJournal:
         return await run_named(await self.journal(), name)
 
     async def tag(self, name: str, *, add: str, remove: str) -> Run:
-        """Adds a tag to a run and removes another one; "" for none. Opens the journal to write for
-        this moment only."""
+        """Adds the tag `add` to a run and removes the tag `remove`; "" means no tag. The journal is
+        open for writing only during this call."""
         async with opened_journal(self.where) as journal:
             run = await run_named(journal, name)
             kept = [tag for tag in run.spec.tags if tag != remove]

@@ -1,9 +1,9 @@
-"""Checks the rows of a data set. An evaluation refuses what `holdfast run` refuses, with the same
-messages.
+"""Checks the rows of a data set. An evaluation rejects the same rows as `holdfast run`, with the
+same messages.
 
-Every check happens when a row is read, before anything is sampled, because its file and line are
-known then. A row that an evaluation or an export wrote may have both messages and a `prompt`, which
-is then a column of the data set.
+Each row is checked when it is read, before anything is sampled, because its file and line are known
+then. A row that an evaluation or an export wrote may have both messages and a `prompt`. The
+`prompt` is then an ordinary column of the data set.
 """
 
 import json
@@ -33,7 +33,7 @@ _WANTED = {
     "model_attributes_type": "a JSON object",
     "list_type": "a list",
 }
-"""What the user should give, by pydantic's name of the error."""
+"""The kind of value that the user should give, for each of pydantic's types of errors."""
 
 
 def with_messages(fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -75,7 +75,8 @@ def check_faithful(record: object, where: str) -> None:
 
 
 def check_messages(row: EvaluationRow, where: str) -> None:
-    """Raises `UsageError` for unknown roles and for missing or invalid contents."""
+    """Refuses a record with NaN or sets, because another process would read back a different value.
+    Records from JSON or tables are not checked, since they cannot hold such values."""
     for at, message in enumerate(row.messages):
         place = f"{where}: messages[{at}]"
         if message.role not in ROLES:

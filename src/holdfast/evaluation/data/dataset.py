@@ -40,7 +40,7 @@ from holdfast.tasks.sources import open_source, rows_of, take
 
 _TEXTS = ("tools", "input_metadata", "rollout_status", "ground_truth", "evaluation_result")
 OTHERS = "others"
-"""The column for values that have no column of their own."""
+"""The name of the column that holds all values without a column of their own."""
 Source = object
 """A path, rows, messages, a generator, or a function that returns any of these."""
 Adapter = Callable[[list[dict[str, Any]]], "Iterable[object] | Awaitable[Iterable[object]]"]
@@ -61,11 +61,12 @@ class Dataset:
     limit: int | None = None
     """The largest number of records to read, from the first one on."""
     beside: Path | None = None
-    """A second folder in which relative paths are looked up."""
+    """The folder in which a relative path is looked up if the current folder does not have it."""
 
     @property
     def name(self) -> str:
-        """The names of the files, joined with +, or "" without files."""
+        """The names of the files without their endings, joined with `+`. "" if no source is a
+        file."""
         paths = [path for path in self.sources if isinstance(path, str | Path)]
         return "+".join(Path(path).stem for path in paths)
 
@@ -119,8 +120,9 @@ class Dataset:
         return await open_source(self._path(source), hint=hint)
 
     def _path(self, source: str | Path) -> str | Path:
-        """Returns the source's path. A relative file that does not exist is looked for beside the
-        test; other references stay as they are."""
+        """Returns the path of a source. A relative path that does not exist in the current folder
+        is taken relative to `beside`. Absolute paths, web addresses and `hf:` names are returned
+        unchanged."""
         file, _, name = str(source).partition(".py:")
         path = Path(f"{file}.py" if name else source).expanduser()
         is_elsewhere = str(source).startswith(("http://", "https://", "hf:"))
@@ -217,8 +219,8 @@ def _is_source(value: object) -> bool:
 
 
 def _conversation_sets(value: object) -> list[object]:
-    """Returns conversations by data set. `value` is one conversation, a list of them, or a list of
-    lists."""
+    """Returns the data sets of `input_messages`. One conversation, or a list of conversations, is
+    one data set. In a list of such lists, each inner list is a data set."""
     items = _as_list(value)
     if not items:
         raise UsageError("input_messages wants conversations: lists of messages")
@@ -228,8 +230,8 @@ def _conversation_sets(value: object) -> list[object]:
 
 
 def _is_row(value: object) -> bool:
-    """Returns whether the mapping is one row. A mapping of `datasets` with several splits holds
-    tables instead."""
+    """Returns whether the value is one row. A mapping from the names of splits to tables, as in
+    `datasets`, is not a row."""
     return isinstance(value, Mapping) and not any(
         hasattr(part, "column_names") for part in value.values()
     )
@@ -240,8 +242,8 @@ def _reusable(source: Source) -> Source:
 
 
 class _ReusableIterator:
-    """A generator that can be read again. Its error is kept like its items: otherwise, later
-    readers would take the items before the error for the whole data set."""
+    """A generator that can be read several times. If the generator raises an error, every reader
+    gets the items before the error, and then the error."""
 
     def __init__(self, source: "Iterator[object] | AsyncIterator[object]"):
         self._source = source
@@ -384,8 +386,8 @@ def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
 
 
 def _derived_id(row: EvaluationRow, number: int) -> str:
-    """Returns the id that the same row has in `holdfast run`, whose task has no `prompt` beside its
-    messages, and no fields that are only a row's."""
+    """Returns the id that `holdfast run` would give to the same row. Fields that only rows have,
+    and a `prompt` in addition to messages, do not change the id."""
     task = task_of(row, where=f"row {number}: ")
     columns = {k: v for k, v in task.metadata.items() if k not in ("prompt", HELD)}
     return row_name(msgspec.structs.replace(task, metadata=columns))
@@ -395,8 +397,8 @@ def _derived_id(row: EvaluationRow, number: int) -> str:
 
 
 def from_columns(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a row that an export wrote into columns. Other rows stay as they
-    are."""
+    """Restores the fields of a row that an export wrote as a table, with JSON texts in its columns.
+    Returns the fields of other rows unchanged."""
     if not isinstance(fields.get("input_metadata"), str):
         return fields
     whole = {

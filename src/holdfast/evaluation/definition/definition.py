@@ -78,9 +78,9 @@ class Definition(Struct, frozen=True, dict=True):
         return parts.digests
 
     def read_code(self) -> None:
-        """Computes both fingerprints after all modules are imported and before any code runs. So a
-        value that code changes later, such as a cache, does not change the evaluation's
-        identity."""
+        """Computes both fingerprints. It is called after all modules are imported and before any
+        test runs, so that a value that code changes later, such as a cache, does not change the
+        fingerprints."""
         _ = self.rollout, self.scorer_parts
 
     @property
@@ -101,7 +101,7 @@ class Definition(Struct, frozen=True, dict=True):
 
 
 class Variant(Struct, frozen=True):
-    """One experiment: its data and settings. How the run works is not part of it."""
+    """The data set, the settings and the keyword arguments of one experiment."""
 
     id: str
     """The variant's name, or "" for the only variant."""
@@ -170,7 +170,8 @@ def _labels(datasets: Sequence[Dataset]) -> list[str]:
 
 
 def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
-    """Returns the variant with completion params that pytest itself parametrizes."""
+    """Returns the variant with `params` as its only setting. pytest parametrizes the test by these
+    params."""
     return structs.replace(variant, settings=(setting_of(params, options.overrides),))
 
 
@@ -185,10 +186,10 @@ def scorer_fingerprint(
     judges: Sequence[str] = (),
     tasks: str = "",
 ) -> tuple[str, Code]:
-    """Returns `name@digest`, and the code that the digest stands for. Decorators and other
-    evaluations are not part of it. `arguments` are `self` and the values of the function's
-    parameters, except the variant's own keywords. `judges` are the identities of the judges that
-    the function is given, and `tasks` is the digest of all rows."""
+    """Returns `name@digest` for the judging function, and the code that the digest covers.
+    Decorators and other evaluations are not part of the digest. `arguments` are `self` and the
+    values of the function's parameters, except the variant's own keywords. `judges` are the
+    identities of the judges that the function is given, and `tasks` is the digest of all rows."""
     values = dict(arguments or {})
     instance = values.pop("self", None)
     with noting(definition.function) as parts:

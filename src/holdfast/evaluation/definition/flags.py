@@ -92,7 +92,7 @@ def _eval_protocol_flag(option: Option) -> str:
 
 
 def take_over(values: dict[str, Any], arguments: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Reads the `--ep-…` flags that eval-protocol's plugin has parsed into Holdfast's `values`. A
+    """Adds to Holdfast's `values` the `--ep-…` flags that eval-protocol's plugin has parsed. A
     `--holdfast-…` flag takes precedence over the `--ep-…` flag. `arguments` are the words of the
     command line.
 
@@ -162,8 +162,8 @@ def _file(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    """Checks before the rollouts, rather than hours later, that a folder can be written to. Does
-    not create the folder."""
+    """Checks that a folder can be written to, so that the error comes before the rollouts and not
+    hours later. Does not create the folder."""
     path = Path(text).absolute()
     near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():

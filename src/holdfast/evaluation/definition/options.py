@@ -1,5 +1,5 @@
-"""Options of a session that hold for all of its evaluations. For an option that is None, each
-evaluation decides."""
+"""Options of a session that hold for all of its evaluations. If an option is None, each evaluation
+uses its own value."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,7 +46,7 @@ class Options(Struct, frozen=True):
 
     @property
     def overrides(self) -> dict[str, object]:
-        """Completion params that replace those of every setting."""
+        """Completion params that take precedence over the params of every setting."""
         merged: dict[str, object] = {}
         for params in self.input_param or ():
             merged |= params

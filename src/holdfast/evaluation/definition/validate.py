@@ -29,7 +29,8 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def definition_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
-    """Returns the definition of a function that the decorator was given with these arguments."""
+    """Returns the definition of an evaluation: the decorated function, and the decorator's
+    arguments."""
     check_numbers(arguments)
     mode = member(Mode, arguments["mode"], name="mode")
     fields = _fields(arguments)
@@ -55,8 +56,8 @@ _OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_proc
 
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a `Definition` that do not depend on the decorated function,
-    checked."""
+    """Checks the decorator's arguments, and returns the fields of a `Definition` that do not depend
+    on the decorated function."""
     settings = listed(arguments["completion_params"])
     check_settings(settings, arguments["samples"])
     made = configured(
@@ -184,8 +185,8 @@ def processor(value: object) -> RolloutProcessor:
 
 
 def logger(value: Any) -> DatasetLogger | None:
-    """Returns the user's logger. The default logger counts as none, because it would write to the
-    journal, where rows are anyway."""
+    """Returns the user's logger, or None for the default logger. The default logger would write
+    rows to the journal, which has them anyway."""
     if value is None or getattr(value, "is_journal", False):
         return None
     if not callable(getattr(value, "log", None)):
@@ -195,7 +196,8 @@ def logger(value: Any) -> DatasetLogger | None:
 
 
 def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProcessor:
-    """Passes eval-protocol's extra arguments to a processor that knows them."""
+    """Returns the processor with the extra arguments that were given. Raises `UsageError` if the
+    processor takes no such arguments."""
     named = {name: value for name, value in arguments.items() if value is not None and value != {}}
     if not named:
         return processor
@@ -275,7 +277,8 @@ def called_by(function: object) -> str:
 
 @contextmanager
 def naming(function: object) -> Iterator[None]:
-    """Adds the evaluation's name to an error about it."""
+    """Puts the evaluation's file and name before the message of a `UsageError` that the body
+    raises."""
     try:
         yield
     except UsageError as error:
@@ -299,8 +302,8 @@ def check_function(function: Callable[..., Any], mode: Mode) -> None:
 
 
 def never_returns(function: Callable[..., Any]) -> bool:
-    """Returns whether the function's source has no `return` with a value. False if the source
-    cannot be read."""
+    """Returns whether no `return` statement of the function has a value. Returns False if the
+    source cannot be read."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         (parsed,) = ast.parse(source).body

@@ -20,10 +20,10 @@ def assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationR
 
 
 def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """Returns one row per assistant message, with the messages before it. The assistant message is
-    the ground truth.
+    """Returns one row for each assistant message. The row has the messages before the assistant
+    message, which is its ground truth.
 
-    If several conversations share a beginning, it gives only one row.
+    If the same messages come before several assistant messages, only the first of them gives a row.
     """
     seen: set[str] = set()
     rows = []
@@ -44,8 +44,8 @@ def filter_longest_conversation(data: list[EvaluationRow]) -> list[EvaluationRow
 
 
 def create_rows_from_indices(count: int, **metadata: object) -> list[EvaluationRow]:
-    """Returns rows whose only content is a number, for agents that look up their tasks by
-    number."""
+    """Returns `count` rows without messages. Their ids are "0", "1", …, for agents that look up
+    their tasks by number."""
     fields = ({**metadata, "row_id": str(index)} for index in range(count))
     return [EvaluationRow(input_metadata=InputMetadata.model_validate(each)) for each in fields]
 

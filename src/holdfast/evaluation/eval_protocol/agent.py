@@ -25,9 +25,9 @@ _VARIABLE = re.compile(r"\$\{([^}]+)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
     """Generates turns until the model calls no more tools.
 
-    Every trajectory has its own sessions with the servers. Their state is not restored after a
-    crash (`stateless`): pass a server with state in `environments`, with another recovery. A row
-    with `tools` gets only these tools.
+    Every trajectory has its own sessions with the MCP servers. The state of these servers is not
+    restored after a crash (`stateless`). Pass a server with state in `environments`, with another
+    recovery. If a row has `tools`, the model gets only these tools.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """The processor's identity, including its servers: with another server, the run is another
-        one."""
+        """Text that identifies the processor and its servers. If a server changes, a new run
+        begins."""
         return f"{super().identity} {[server.identity for server in self._servers]!r}"
 
     def configured(

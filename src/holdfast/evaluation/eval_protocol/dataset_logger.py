@@ -15,7 +15,7 @@ class DatasetLogger(ABC):
     """A store of rows. Override `log` and `read`."""
 
     is_journal: ClassVar[bool] = False
-    """Whether it stores rows in the journal, where an evaluation stores them anyway."""
+    """Whether `log` writes to the journal. An evaluation stores its rows there in any case."""
 
     @abstractmethod
     def log(self, row: EvaluationRow) -> None:
@@ -23,10 +23,10 @@ class DatasetLogger(ABC):
 
     @abstractmethod
     def read(self, rollout_id: str | None = None) -> list[EvaluationRow]:
-        """Returns the stored rows, or those of one rollout."""
+        """Returns the stored rows, or only the rows of one rollout."""
 
 
 def journal_logger() -> DatasetLogger:
-    """Returns the default logger. It is looked up only when it is used, because it runs
-    evaluations."""
+    """Returns the default logger, which stores rows in the journal. It is loaded only when this
+    function is called."""
     return evaluation.default_logger

@@ -24,8 +24,8 @@ class DataLoaderResult:
 
 @dataclass(kw_only=True)
 class EvaluationDataLoader:
-    """A base class. Override `variants`, a list of functions of which each returns the rows of one
-    variant."""
+    """A base class. Override `variants`, which returns a list of functions. Each function returns
+    the rows of one variant."""
 
     preprocess_fn: Callable[[Rows], Rows] | None = None
 

@@ -50,7 +50,8 @@ REMOTE_BASE_URL, MODEL_BASE_URL = "EP_REMOTE_ROLLOUT_PROCESSOR_BASE_URL", "EP_MO
 
 class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     """Rolls out rows at a service. With `url`, the service speaks Holdfast's protocol. With
-    `remote_base_url`, it speaks eval-protocol's, to which the next four arguments belong."""
+    `remote_base_url`, the service speaks eval-protocol's protocol, and the next four arguments
+    apply."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     ):
         """`model_base_url` is the gateway's address (`http://127.0.0.1:PORT`), for servers that
         need a fixed one; the default is a free port. `include_payloads` has no effect, because
-        token data is always recorded. `options` are those of Holdfast's protocol."""
+        token data is always recorded. `options` are the options for Holdfast's protocol."""
         service_url = remote_base_url if url else os.environ.get(REMOTE_BASE_URL) or remote_base_url
         if (url is None) == (service_url is None):
             raise UsageError(
@@ -149,8 +150,8 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         ended.set_result(status)
 
     async def _poll_status(self, name: str, ended: "asyncio.Future[Status]") -> None:
-        """Polls the status. The first response that is not a status ends the polling, because the
-        server then has no /status."""
+        """Polls the status of a rollout until the rollout ends. If a response is not a status,
+        polling stops, because the server then has no /status."""
         assert self._http is not None, "a processor is set up first"
         while not ended.done():
             await asyncio.sleep(self._poll_interval)

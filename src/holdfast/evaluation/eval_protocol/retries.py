@@ -17,8 +17,9 @@ from holdfast.records.errors import HoldfastError, UsageError
 
 
 class RetriedByCause(Exception):
-    """Never raised. In `retryable_exceptions` it stands for Holdfast's usual rule: connection
-    errors, timeouts and other infrastructure errors are retried as often as allowed, a bug once."""
+    """A placeholder in `retryable_exceptions` for Holdfast's usual rule: connection errors,
+    timeouts and other infrastructure errors are retried as often as allowed, and a bug is retried
+    once. It is never raised."""
 
 
 @dataclass
@@ -26,14 +27,14 @@ class BackoffConfig:
     """How long a failed rollout waits, and how often it is tried again."""
 
     strategy: str = "expo"
-    """`expo` waits up to `base_delay`, and `factor` times as long after each failure, at most
-    `max_delay`; delays are spread at random, so that retries do not come all at once. `constant`
-    waits `base_delay` each time."""
+    """`expo` waits up to `base_delay` after the first failure, up to `factor` times as long after
+    each further failure, and never longer than `max_delay`. The actual delays are random, so that
+    retries do not come all at once. `constant` waits `base_delay` each time."""
     base_delay: float = 1.0
     max_delay: float = 60.0
     max_tries: int = 3
     jitter: Callable[[float], float] | None = None
-    """Has no effect: growing delays are always spread, constant delays never."""
+    """Has no effect. Delays of `expo` are always random, and delays of `constant` never are."""
     factor: float = 2.0
     raise_on_giveup: bool = True
     """If False, a row that failed for good does not fail the test."""

@@ -125,14 +125,14 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
         return RowsRolloutProcessor(self.inner, config=config)
 
     def under(self, params: Mapping[str, Any]) -> "RowsRolloutProcessor":
-        """Returns a copy for rows with these completion params."""
+        """Returns a copy that uses these completion params."""
         config = replace(self._config, completion_params=dict(params))
         return RowsRolloutProcessor(self.inner, config=config)
 
     @property
     def identity(self) -> str:
-        """The processor's code, its own identity, and its settings. If one changes, the run is
-        another one."""
+        """Text with the processor's code, its own identity, and its settings. If it changes, a new
+        run begins."""
         own = self.inner.identity if isinstance(self.inner, processor.RolloutProcessor) else ""
         config = self._config
         rest = [
@@ -189,7 +189,8 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def helper(
         self, called: processor.RolloutProcessor, config: RolloutProcessorConfig
     ) -> processor.RolloutProcessor:
-        """Returns the called processor, configured and set up once for all rows."""
+        """Returns the called processor after configuring it and setting it up. This is done once
+        for all rows."""
         if id(called) not in self._helpers:
             self._helpers[id(called)] = asyncio.create_task(_set_up(called, config))
         return await asyncio.shield(self._helpers[id(called)])
@@ -201,8 +202,8 @@ def is_at_work() -> bool:
 
 
 def row_processor(value: object) -> RowsRolloutProcessor | None:
-    """Returns the Holdfast processor for a processor of rows, of Holdfast or of eval-protocol.
-    Returns None for other values."""
+    """Wraps a processor of rows, of Holdfast or of eval-protocol, as a Holdfast processor. Returns
+    None for other values."""
     if isinstance(value, type | RowsRolloutProcessor):
         return None
     if isinstance(value, RolloutProcessor):
@@ -300,7 +301,7 @@ async def _roll_out(
 
 
 def _finish_row(row: EvaluationRow, t: Rollout) -> EvaluationRow:
-    """Returns the same row with its messages and status."""
+    """Sets the row's messages, its status and facts about its rollout, and returns the row."""
     if t.last is not None:
         view = TrajectoryView(t.key, t.task, t.session.history)
         fields = messages_of(view, t.last.step)

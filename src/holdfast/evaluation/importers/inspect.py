@@ -106,7 +106,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _zstd(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """Reads a zstd member, which `zipfile` cannot before Python 3.14."""
+    """Reads a zstd member of a zip file, which `zipfile` cannot read before Python 3.14."""
     with needed_by(f"{path} (not if `inspect log convert --to json` wrote it)", extra="parquet"):
         import pyarrow
     with path.open("rb") as file:

@@ -36,8 +36,8 @@ def read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowRe
 
 
 def _numbered(result: RowResult, taken: set[tuple[str, int]]) -> RowResult:
-    """Returns the result under the first free number, beginning with its own, because the rows may
-    come from several files."""
+    """Returns the result with a sample number that its task has not yet `taken`: its own number, or
+    the next free one. Rows that come from several files may have the same numbers."""
     sample = result.sample
     while (result.task, sample) in taken:
         sample += 1
@@ -61,8 +61,8 @@ def _results_of(row: EvaluationRow, task: str) -> Iterator[RowResult]:
 
 
 def _numbers(extra: Extra) -> list[int]:
-    """Returns the numbers of the samples in the row, or [] unless it lists them with a reward for
-    each."""
+    """Returns the numbers of the samples in the row. Returns [] if the row does not list them, or
+    does not list one reward for each."""
     numbers, rewards = extra.get("samples"), extra.get("rewards")
     if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
         return []
@@ -85,8 +85,8 @@ def _failed_samples(extra: Extra, task: str) -> list[RowResult]:
 
 
 def _packed(row: EvaluationRow, extra: Extra, task: str, at: int) -> RowResult:
-    """Returns one of several samples in a row, each a single reply. It has no metrics, because the
-    row has only the metrics of its first sample."""
+    """Returns the result of the sample at index `at`, in a row with several samples of one reply
+    each. The result has no metrics, because the row has only the metrics of its first sample."""
     samples, usage = extra["samples"], row.execution_metadata.usage
     sampled = Usage(completion_tokens=usage.completion_tokens if usage else 0)
     ids = _entry(extra.get("completion_ids"), at)

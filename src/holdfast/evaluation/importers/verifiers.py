@@ -54,7 +54,8 @@ def _rollout_result(fields: Mapping[str, Any], task: str, sample: int) -> RowRes
 
 
 def _seconds(fields: Mapping[str, Any]) -> float:
-    """Returns the seconds of a rollout. Older versions have milliseconds, next to the reward."""
+    """Returns the seconds of a rollout. Older versions of verifiers record milliseconds, next to
+    the reward."""
     timing = fields.get("timing")
     source = timing if isinstance(timing, Mapping) else fields
     spent = source.get("total")

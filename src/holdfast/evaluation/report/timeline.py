@@ -25,7 +25,8 @@ Item = list[object]
 
 
 class TextCutter:
-    """Shortens texts to `limit` characters by removing the middle, and remembers whether it did."""
+    """Shortens texts to `limit` characters by removing the middle. `cut` says whether any text was
+    shortened."""
 
     def __init__(self, limit: int):
         self._limit = limit

@@ -5,7 +5,7 @@
 - Text from data sets, models and tools is data, never markup. It is JSON without a `<`, in blocks
   that no browser runs, and the page inserts it as text. The page's content security policy allows
   only the package's style and script (by their digests), and no request.
-- The work is bounded. Numbers are those of all trajectories, from stored summaries. A very large
+- The work is bounded. Numbers cover all trajectories, from stored summaries. A very large
   run lists some of its rows: those that its failures name, the slowest, and others evenly spread.
 - The size is bounded. Long texts are cut in the middle. If all conversations together are too
   large, later ones are cut shorter or left out. The page says what was cut, and names the command
@@ -69,7 +69,7 @@ class Written(Struct, frozen=True):
     rows: int
     """The number of rows that the file lists."""
     unlisted: int
-    """The number of further rows of the run."""
+    """The number of rows of the run that the file does not list."""
     shortened: int
     """The number of conversations with a shortened text."""
     left_out: int
@@ -119,7 +119,7 @@ class _Writer:
         self._previews: list[Preview] = []
         self._training: list[ConsumerReport] = []
         self.listed: list[int] = []
-        """The places of the listed rows among all rows."""
+        """The indices of the listed rows among all rows."""
         self.shortened = 0
         self.left_out = 0
 
@@ -235,7 +235,7 @@ class _Writer:
 
 
 def listed_rows(results: Results) -> list[int]:
-    """Returns the places of the rows that the file lists, in order."""
+    """Returns the indices of the rows that the file lists, in order."""
     rows = results.rows
     if len(rows) <= MAX_ROWS:
         return list(range(len(rows)))
@@ -264,8 +264,8 @@ def _row(row: RowResult, metrics: list[str]) -> Item:
 
 
 async def _tools(journal: Journal, view: TrajectoryView) -> list[Item]:
-    """Returns the name and schema of every tool that the model was shown, including those of an
-    agent's other calls."""
+    """Returns the name and the schema of every tool that the model was shown in any call of the
+    trajectory."""
     items: dict[str, Item] = {}
     digests = dict.fromkeys(call.tools for call in view.history.calls.values() if call.tools)
     sets = [await _tool_set(journal, digest) for digest in digests]
@@ -287,8 +287,8 @@ async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:
 
 
 def _json(value: object) -> bytes:
-    """Returns JSON without a `<`, so that its text can neither end its block nor begin another
-    one."""
+    """Encodes a value as JSON without `<`, so that no text in it can end its block in the page or
+    begin another one."""
     return msgspec.json.encode(value).replace(b"<", b"\\u003c")
 
 

@@ -97,8 +97,8 @@ def _checked_id(row: EvaluationRow, where: str) -> str:
 
 
 def _with_tool_calls(messages: list[Fields]) -> list[Fields]:
-    """Returns the messages in the form of tool calls. The older form is a `function_call` and a
-    result with the role `function`."""
+    """Converts messages to the form of tool calls. In the older form, a call is a `function_call`
+    and its result has the role `function`."""
     current, call = [], None
     for at, message in enumerate(messages):
         if (function := message.get("function_call")) and not message.get("tool_calls"):
@@ -242,12 +242,12 @@ _RECORDED_FIELDS: Any = {
         *("rollout_duration_seconds", "eval_duration_seconds", "experiment_duration_seconds"),
     },
 }
-"""Fields that are not taken from a returned row, because the records have them, and times."""
+"""Fields that are not taken from a returned row: times, and fields that the records have anyway."""
 
 
 def returned_fields(row: EvaluationRow) -> Fields:
-    """Returns the fields to record of a row that a processor returned. Raises `UsageError` if the
-    row is not JSON."""
+    """Returns the fields of a processor's returned row that are recorded. Raises `UsageError` if
+    the row cannot be written as JSON."""
     try:
         fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_RECORDED_FIELDS)
     except PydanticSerializationError as error:

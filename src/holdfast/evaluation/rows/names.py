@@ -38,8 +38,7 @@ def generate_id(separator: str = "-", seed: int | None = None, index: int | None
 
 
 _RANDOM = random.Random()
-"""A generator apart from the `random` module's, so that a program that seeds `random` still gets
-new ids."""
+"""A separate random generator, so that a program that seeds `random` still gets new ids."""
 
 
 def invocation_id() -> str | None:

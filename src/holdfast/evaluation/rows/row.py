@@ -72,7 +72,7 @@ class Message(Open):
     @field_validator("tool_calls", mode="before")
     @classmethod
     def _with_ids(cls, calls: object) -> object:
-        """Gives calls without an id one from their position."""
+        """Gives each call that has no id an id made from its position."""
         if not isinstance(calls, list):
             return calls
         return [
@@ -224,7 +224,7 @@ class EvaluationRow(Open):
         return len(self.messages)
 
     def get_system_message(self) -> Message:
-        """Returns the system message, or an empty one."""
+        """Returns the first system message, or an empty one if there is none."""
         messages = self._messages_of("system")
         return messages[0] if messages else Message(role="system", content="")
 

@@ -29,8 +29,8 @@ class Open(BaseModel):
         return SHOWN_CLASSES.get(type(self), type(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles by the real class, because pickle would compare it with the class that
-        `__class__` shows."""
+        """Pickles the instance by `type(self)`, because pickle would reject an instance whose
+        `__class__` is another class."""
         return _restored, (type(self), self.__getstate__())
 
 
@@ -119,7 +119,8 @@ _C = StatusCode
 
 @dataclass(frozen=True)
 class _Error:
-    """Makes statuses of one code; called like a class method."""
+    """Makes statuses with one code. `Status` has instances of this class, which are called like
+    class methods."""
 
     code: StatusCode
 
@@ -129,7 +130,7 @@ class _Error:
 
 @dataclass(frozen=True)
 class _RolloutError:
-    """Makes statuses of one code, with extra information as the only detail."""
+    """Makes statuses with one code, whose only detail is the extra information."""
 
     code: StatusCode
 
@@ -240,8 +241,8 @@ class Status(Open):
         return self.code == _C.FINISHED
 
     def is_error(self) -> bool:
-        """Returns whether the code is any of google.rpc's except OK. A deadline or a lost
-        connection is an error, too."""
+        """Returns whether the code is one of google.rpc's codes other than OK. Deadlines and lost
+        connections have such codes, too."""
         return _C.OK < self.code < _C.FINISHED
 
     def is_stopped(self) -> bool:

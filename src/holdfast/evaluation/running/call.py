@@ -30,8 +30,8 @@ class Evaluation:
         self._definition = definition
 
     def __call__(self, *positional: object, **arguments: object) -> object:
-        """Judges the given row or rows. Without rows, it runs the whole evaluation and raises if
-        that fails."""
+        """Judges the given row or rows. Without rows, runs the whole evaluation, and raises an
+        error if the evaluation fails."""
         function, rows = self._definition.function, self._definition.mode.argument
         import_models(function)
         if rows in arguments:
@@ -79,9 +79,9 @@ class Evaluation:
         renderer: "Renderer | None" = None,
         options: "Options | Mapping[str, object] | None" = None,
     ) -> Iterator["Experiment"]:
-        """Makes the experiment. `variant` names one of several variants. `arguments` are the values
-        that pytest would fill in: fixtures, parameters, `self`. `options` are the flags of the
-        pytest plugin, as `Options` or a dict."""
+        """Yields the experiment to run. `variant` names one of several variants. `arguments` are
+        the values that pytest would fill in: fixtures, parameters, `self`. `options` are the flags
+        of the pytest plugin, as `Options` or a dict."""
         with _session(options, journal) as session:
             experiment = self._choose(session, variant, arguments or {})
             chosen = experiment.policy if policy is None else policy
@@ -148,8 +148,8 @@ class Judged(list[object]):
 
 
 def _awaitable(returned: object) -> object:
-    """Makes a returned list awaitable, because eval-protocol's tests are called as `await
-    test(row)` even if the function is not async."""
+    """Returns a list in a form that can also be awaited, and any other value unchanged.
+    eval-protocol's tests are called as `await test(row)` even if the function is not async."""
     return Judged(returned) if isinstance(returned, list) else returned
 
 
@@ -157,8 +157,8 @@ def _awaitable(returned: object) -> object:
 def _session(
     options: "Options | Mapping[str, object] | None", journal: str | None
 ) -> Iterator[EvaluationSession]:
-    """Opens a session. An exception that stops the block, such as that of `pytest.skip()`, is
-    raised unchanged."""
+    """Opens a session. An exception that stops the block, such as the exception of `pytest.skip()`,
+    is raised unchanged."""
     if isinstance(options, Mapping):
         options = struct_from(options, Options, "options")
     options = Options() if options is None else options

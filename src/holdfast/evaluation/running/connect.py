@@ -47,8 +47,9 @@ async def connect_setting(
 ) -> AsyncIterator[Connection]:
     """Connects to the policy of a setting.
 
-    `policy` is an address, several addresses, or an open policy of the caller. If the engine is not
-    `needed`, because the processor may use its own, a missing policy fails only a row that samples.
+    `policy` is an address, several addresses, or an open policy of the caller. `needed` is False if
+    the processor may use an engine of its own. A missing policy then fails only the rows that
+    sample.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
@@ -67,7 +68,8 @@ async def connect_setting(
 def _naming_key(
     setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
 ) -> Iterator[None]:
-    """Adds to an engine's refusal a hint where an evaluation takes its API key from."""
+    """If an engine rejects the API key, adds to the error where an evaluation takes its API key
+    from."""
     urls = addresses(policy)
     try:
         yield
@@ -114,8 +116,8 @@ async def _enter(
     session: EvaluationSession,
     renderer: Renderer | None,
 ) -> Connection:
-    """Connects to the engine. If its tokenizer is not available, the engine is asked by chat
-    instead, because an evaluation needs no tokens."""
+    """Connects to the engine. If the tokenizer of its model is not available here, uses the
+    engine's chat API. Rows then have no token ids."""
 
     async def enter(address: EngineAddress) -> Connection:
         return await stack.enter_async_context(
@@ -143,8 +145,8 @@ def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] 
 
 
 def _folder(setting: Setting) -> str | None:
-    """Returns the model's folder, if it is one: the embedded engine serves any model in a
-    folder."""
+    """Returns the setting's model if it is a folder, and None otherwise. The embedded engine serves
+    any model in a folder."""
     return setting.model if setting.model and os.path.isdir(setting.model) else None
 
 
@@ -191,8 +193,8 @@ def find_address(
 
 
 def key_remedy(setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Says, for an engine that answers 401 or 403, which key it received (see `find_address`), or
-    where to set a key."""
+    """Returns advice for an engine that answers 401 or 403: which key it received (see
+    `find_address`), or where to set a key."""
     sent = "it does not take the key that it was sent: that of"
     provider = None if setting.model is None else provider_of(setting.model)
     if setting.api_key:

@@ -72,7 +72,7 @@ PROGRESS_SECONDS = 10.0
 LISTED_ROWS = 8
 """The number of rows in a session's summary. `holdfast report` shows all rows."""
 RETRIES_ONLY = GroupPolicy(refill=0)
-"""A failed row is retried from its journal, and is never replaced by a new one without the user's
+"""Failed rows are retried from the journal, and are never replaced by new rows without the user's
 knowledge."""
 
 
@@ -131,7 +131,7 @@ async def _watched(experiment: Experiment) -> Outcome:
 
 
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
-    """Runs the experiment. Returns None if it was stopped before it had an outcome."""
+    """Runs the experiment and returns its outcome. Returns None if a stop was requested."""
     stop = stop or Stop()
     place = experiment.session.journal()
     rows = await experiment.variant.dataset.rows()
@@ -171,7 +171,8 @@ async def _runs(work: _Work) -> list[Run]:
 
 
 def _is_late(experiment: Experiment) -> bool:
-    """Returns whether scoring needs several tasks or several runs."""
+    """Returns whether rows can be scored only after all rollouts, because the function judges
+    several tasks or several runs at once."""
     mode, settings = experiment.definition.mode, experiment.variant.settings
     return mode is Mode.ALL or (mode is Mode.GROUPWISE and len(settings) > 1)
 
@@ -180,7 +181,8 @@ def _is_late(experiment: Experiment) -> bool:
 
 
 async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
-    """Works on the setting's run until every row is settled, or ready for late scoring."""
+    """Works on the setting's run until every row is settled, or waits to be scored after all
+    rollouts."""
     experiment = work.experiment
     plan = _plan(work, setting, name)
     if isinstance(work.processor, NoOpRolloutProcessor):
@@ -247,8 +249,8 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
 
 
 async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
-    """Adds a remedy to the error, if the recorded run would need no engine once its model is
-    named."""
+    """Adds to the error how to score the recorded run without an engine, if that run has nothing
+    left to sample."""
     options = work.experiment.session.options
     retry = options.retry_failed
     recorded = await rolled_out_already(work.journal, spec, models=None, retry_failed=retry)
@@ -259,8 +261,8 @@ async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
 
 
 def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
-    """Returns the names that the model may have in a recorded run. None means any embedded model,
-    and () means that only the engine knows the name."""
+    """Returns the names that the setting's model may have in a recorded run. None means any
+    embedded model, and () means that only the engine knows the name."""
     options, policy = work.experiment.session.options, work.experiment.policy
     if policy is not None and addresses(policy) is None:
         return (getattr(policy, "model", ""),)
@@ -304,7 +306,8 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
 
 
 async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
-    """Returns the recorded run to continue, if all of its rows are judged."""
+    """Returns the recorded run with this spec, if it needs no more work. Returns None with the
+    option `new`."""
     options = work.experiment.session.options
     if options.new:
         return None
@@ -314,7 +317,8 @@ async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
 
 
 async def _bind_judges(work: _Work, plan: RunPlan) -> RunPlan:
-    """Returns the plan with the models of the judges. Only their engines may know these names."""
+    """Checks the judges, and returns the plan with the names of their models. Only the judges'
+    engines may know these names."""
     models = await check_judges(_judges(work.experiment), work.settings)
     return structs.replace(plan, spec=structs.replace(plan.spec, judge=models))
 
@@ -336,7 +340,7 @@ async def _work_on(engine: Engine) -> Ending:
 
 @asynccontextmanager
 async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
-    """Writes a line of progress now and then."""
+    """Writes a line of progress from time to time while the body runs."""
     progress.shows_rewards = True
 
     async def report() -> None:

@@ -24,13 +24,13 @@ PREFIX = "logged."
 
 class JournalDatasetLogger(DatasetLogger):
     """Stores each row in a journal, as a run with the name `logged.ID`, for `holdfast show` and
-    `holdfast export --what rows`. A row that a processor logs during its rollout is not stored,
-    because the row that the processor returns is."""
+    `holdfast export --what rows`. `log` stores nothing while a processor works on a row, because
+    the row that the processor returns is stored in any case."""
 
     is_journal = True
 
     def __init__(self, journal: str | Path | None = None):
-        """The default is the journal of the evaluations in the current folder."""
+        """`journal` is by default the journal of the evaluations in the current folder."""
         self._options = Options(journal=None if journal is None else str(journal))
 
     def log(self, row: EvaluationRow) -> None:

@@ -1,9 +1,9 @@
 """Decides which recorded run an experiment continues, and when it begins another one.
 
-The runs of an experiment are `name`, `name-2`, `name-3`, …. It continues the latest run that
-samples the same. If only the scorer differs, this run is scored again, and nothing is rolled out.
-Any other difference begins the next run, which rolls out only what no run of the same test has
-rolled out.
+The runs of an experiment are `name`, `name-2`, `name-3`, …. The experiment continues the latest run
+that samples in the same way. If only the scorer differs, that run is scored again, and nothing is
+rolled out. Any other difference begins the next run, which rolls out only what no run of the same
+test has rolled out.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task
 
 _SCORING = ("scorer:", "judge:")
-"""The beginnings of differences after which a run is only scored again."""
+"""Prefixes of the differences that concern only the scoring. After such a difference, a run is
+scored again, and nothing is rolled out."""
 MAX_NAME = 180
 """The longest name, in bytes. A run's name has up to 200 characters and is also the name of files,
 so this leaves room for the run's number and the files' endings."""
@@ -40,8 +41,8 @@ def run_name(module: str, function: str, *variants: str) -> str:
 
 
 def limited(name: str) -> str:
-    """Returns the name in the form that a run can have. A name that is too long, or has a '/', is
-    changed and gets a digest, so that two names never become the same run."""
+    """Returns a name that a run can have. A name that is too long, or has a '/', is changed and
+    gets a digest, so that two names never become the same run."""
     written = name.encode("utf-8", "surrogatepass")
     if len(written) <= MAX_NAME and "/" not in name:
         return name
@@ -51,7 +52,8 @@ def limited(name: str) -> str:
 
 
 def series_of(name: str) -> str:
-    """Returns the name of all runs of one test function, with any settings and parameters."""
+    """Returns the name that all runs of one test function share, with any settings and parameters:
+    `test module.function`."""
     return f"test {name.partition('[')[0]}"
 
 
@@ -66,8 +68,9 @@ async def runs_named(journal: Journal, base: str) -> list[Run]:
 async def open_recorded(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, new: bool, resume: bool
 ) -> Opened:
-    """Opens the run to work on; `spec.name` is the experiment's. With `resume`, a run that is
-    recorded differently raises `UsageError`. With `new`, no recorded run is continued."""
+    """Returns the run to work on: the latest recorded run that samples in the same way, or a new
+    one. `spec.name` is the experiment's name. `new` always creates a run. With `resume`, a new run
+    that would differ from the last recorded one raises `UsageError` instead."""
     known = await runs_named(journal, spec.name)
     if not new:
         for run in reversed(known):
@@ -94,8 +97,8 @@ async def open_recorded(
 async def _find_same(
     journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> Opened | None:
-    """Returns the run if it samples the same. If its scorer differs, the run is opened to be scored
-    again. Returns None for any other difference."""
+    """Returns the run if it samples as `spec` says. If its scorer differs, the run is opened to be
+    scored again. Returns None for any other difference."""
     same = structs.replace(spec, name=run.spec.name)
     differences = run.spec.differences(same)
     if not differences:
@@ -110,12 +113,12 @@ async def _find_same(
 async def open_together(
     journal: Journal, runs: Sequence[Run], tasks: Sequence[Task], *, whole: bool
 ) -> list[Run]:
-    """Returns the runs, ready to be judged across runs. `whole` judges all rows at once, otherwise
-    task by task.
+    """Returns the runs, ready to be judged together. With `whole`, all rows are judged at once, and
+    otherwise the rows of one task at a time.
 
-    A row may be new here, because it failed before or its run is new. The rows that belong with it
-    were then judged without it. In that case every row is opened again, so that scores of two
-    judgements are never mixed.
+    A row may be new, because it failed before or its run is new, while other rows that are judged
+    together with it already have scores. In that case every row is opened for scoring again, so
+    that scores of two judgements are never mixed.
     """
     is_open: set[str] = set()
     is_judged: set[str] = set()
@@ -129,8 +132,9 @@ async def open_together(
 
 
 async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
-    """Opens every outcome for scoring, in two steps. If a process looks at the run between the
-    steps, it sees another scorer, and scores the run again, too."""
+    """Opens every outcome of the run for scoring. Changes the scorer's name and changes it back, so
+    that a process that reads the run in between sees another scorer and also scores the run
+    again."""
     for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
         spec = structs.replace(run.spec, scorer=scorer)
         run = await open_run(journal, spec, tasks, accept_changes=True)
@@ -148,8 +152,8 @@ async def settled_already(
     journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, even_failed: bool
 ) -> Run | None:
     """Returns the recorded run that equals `spec` and needs no more work, so that no engine has to
-    be asked. Its renderer counts as recorded, and so does its model if `models` is None. Otherwise
-    the model has one of these names."""
+    be asked. The renderer is not compared. The model has to be in `models`, or may be any model if
+    `models` is None. With `even_failed`, rows that failed for good need no more work."""
     for run, differences in await _newest_first(journal, spec, models):
         if differences:
             continue
@@ -167,8 +171,8 @@ async def rolled_out_already(
     journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, retry_failed: bool
 ) -> Run | None:
     """Returns the recorded run that `open_recorded` finds, if there is nothing left to sample.
-    `models` has the same meaning as in `settled_already`. If the scorer changed, failed rows get
-    another chance."""
+    `models` has the same meaning as in `settled_already`. If the scorer changed, failed rows are
+    retried, as with `retry_failed`."""
     for run, differences in await _newest_first(journal, spec, models):
         if not all(line.startswith(_SCORING) for line in differences):
             continue
@@ -180,8 +184,8 @@ async def rolled_out_already(
 async def _newest_first(
     journal: Journal, spec: RunSpec, models: Sequence[str] | None
 ) -> list[tuple[Run, list[str]]]:
-    """Returns the runs with the name and one of the models, each with its differences from `spec`.
-    Name, model and renderer count as recorded."""
+    """Returns the experiment's runs that have one of the models, the newest first. Each comes with
+    its differences from `spec`, apart from the name, the model and the renderer."""
     by_age = []
     for run in reversed(await runs_named(journal, spec.name)):
         known = run.spec

@@ -8,7 +8,8 @@ that of `pytest.skip()`, is passed up to pytest.
 A function may return its rows in any order. A returned row stands for the given row with the same
 `rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
 with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids. Results
-without an id (numbers, other dicts) go by their position in the list as the function left it.
+without an id (numbers, other dicts) belong to the rows at the same positions in the list that the
+function got, in the order in which the function left that list.
 """
 
 import inspect
@@ -111,7 +112,9 @@ def _judged(
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
-    """Returns a scorer that reads the function's result for one or several trajectories."""
+    """Returns a scorer of one or several trajectories. `rows_to_judge` makes rows of the
+    trajectories, `judge` calls the user's function with these rows, and `read` reads the function's
+    result."""
 
     async def score_async(seen: Any) -> object:
         with _judging():
@@ -162,8 +165,8 @@ def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
 
 
 def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Score:
-    """Returns an evaluation's return value as a `Score`. `called` names the evaluation in errors.
-    `gives_nothing` says that the function has no return statement with a value, so that None is an
+    """Converts the return value of an evaluation to a `Score`. `called` names the evaluation in
+    errors. `gives_nothing` says that the function has no `return` with a value, so that None is an
     error."""
     if isinstance(score, Score):
         return score
@@ -218,7 +221,8 @@ def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
 
 
 def _with_metrics(mapping: Mapping[Any, Any], called: str) -> dict[str, object]:
-    """Returns the fields of a dict, in which a metric may be a plain number."""
+    """Converts a dict to the fields of an `EvaluateResult`. A metric in the dict may be a plain
+    number."""
     described = {str(key): value for key, value in mapping.items()}
     check_named(described, called, accepted=ACCEPTED)
     if "reward" in described:
@@ -257,7 +261,7 @@ def _of_result(result: EvaluateResult) -> Score:
 def scorer_row(
     view: TrajectoryView, spec: RunSpec, setting: Setting, *, mode: Mode, evaluation: EvalMetadata
 ) -> EvaluationRow:
-    """Makes a new row for each call, so that a scorer may change it freely."""
+    """Returns the trajectory as a new row, which the scorer may change freely."""
     row = row_of(_unscored(view), spec)
     metadata = row.input_metadata
     metadata.completion_params = {**(metadata.completion_params or {}), **deepcopy(setting.params)}
@@ -303,7 +307,7 @@ class JudgedRows:
     def __init__(self, rows: list[EvaluationRow]):
         self.rows = rows
         self.handed = list(rows)
-        """The list that the function gets. It may sort the list."""
+        """The list that the function gets. The function may sort the list."""
         self._rollout_ids = [str(row.execution_metadata.rollout_id) for row in rows]
         self._by_rollout = {name: [place] for place, name in enumerate(self._rollout_ids)}
         self._by_row: dict[str | None, list[int]] = {}
@@ -378,8 +382,8 @@ def _name(row: object) -> str:
 
 
 def _rollout_id(row: Any) -> str | None:
-    """Returns the rollout's id, or None if the function made the row, since the id is then a
-    default."""
+    """Returns the rollout's id in a row or a result. Returns None for a row that the function made,
+    because its id is only a default."""
     if not _has_metadata(row):
         return _ids(row).get("rollout_id")
     metadata = row.execution_metadata

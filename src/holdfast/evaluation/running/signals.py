@@ -21,7 +21,8 @@ class Interrupted(Exception):
     """Raised when a signal stopped the evaluation. The same command continues it."""
 
     def __init__(self, number: signal.Signals, *, is_new: bool = False):
-        """`is_new` says that the command began another run, which it would do again."""
+        """`is_new` says that the command began another run, and would begin yet another one if
+        repeated."""
         command = "the same command without --holdfast-new" if is_new else "the same command"
         super().__init__(f"{number.name}: stopped; what is done is kept, {command} goes on")
         self.signal = number
@@ -36,7 +37,8 @@ class Interruption:
 
 @contextmanager
 def interruptible(stop: Stop) -> Iterator[Interruption]:
-    """Watches for signals while the body runs. Outside the main thread it does nothing."""
+    """Requests a stop at the first signal while the body runs. Does nothing outside the main
+    thread."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption

@@ -195,7 +195,7 @@ def _acceleration(jackknife: list[float]) -> float:
 
 
 def rounding(value: float) -> float:
-    """Returns the rounding error of a sum. A smaller difference counts as zero."""
+    """Returns the largest difference from `value` that counts as a rounding error."""
     return 1e-12 * max(1.0, abs(value))
 
 

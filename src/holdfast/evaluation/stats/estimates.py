@@ -115,8 +115,8 @@ def is_binary(scores: Iterable[float]) -> bool:
 
 
 def bound_when_all_alike(tasks: int) -> float:
-    """Returns the largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks =
-    0.05.
+    """Returns the largest probability, at 95 % confidence, of an event that occurred in none of the
+    tasks: (1 - p)^tasks = 0.05.
 
     It is used if every task was solved, or if no task was, because the standard error is then 0.
     """
@@ -209,8 +209,8 @@ def sign_test_p_value(wins: int, losses: int) -> float | None:
 
 
 def _difference(before: float, after: float) -> float:
-    """Returns the difference, or 0 if only rounding makes it differ from 0, which is a tie and not
-    a win."""
+    """Returns the difference. If it is only a rounding error, returns 0, so that it counts as a
+    tie."""
     change = after - before
     return 0.0 if abs(change) <= rounding(max(abs(before), abs(after))) else change
 

@@ -9,8 +9,8 @@ from holdfast.records.errors import Cause
 
 
 class Part(Struct, frozen=True):
-    """One run of an experiment. A groupwise experiment has one part for each setting, others have
-    one."""
+    """One run of an experiment. A groupwise experiment has one part for each setting, and other
+    experiments have one part."""
 
     results: Results
     verdict: Verdict
@@ -99,8 +99,8 @@ class Outcome(Struct, frozen=True):
 
 
 def _remedy(part: Part) -> str:
-    """Returns the beginning of the advice for failed rows. A corrected function scores its failed
-    rows again without a flag."""
+    """Returns the beginning of the advice for failed rows. If only the scoring function failed,
+    rows are scored again without a flag once the function is corrected."""
     final = [root for root in part.results.roots if root.permanent]
     if all(root.phase == "scoring" and root.cause == Cause.CODE for root in final):
         return "correct the function and run it again, or, where it is right, add"

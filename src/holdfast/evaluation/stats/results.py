@@ -36,7 +36,7 @@ class RowResult(Struct, frozen=True, omit_defaults=True):
     """The failure's message without its numbers, so that similar failures have equal roots."""
     disturbed: bool = False
     """Whether an attempt failed (and was retried or refilled), a tool call was interrupted, or an
-    environment came back different. The score should be like that of an undisturbed row."""
+    environment was not the same after it was restored. Such a row should score like any other."""
     turns: int = 0
     sampled_tokens: int = 0
     seconds: float = 0.0
@@ -61,7 +61,8 @@ class Root(Struct, omit_defaults=True):
     cause: str
     phase: str
     example: str
-    """`task/sample` of the first row with this root. A row that failed for good is preferred."""
+    """`task/sample` of the first row that failed for good with this root. If there is none, of the
+    first row with this root."""
     message: str
     traceback: str
     failures: int = 0
@@ -82,7 +83,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """The number of runs. Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
     reused: dict[str, int] = {}
-    """How many rows were sampled by other runs, by the run's name."""
+    """The number of rows that other runs sampled, by the name of the other run."""
     roots: tuple[Root, ...] = ()
     """The roots of all failures. Roots with the most permanent failures come first."""
     spec: RunSpec | None = None
@@ -92,7 +93,8 @@ class Results(Struct, frozen=True, omit_defaults=True):
     prices: Prices | None = None
     """The prices of the tokens."""
     questions: dict[str, str] = {}
-    """The digest of each task's question, by the task's id. Empty if unknown."""
+    """The digest of each task's question, by the task's id. It is empty if the questions are
+    unknown."""
 
     @property
     def used(self) -> UsageByModel:
@@ -124,8 +126,8 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return sorted({name for row in self.rows for name in row.metrics})
 
     def by_task(self, metric: str | None = None) -> dict[str, list[float]]:
-        """Returns the scores (or one metric) of each task that has any. They are the clusters of
-        the estimates."""
+        """Returns the scores (or the values of one metric) by task, as clusters for the estimates.
+        Tasks without any value are left out."""
         scores: dict[str, list[float]] = {}
         for row in self.rows:
             value = row.score if metric is None else row.metrics.get(metric)

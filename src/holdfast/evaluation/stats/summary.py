@@ -142,8 +142,8 @@ def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowRes
 
 
 def _format_failures(roots: Sequence[Root]) -> list[str]:
-    """Returns the failures that cost a row. Of those that were overcome, since a retry succeeded or
-    the function was corrected, only the number counts."""
+    """Returns lines for the summary. Failures for good are listed. Failures that a retry or a
+    corrected function overcame are only counted."""
     lines = []
     final = [root for root in roots if root.permanent]
     if overcome := sum(root.failures for root in roots if not root.permanent):
@@ -195,8 +195,8 @@ def summary_json(
     suite: str | None = None,
     timestamp: int | None = None,
 ) -> Fields:
-    """Returns eval-protocol's keys, then Holdfast's. Some of eval-protocol's keys are left out if
-    their value is unknown; they are never zero."""
+    """Returns the fields of the JSON summary: eval-protocol's keys, then Holdfast's. An interval or
+    error that is unknown is left out, and is not written as 0."""
     fields: Fields = {
         "suite": suite or results.run,
         "model": results.model,

@@ -34,7 +34,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 
 LEAST_PERCENT = 10
-"""From this threshold on, the user may have meant percent."""
+"""A threshold of at least this number may be meant as a percentage."""
 
 
 class Aggregation(StrEnum):
@@ -76,7 +76,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     reason: str
     """Why the run passed or not, as text. "" without a decision."""
     standard_error: float | None = None
-    """The standard error, clustered by task. For `max`, `min` and `bootstrap`, the bootstrap's."""
+    """The standard error, clustered by task. For `max`, `min` and `bootstrap`, it is the standard
+    error of the bootstrap."""
     interval: Interval | None = None
     """The 95 % interval of the cluster bootstrap over tasks."""
     resamples: int = 0
@@ -111,8 +112,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fixed_set_error: float | None = None
     """eval-protocol's standard error, which only `mean` has."""
     reached: bool | None = None
-    """Whether the score reaches the threshold, whether or not rows failed. None without a
-    threshold."""
+    """Whether the score reaches the threshold. Failed rows do not change this value. It is None if
+    there is no threshold."""
 
 
 def verdict_of(
@@ -122,8 +123,9 @@ def verdict_of(
     threshold: Threshold | None = None,
     failures_fail: bool | None = None,
 ) -> Verdict:
-    """Returns the verdict. `failures_fail` says whether permanent failures fail the test; if it is
-    given, a run without any score fails, too. With None, only a threshold decides."""
+    """Returns the run's verdict. `failures_fail` says whether permanent failures fail the test. If
+    it is True or False, a run without any score fails, too. If it is None, only a threshold
+    decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None
@@ -239,8 +241,8 @@ def _decide(
 
 
 def _about_shares(wanted: float, results: Results) -> str:
-    """Returns a hint for scores between 0 and 1, because a threshold in percent is always above
-    them."""
+    """Returns a hint if the threshold `wanted` is above 1 but no score is, since the threshold may
+    be meant as a percentage. Returns "" otherwise."""
     if wanted <= 1 or any(row.score is not None and row.score > 1 for row in results.rows):
         return ""
     meant = f" (in shares, {wanted:g} % is {wanted / 100:g})" if wanted >= LEAST_PERCENT else ""
@@ -281,7 +283,8 @@ def _explain_no_score(results: Results) -> str:
 
 
 def _short(number: float) -> str:
-    """Returns six digits of a number, so that a near miss does not look like a hit."""
+    """Formats a number with six digits, so that a score just below the threshold does not look
+    equal to the threshold."""
     return f"{number:.6g}"
 
 

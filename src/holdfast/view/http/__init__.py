@@ -2,5 +2,5 @@
 
 - `live`: Tells browsers that a page has changed.
 - `forks`: Forks that are begun from a page.
-- `server`: Who may ask, and for what.
+- `server`: The server, its addresses, and the checks of its requests.
 """

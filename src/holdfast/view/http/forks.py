@@ -1,6 +1,7 @@
-"""Forks that are begun from a page. Each is `holdfast fork`, as a process of its own.
+"""Forks that are begun from a page. Each fork is a separate process, which runs `holdfast fork`.
 
-The process ends with the server. Its run is like any other, so its command goes on with it.
+The process ends with the server. The fork's run can then be continued with a command, like any
+other run.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ class Forks:
         self._processes: list[Process] = []
 
     async def begin(self, key: TrajectoryKey, order: ForkOrder) -> str:
-        """Begins a fork, and returns the name of its run once the run is recorded. Raises
-        `UsageError` with the command's own line if there is no such fork."""
+        """Starts a fork of the trajectory, and returns the name of the new run once it is recorded.
+        Raises `UsageError` with the command's own message if the fork cannot be made."""
         if order.say and order.edit:
             raise UsageError("a fork either says something or edits something: give one of them")
         name = await free_name(await self._source.journal(), f"{key.run}-fork")
@@ -80,7 +81,7 @@ class Forks:
         return name
 
     async def close(self) -> None:
-        """Stops the processes. Their runs can go on later."""
+        """Stops the processes. Their runs can be continued later."""
         running = [each for each in self._processes if each.returncode is None]
         for process in running:
             process.terminate()

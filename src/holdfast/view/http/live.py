@@ -1,8 +1,9 @@
 """Tells browsers that a page has changed, by server-sent events.
 
-All browsers of a page share one look at the journal. An event holds only a number; the browser then
-loads the page again, which is made once for all of them. A browser that is slow gets the newest
-number only. The pause between two looks grows while nothing changes, and with what a look costs.
+The server checks the journal once for all browsers that show the same page. An event holds only the
+number of the page's version. The browser then loads the page again, and the server makes each
+version once for all browsers. A slow browser gets only the newest number. The pause between two
+checks grows while nothing changes, and is longer if a check takes longer.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from holdfast.records.errors import HoldfastError
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 10.0
 COST_FACTOR = 15.0
-"""A look that takes a second is followed by a pause of this many seconds."""
+"""The pause after a check of the journal takes at least this many times as long as the check."""
 BEAT_SECONDS = 15.0
 MAX_WATCHERS = 200
 Look = Callable[[], Awaitable[Hashable]]
@@ -39,7 +40,8 @@ class _Topic:
 
 
 class Hub:
-    """The watched pages. `stream` serves one browser; polling ends with the last one."""
+    """The pages that browsers watch. `stream` sends events to one browser. The server stops
+    checking a page when its last browser leaves."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
@@ -50,8 +52,8 @@ class Hub:
         return sum(topic.watchers for topic in self._topics.values())
 
     async def page(self, topic: str, url: str, make: Callable[[], Awaitable[str]]) -> str:
-        """Returns the page at `url`. While its topic is watched, the page is made once for each
-        version of the topic."""
+        """Returns the page at `url`, which `make` renders. While browsers watch the topic, the page
+        is rendered once for each version of the topic."""
         known = self._topics.get(topic)
         if known is None:
             return await make()

@@ -1,8 +1,9 @@
 """The HTTP server of the pages.
 
-It listens at loopback only. Pages of other origins and foreign host names are refused, as by every
-server of ours. Reading needs no token; an action does. The token is in a file that only the user
-can read, and in the page that our command opened; it is in no address that the server sees.
+It listens only on the loopback interface. Requests from web pages of other origins, and requests
+for foreign host names, are refused, as by all of Holdfast's servers. Reading needs no token, but
+actions (tags, forks) do. The token is in a file that only the user can read, and in the page that
+our command opened. It is never part of an address that a browser sends to the server.
 """
 
 import asyncio
@@ -73,8 +74,9 @@ async def serving(
     prices: Prices | None = None,
     tokenizer: str | None = None,
 ) -> AsyncIterator[tuple[str, str]]:
-    """Serves the journal until the end of the block. Yields the address and the token. If the port
-    is taken, takes any free port with `any_port`, and else raises `UsageError`."""
+    """Serves the journal's pages until the end of the block. Yields the server's address and the
+    token. If the port is taken, uses any free port with `any_port`, and otherwise raises
+    `UsageError`."""
     listener = _listen(port, any_port=any_port)
     port = listener.getsockname()[1]
     source = ShownJournal(where)
@@ -151,7 +153,8 @@ def _application(context: Context, hub: Hub, forks: Forks, secret: str) -> web.A
 
 @web.middleware
 async def _guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Refuses foreign requests, and shows every error as a page of one line."""
+    """Refuses requests of other origins and for foreign host names. Answers an error with a page,
+    or with JSON if the request is a POST."""
     try:
         check_request(request, names=())
         response = await handler(request)
@@ -194,8 +197,8 @@ def _check_token(request: web.Request) -> None:
 
 
 def _shown(page: _Page) -> _Handler:
-    """Returns a handler that sends the page. While browsers watch the page, it is made once for
-    all of them."""
+    """Returns a handler that sends the page. While browsers watch the page, each version is
+    rendered once for all of them."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         hub = request.app[_HUB]
@@ -206,7 +209,7 @@ def _shown(page: _Page) -> _Handler:
 
 
 def _topic_of(request: web.Request) -> str:
-    """Returns the name under which a page is watched."""
+    """Returns the topic of a page, which is the name under which browsers watch the page."""
     return request.rel_url.raw_path if request.path != "/" else "runs"
 
 
@@ -216,7 +219,8 @@ async def _events(request: web.Request) -> web.StreamResponse:
 
 
 def _look(context: Context, topic: str) -> Look:
-    """Returns what looks whether a page has changed."""
+    """Returns the function that checks whether a page has changed. The result of the function
+    differs after a change."""
     from yarl import URL
 
     if topic == "runs":
@@ -235,7 +239,8 @@ def _look(context: Context, topic: str) -> Look:
 
 
 async def _find(request: web.Request) -> web.StreamResponse:
-    """Leads to the trajectory with the name RUN/TASK/SAMPLE, or to the run with the name RUN."""
+    """Redirects to the trajectory with the name RUN/TASK/SAMPLE, or to the run with the name
+    RUN."""
     context, name = context_of(request), request.query.get("name", "").strip()
     run_name, _, rest = name.partition("/")
     run = await context.source.run(run_name)

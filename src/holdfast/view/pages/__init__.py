@@ -7,5 +7,5 @@
 - `training`: The steps of a training, and what moved the model most in a step.
 - `token`: Why a token is in the gradient.
 - `comparison`: Two runs, task by task, and two trajectories side by side.
-- `search`: What was said, found in parts.
+- `search`: The search for texts in a run's trajectories.
 """

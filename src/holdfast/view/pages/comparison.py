@@ -25,7 +25,7 @@ from holdfast.view.rendering import run_url
 
 PAGE = 200
 BEFORE, AFTER = 4, 30
-"""How many messages around the first difference are shown."""
+"""How many messages before and after the first difference are shown."""
 
 
 async def _both(context: Context, request: web.Request) -> tuple[Run, Run]:
@@ -64,7 +64,7 @@ async def _results(context: Context, journal: Journal, run: Run) -> Results:
 
 
 async def sides_page(request: web.Request) -> str:
-    """Returns two trajectories of one task, with their first difference."""
+    """Returns the page with two trajectories of one task, and with their first difference."""
     context, query = context_of(request), request.query
     journal = await context.source.journal()
     a, b = await _both(context, request)
@@ -113,7 +113,7 @@ async def _items(journal: Journal, run: Run, row: TrajectoryRow) -> list[Item]:
 
 
 def first_difference(a: list[Item], b: list[Item]) -> int | None:
-    """Returns the number of the first message that differs; None if all are the same."""
+    """Returns the index of the first message that differs, or None if all messages are the same."""
     for at, (mine, other) in enumerate(zip_longest(a, b)):
         if mine is None or other is None or _said(mine) != _said(other):
             return at

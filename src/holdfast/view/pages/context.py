@@ -15,7 +15,7 @@ from holdfast.view.source import ShownJournal
 
 
 class Context(Struct):
-    """What pages share. One server has one context."""
+    """The objects that all pages of a server share."""
 
     source: ShownJournal
     digests: Digests
@@ -28,13 +28,15 @@ class Context(Struct):
     counted: dict[int, tuple[RunDigest, int, Numbers]] = {}
 
     def decoder(self, spec: RunSpec) -> Decode | None:
-        """Returns what decodes the tokens of a run, once made for each renderer."""
+        """Returns a function that decodes the tokens of a run, or None if no tokenizer is
+        available. The function is made once for each renderer."""
         if spec.renderer not in self.decoders:
             self.decoders[spec.renderer] = decoder_of(spec, self.tokenizer)
         return self.decoders[spec.renderer]
 
     def numbers(self, run: Run, digest: RunDigest) -> Numbers:
-        """Returns the numbers of a digest, once made for each of its versions."""
+        """Returns the numbers of a digest. They are computed once for each version of the
+        digest."""
         known = self.counted.get(run.id)
         if known is None or known[0] is not digest or known[1] != digest.version:
             known = (digest, digest.version, numbers_of(digest, self.prices))

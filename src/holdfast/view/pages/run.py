@@ -1,4 +1,4 @@
-"""One run: how far it is, its rewards, its failures, and its trajectories."""
+"""The page of one run: its progress, its rewards, its failures, and its trajectories."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -29,20 +29,20 @@ from holdfast.view.reading.waiting import events, waiting
 from holdfast.view.rendering import run_url, with_query
 
 MAX_CELLS = 640
-"""The most trajectories of one part of the heat map."""
+"""The largest number of trajectories in one part of the heat map."""
 MAX_ROOTS = 12
 POINTS = 120
 
 
 class RunPace(Struct, frozen=True):
-    """How far a run is."""
+    """The progress of a run, and its speed."""
 
     settled: int
     total: int
     per_second: float | None
     tokens_per_second: float | None
     left_seconds: float | None
-    """None while nothing was settled in the recent window."""
+    """The estimated seconds until the run is finished. None if the run has no speed now."""
     window: float
 
     @property
@@ -180,7 +180,7 @@ class ShownCause(Struct, frozen=True):
 
 
 async def causes_of(journal: Journal, numbers: Numbers) -> list[ShownCause]:
-    """Returns the most frequent roots, each with the traceback of its first example."""
+    """Returns the most frequent roots of failures, each with the traceback of its first example."""
     return [
         ShownCause(root, await _traceback(journal, root) if root.examples else "")
         for root in numbers.roots[:MAX_ROOTS]
@@ -198,7 +198,7 @@ async def _traceback(journal: Journal, root: RootCount) -> str:
 
 
 async def look_at_run(context: Context, name: str) -> object:
-    """Returns what changes when the run does."""
+    """Returns a value that changes whenever the page of the run changes."""
     journal = await context.source.journal()
     run = await context.source.run(name)
     digest = await context.digests.read(journal, run)

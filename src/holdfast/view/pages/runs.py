@@ -1,5 +1,5 @@
-"""The list of runs. The first page reads no trajectory: means and tokens follow when they are
-known."""
+"""The list of runs. For a large journal, the first page reads no trajectories. Means and tokens are
+added when they are known."""
 
 import shlex
 import time
@@ -20,7 +20,8 @@ from holdfast.view.reading.numbers import Numbers
 
 PAGE = 50
 READ_AT_ONCE = 4_000
-"""Trajectories of all runs together that are read before the first page is shown."""
+"""If the listed runs together have no more trajectories than this, all of them are read before the
+list is shown."""
 STATES = ("working", "stopped", "open", "finished")
 
 
@@ -31,10 +32,10 @@ class ListedRun(Struct, frozen=True):
     progress: RunProgress
     run: Run
     numbers: Numbers | None
-    """None before its trajectories were read."""
+    """The run's numbers. None before its trajectories were read."""
     state: str
     command: str
-    """The command that goes on with the run; "" if nothing is left to do."""
+    """The command that continues the run; "" if nothing is left to do."""
     evaluations: int
 
     @property
@@ -97,7 +98,7 @@ async def _listed(context: Context, row: RunRow, run: Run, rows: Sequence[RunRow
 
 
 def state_of(row: RunRow, progress: RunProgress) -> str:
-    """Returns in one word how a run stands."""
+    """Returns the state of a run in one word: working, stopped, open or finished."""
     if row.live_workers:
         return "working"
     if progress.settled < progress.planned:
@@ -106,7 +107,8 @@ def state_of(row: RunRow, progress: RunProgress) -> str:
 
 
 def go_on(run: Run, state: str, journal: str) -> str:
-    """Returns the command that goes on with a run; "" if it is over or somebody works on it."""
+    """Returns the command that continues a run. Returns "" if no command is recorded, the run is
+    finished, or a process works on it."""
     if run.spec.command is None or state in ("working", "finished"):
         return ""
     words = ["holdfast", "resume", run.spec.name]
@@ -141,8 +143,8 @@ ORDERS = ("newest", "name", "mean reward", "failures")
 
 
 async def look_at_runs(context: Context) -> object:
-    """Returns what changes when the list does. Reads the next run whose trajectories are not yet
-    known."""
+    """Returns a value that changes whenever the list of runs changes. Also reads the next run whose
+    trajectories are not yet known."""
     journal = await context.source.journal()
     rows = await journal.runs(counted=False)
     versions = []

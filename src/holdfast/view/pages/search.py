@@ -1,4 +1,4 @@
-"""What was said, found in parts."""
+"""The page that searches the texts of a run's trajectories, one part after another."""
 
 from aiohttp import web
 
@@ -10,7 +10,8 @@ from holdfast.view.rendering import run_url, with_query
 
 MAX_QUERY = 300
 MAX_AHEAD = 4_000
-"""How many trajectories a part may reach at most, so that few tasks are read for it."""
+"""The largest number of trajectories that one part of a search covers, so that few tasks are read
+for it."""
 
 
 async def search_page(request: web.Request) -> str:

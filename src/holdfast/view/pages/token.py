@@ -27,23 +27,24 @@ AROUND = 60
 
 
 class Trained(Struct, frozen=True):
-    """How a consumer used the token."""
+    """How a consumer used the group of the token."""
 
     consumer: str
     entry: LedgerEntry
     numbers: dict[str, float]
     checkpoints: list[int]
-    """The checkpoints on this machine that have the step."""
+    """The checkpoints on this machine that were saved at this step or later."""
 
 
 class Weight(Struct, frozen=True):
-    """What the token counts in its step."""
+    """The advantage, the weight and the push of a token in its step."""
 
     advantage: float
     weight: float
     push: float
     baseline: list[tuple[str, float | None]]
-    """The rewards of the group's valid members, which it is compared with."""
+    """The rewards of the group's valid trajectories, with which the reward of the token's
+    trajectory is compared."""
     missing: str
 
 
@@ -104,7 +105,8 @@ def _gap(trained: list[Trained]) -> dict[str, float]:
 
 
 def sampled_in(records: list[Record], path: str) -> AttemptStarted | None:
-    """Returns the attempt that sampled the reply at `path`, in the trajectory's present state."""
+    """Returns the attempt that sampled the reply at `path`. A reply that a fork removed does not
+    count."""
     attempt, sampled = None, None
     for record in records:
         if isinstance(record, AttemptStarted):
@@ -136,7 +138,8 @@ async def _weight(
     at: int,
     trained: list[Trained],
 ) -> tuple[Weight | None, str]:
-    """Returns what the token counts, or why it counts nothing or is not known."""
+    """Returns the token's weight in its step. If no loss uses the token, or its weight is not
+    known, returns None and the reason."""
     in_steps = [each for each in trained if each.entry.end is GroupEnd.TRAINED]
     if not in_steps:
         return None, "no step has trained its group"
@@ -161,7 +164,7 @@ async def _weight(
 
 
 def _sample(weighing: Weighing, row: TrajectoryRow, step: Generated, at: int) -> Sample | None:
-    """Returns the sample in which the token is trained."""
+    """Returns the sample in which the token is trained, or None."""
     place, wanted = place_of(step, at), unpack_ids(step.ids)[at]
     for key, sample in weighing.samples():
         is_here = key == str(row.key) and place < len(sample.token_ids)

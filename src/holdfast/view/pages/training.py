@@ -52,7 +52,7 @@ async def training_page(request: web.Request) -> str:
 
 
 async def step_page(request: web.Request) -> str:
-    """Returns what one step was trained on."""
+    """Returns the page of one step, which shows what the step was trained on."""
     context = context_of(request)
     journal = await context.source.journal()
     run = await context.source.run(request.match_info["run"])
@@ -90,7 +90,7 @@ async def _entries(journal: Journal, run: Run, step: int) -> tuple[str, list[Led
 
 
 def _advantages(weighing: Weighing) -> dict[str, list[float]]:
-    """Returns the distinct advantages of each trajectory, by its name."""
+    """Returns the distinct advantages in each trajectory, by the trajectory's name."""
     advantages: dict[str, list[float]] = {}
     for key, sample in weighing.samples():
         sequence = weighing.sequence(sample)
@@ -102,7 +102,7 @@ def _advantages(weighing: Weighing) -> dict[str, list[float]]:
 async def _moved(
     journal: Journal, run: Run, weighing: Weighing, ordinals: list[int]
 ) -> list[Moved]:
-    """Returns the tokens with the largest push."""
+    """Returns the tokens with the largest push in the step, positive or negative (`Moved.push`)."""
     pushed = [
         (abs(push), number, place, logprob, advantage, push)
         for number, (_, sample) in enumerate(weighing.samples())
@@ -124,7 +124,7 @@ async def _moved(
 
 
 async def look_at_training(context: Context, name: str) -> object:
-    """Returns what changes when the training does."""
+    """Returns a value that changes whenever the page of the training changes."""
     journal = await context.source.journal()
     run = await context.source.run(name)
     progress = await journal.progress(run)

@@ -107,7 +107,7 @@ def chosen_tab(tabs: Sequence[Tab], path: str) -> Tab:
 
 
 async def _siblings(journal: Journal, run: Run, row: TrajectoryRow) -> list[TrajectoryRow]:
-    """Returns the trajectories of the same task, which are its group."""
+    """Returns the trajectories of the same task, which form a group."""
     return await journal.trajectories(run, ordinals=[row.ordinal])
 
 
@@ -244,7 +244,7 @@ def _field(item: Item, field: str) -> str:
 
 
 async def look_at_trajectory(context: Context, run: str, ordinal: int, sample: int) -> object:
-    """Returns what changes when the trajectory does."""
+    """Returns a value that changes whenever the page of the trajectory changes."""
     journal = await context.source.journal()
     row = await row_at(journal, await context.source.run(run), ordinal, sample)
     return (row.records, row.status, row.settled)

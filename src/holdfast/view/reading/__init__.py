@@ -1,6 +1,6 @@
 """What pages know about runs and trajectories, read in parts.
 
-- `digest`: A run's trajectories in short, from stored summaries.
+- `digest`: A run's trajectories in a short form, made from stored summaries.
 - `digests`: The digests of the runs that were looked at last.
 - `numbers`: A run in numbers.
 - `columns`: The columns of a run's data set.
@@ -10,5 +10,5 @@
 - `tokens`: The tokens of a reply, with what is recorded about each.
 - `training`: The steps of a training.
 - `gradient`: How a step weighs its tokens.
-- `search`: Finds what was said.
+- `search`: Searches the texts of trajectories.
 """

@@ -13,15 +13,15 @@ from holdfast.records.trajectory import Status
 from holdfast.view.reading.digest import Entry
 
 MAX_TASKS = 20_000
-"""The most tasks whose columns are read."""
+"""The largest number of tasks whose columns are read."""
 MAX_VALUES = 20
-"""A column with more distinct values is not broken down."""
+"""A column with more distinct values than this is left out."""
 MAX_COLUMNS = 12
 MAX_LENGTH = 80
 
 
 class Share(Struct, frozen=True):
-    """The results of the tasks with one value."""
+    """The results of the tasks that have the same value in a column."""
 
     value: str
     trajectories: int
@@ -31,16 +31,17 @@ class Share(Struct, frozen=True):
 
 
 class Columns:
-    """Reads the columns of runs, and keeps those of the run that was looked at last."""
+    """Reads the columns of a run's data set, and keeps them until another run is read."""
 
     def __init__(self) -> None:
         self._run: tuple[int, int, int] = (-1, -1, -1)
         self.by_name: dict[str, dict[int, str]] = {}
-        """The value of each task, by column and the task's place."""
+        """The value of each task, by the name of the column and the task's ordinal."""
         self.is_cut = False
 
     async def read(self, journal: Journal, run: Run, ordinals: Sequence[int]) -> None:
-        """Reads the columns of these tasks, unless they are the ones that were read last."""
+        """Reads the columns of these tasks. Does nothing if the last call was for the same run with
+        the same number of tasks, and the run did not change."""
         key = (run.id, len(ordinals), len(run.changes))
         if key == self._run:
             return

@@ -26,7 +26,8 @@ from holdfast.records.view import TrajectoryView, other_speakers, spoken_elsewhe
 
 MAX_ITEMS = 100
 MAX_BYTES = 90_000
-"""The most text of one part of a conversation. A part has at least one item."""
+"""The largest size of one part of a conversation. A part has at least one item, even if that item
+is larger."""
 MAX_TEXT = 4_000
 MAX_CALLS = 40
 MAX_IMAGE = 1_500_000
@@ -46,25 +47,26 @@ class Item(Struct):
     """One message or step."""
 
     kind: str
-    """The class of its colour: system, user, assistant, tool, environment, value."""
+    """The kind of the item, which sets its colour: system, user, assistant, tool, environment,
+    value."""
     who: str
     text: str = ""
     path: str = ""
     """The path of its step; "" for a message that is not a step."""
     reasoning: str = ""
     request: str = ""
-    """What was asked of a tool or an environment."""
+    """The request to a tool or an environment."""
     calls: list[tuple[str, str]] = []
     facts: list[str] = []
     error: str = ""
     reward: float | None = None
     calls_are_steps: bool = False
-    """Whether the calls follow as steps of their own."""
+    """Whether the reply's tool calls follow as items of their own."""
     images: list[str] = []
     elsewhere: list[str] = []
-    """The addresses of images that are not in the journal, and are not fetched."""
+    """The addresses of images that the journal does not hold. These images are not fetched."""
     is_reply: bool = False
-    """Whether its tokens are recorded."""
+    """Whether the item is a reply with recorded tokens."""
 
     @property
     def size(self) -> int:
@@ -122,7 +124,7 @@ def _path_of(reference: str) -> str:
 
 
 class _Reader:
-    """Makes items of one trajectory."""
+    """Makes the items of one trajectory's conversations."""
 
     def __init__(self, view: TrajectoryView):
         self._view = view
@@ -133,7 +135,7 @@ class _Reader:
         self._scopes = {_scope(step.path) for step in view.history.generations}
 
     def extras(self, tab: Tab, references: set[str]) -> list[Step]:
-        """Returns the steps of the branch that no message shows, the last one first."""
+        """Returns the steps of the branch that are not shown as messages, the last step first."""
         scope = _scope(tab.path)
         steps: list[Step] = [
             step
@@ -145,14 +147,16 @@ class _Reader:
         return steps[::-1]
 
     def _home(self, path: str) -> str:
-        """Returns the conversation in which a step is shown: the innermost one around it."""
+        """Returns the scope of the innermost conversation around a step. The step is shown in that
+        conversation."""
         scope = _scope(path)
         while scope and scope not in self._scopes:
             scope = _scope(_scope(scope))
         return scope
 
     def until(self, extras: list[Step], path: str) -> Iterator[Item]:
-        """Takes the steps before `path` from the end of `extras`; all of them for ""."""
+        """Removes the steps before `path` from the end of `extras`, and yields them as items. If
+        `path` is "", takes all steps."""
         while extras and (not path or path_order(extras[-1].path) < path_order(path)):
             yield self._step(extras.pop())
 
@@ -216,7 +220,8 @@ class _Reader:
         )
 
     def unfinished(self, tab: Tab) -> list[Item]:
-        """Returns the replies that are being sampled, as far as they are durable."""
+        """Returns an item for each reply that is being sampled, with the number of its durable
+        tokens."""
         scope = _scope(tab.path)
         return [
             Item(
@@ -288,7 +293,8 @@ def value_text(packed: bytes) -> str:
 
 
 def parts_of(items: Sequence[Item]) -> list[range]:
-    """Returns the places of the items of each part. Every part is small enough for one page."""
+    """Divides items into parts that are small enough for one page. Returns the range of indices of
+    each part."""
     parts, start, size = [], 0, 0
     for at, item in enumerate(items):
         if at > start and (size + item.size > MAX_BYTES or at - start >= MAX_ITEMS):

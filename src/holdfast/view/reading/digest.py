@@ -1,8 +1,8 @@
-"""A run's trajectories in short, from the summaries that the journal stores.
+"""A run's trajectories in a short form, made from the summaries that the journal stores.
 
-Logs are read only of settled trajectories whose summary the journal lacks. After the first reading,
-only the groups that are being worked on are read again. If the journal then counts other
-trajectories than the digest, everything is read again.
+A log is read only if its trajectory is settled and the journal has no summary of it. After the
+first reading, only the groups that are being worked on are read again. If the number of settled
+trajectories then differs from the journal's, everything is read again.
 """
 
 import time
@@ -21,15 +21,16 @@ from holdfast.records.usage import UsageByModel
 CHUNK = 256
 """The number of tasks that are read at once."""
 MAX_ENTRIES = 400_000
-"""The most trajectories in memory. Pages of a larger run say that they know only its beginning."""
+"""The largest number of trajectories in memory. Pages of a larger run say that they know only its
+beginning."""
 WINDOW_SECONDS = 60.0
-"""How far back the recent window reaches in which speed is measured."""
+"""The length of the recent window, in seconds. A run's speed is measured in this window."""
 REREAD_SECONDS = 20.0
-"""The least time between two readings of everything."""
+"""The shortest time between two readings of the whole run."""
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One trajectory in short."""
+    """The short form of one trajectory."""
 
     id: int
     ordinal: int
@@ -45,7 +46,7 @@ class Entry(Struct, frozen=True, gc=False):
     tokens: int = 0
     seconds: float = 0.0
     retries: int = 0
-    """How many calls and attempts were made again."""
+    """The number of retried calls and attempts."""
     forks: int = 0
     failures: tuple[FailureSummary, ...] = ()
     used: UsageByModel = {}
@@ -95,7 +96,7 @@ def entry_of(row: TrajectoryRow, summary: Summary | None) -> Entry:
 
 
 class RunDigest:
-    """The trajectories of a run in short. `refresh` reads what may have changed."""
+    """The short form of all trajectories of a run. `refresh` reads what may have changed."""
 
     def __init__(self) -> None:
         self.groups: dict[int, list[Entry]] = {}
@@ -127,7 +128,9 @@ class RunDigest:
         self._note(progress)
 
     def _contradicts(self, progress: RunProgress) -> bool:
-        """Returns whether the journal settled something that the digest cannot have noticed."""
+        """Returns whether everything has to be read again: the journal counts fewer settled
+        trajectories, or another number although no group is being worked on. Returns False for some
+        seconds after everything was read."""
         now = time.monotonic()
         differs = not self.is_cut and progress.settled < self._settled
         late = progress.settled != self._settled and not self._working()
@@ -138,7 +141,7 @@ class RunDigest:
 
     def _working(self) -> list[int]:
         """Returns the groups that may change next: those that were begun and are not settled, and
-        some after the last of them, since groups are begun in their order."""
+        some groups after the last one that was begun. Groups are begun in order."""
         begun = [
             ordinal
             for ordinal, group in self.groups.items()
@@ -195,7 +198,8 @@ class RunDigest:
 
     @property
     def pace(self) -> RecentPace | None:
-        """Returns the speed in the recent window; None if nothing was settled in it."""
+        """Returns the run's speed in the recent window, or None if nothing was settled in that
+        time."""
         if len(self._seen) < 2:
             return None
         (start, settled, tokens), (_, last_settled, last_tokens) = self._seen[0], self._seen[-1]
@@ -210,8 +214,8 @@ class RunDigest:
 async def _summarize(
     journal: Journal, run: Run, rows: Sequence[tuple[TrajectoryRow, Summary | None]]
 ) -> dict[int, Summary]:
-    """Returns the summaries of settled trajectories that the journal has not stored, which are
-    few: it reads their logs."""
+    """Reads the logs of settled trajectories for which the journal has no summary, and returns
+    their summaries. There are few such trajectories."""
     ordinals = {row.ordinal for row, summary in rows if row.settled and summary is None}
     if not ordinals:
         return {}

@@ -16,9 +16,10 @@ from holdfast.view.reading.digest import RunDigest
 
 MAX_RUNS = 64
 MAX_KEPT = 1_000_000
-"""The most trajectories of all digests together, except for the last one."""
+"""The largest number of trajectories in all digests together. The digest that was used last is kept
+even if it is larger."""
 FRESH_SECONDS = 0.5
-"""A digest that was read so recently is shown as it is."""
+"""A digest is not read again for at least this time after it was read."""
 
 
 PATIENCE_SECONDS = 0.7
@@ -33,18 +34,21 @@ class _Kept(Struct):
 
 
 class Digests:
-    """Keeps digests by the number of their run, and forgets those that were used least recently."""
+    """Keeps the digests of runs by the run's id, and forgets those that were used least
+    recently."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
     def known(self, run: Run) -> RunDigest | None:
-        """Returns the digest as it was read last, without reading; None if it was not yet read."""
+        """Returns the run's digest as it was read last, without reading. Returns None if the run
+        was not yet read to its end."""
         kept = self._kept.get(run.id)
         return kept.digest if kept is not None and kept.digest.is_whole else None
 
     async def read(self, journal: Journal, run: Run) -> RunDigest:
-        """Returns the digest as the journal is now, or as far as it was read in a short time."""
+        """Reads what has changed in the run, and returns its digest. If that takes long, returns
+        the digest as far as it was read, while the reading continues."""
         kept = self._kept.setdefault(run.id, _Kept())
         self._kept.move_to_end(run.id)
         is_fresh = time.monotonic() - kept.read_at < max(FRESH_SECONDS, 4 * kept.cost)

@@ -1,9 +1,8 @@
-"""How a step weighs its tokens: the advantage and the weight of each, computed again from what is
-recorded.
+"""Computes again how a step weighs its tokens: the advantage and the weight of each token.
 
 The journal has the rewards and the tokens, and the run has the settings of its training. The
 trainer's own logprobs, a penalty in the reward and the state of the optimizer are not recorded for
-each token.
+each token, and so are not part of the result.
 """
 
 import math
@@ -24,7 +23,7 @@ from holdfast.training.objective.objective import KlPlace
 from holdfast.training.settings import TrainerSettings, training_of
 
 MAX_GROUPS = 64
-"""The most groups of a step that are loaded."""
+"""The largest number of groups that are loaded for a step."""
 
 
 class Weighing(NamedTuple):
@@ -33,10 +32,10 @@ class Weighing(NamedTuple):
     groups: list[TrainingGroup]
     sequences: list[TrainedSequence]
     missing: str
-    """What is not recorded, so that the numbers leave it out; "" if nothing."""
+    """What the numbers leave out because it is not recorded, as text. "" if nothing is left out."""
 
     def sequence(self, sample: Sample) -> TrainedSequence | None:
-        """Returns the sequence that trains the sample; None if it is in no loss."""
+        """Returns the trained sequence of a sample, or None if no loss uses the sample."""
         ids = sample.token_ids
         return next((each for each in self.sequences if each.tokens.ids is ids), None)
 
@@ -48,7 +47,8 @@ class Weighing(NamedTuple):
 
 
 def settings_of(run: Run) -> TrainerSettings | None:
-    """Returns how the run's training makes steps; None if the run says nothing that can be read."""
+    """Returns the trainer's settings of the run. Returns None if the run has none, or if they
+    cannot be read."""
     try:
         record = training_of(run)
         return (
@@ -61,8 +61,8 @@ def settings_of(run: Run) -> TrainerSettings | None:
 
 
 async def weigh(journal: Journal, run: Run, ordinals: Sequence[int]) -> Weighing | None:
-    """Weighs the tokens of the groups of one step. Returns None without the settings of a
-    training, or for a step with too many groups."""
+    """Computes the weights of the tokens of one step, whose groups are given by their ordinals.
+    Returns None if the training's settings are not known, or if the step has too many groups."""
     settings = settings_of(run)
     if settings is None or len(ordinals) > MAX_GROUPS:
         return None
@@ -105,7 +105,7 @@ class Moved(NamedTuple):
 
 
 def pushes(sequence: TrainedSequence) -> Iterator[tuple[int, float, float, float]]:
-    """Yields the place, logprob, advantage and push of each trained token of a sequence."""
+    """Yields the index, logprob, advantage and push of each trained token of a sequence."""
     for place, logprob, advantage in zip(
         sequence.tokens.trained, sequence.engine_logprobs, sequence.advantages, strict=True
     ):
@@ -114,13 +114,15 @@ def pushes(sequence: TrainedSequence) -> Iterator[tuple[int, float, float, float
 
 
 def place_of(step: Generated, at: int) -> int:
-    """Returns the place of a reply's token in the stream of its branch."""
+    """Returns the index, in the stream of the branch's tokens, of the token at index `at` of a
+    reply."""
     return step.keep + len(unpack_ids(step.delta)) + at
 
 
 def reply_at(history: History, sample: Sample, place: int) -> tuple[str, int] | None:
-    """Returns the path of the reply that sampled the token at a place of the sample, and the
-    token's place in the reply."""
+    """Returns the path of the reply that sampled a token, and the token's index in the reply.
+    `place` is the token's index in the sample. Returns None for a token that no trainable reply
+    sampled."""
     for step in history.generations:
         start = place_of(step, 0)
         ids = unpack_ids(step.ids)

@@ -26,11 +26,11 @@ def _or_last(value: float | None, sign: int) -> float:
 
 
 class Filter(Struct, frozen=True):
-    """What a reader chose. Empty values choose everything."""
+    """The trajectories that a reader chose, and their order. Empty fields choose everything."""
 
     state: str = ""
     text: str = ""
-    """A part of the trajectory's name or of the reason of its end."""
+    """A text that has to occur in the trajectory's name or in the reason why it ended."""
     low: float | None = None
     high: float | None = None
     root: str = ""
@@ -43,11 +43,11 @@ class Filter(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Returns whether everything is chosen, in the order of tasks."""
+        """Returns whether all trajectories are chosen, in the order of tasks."""
         return self == Filter(page=self.page)
 
     def query(self) -> dict[str, object]:
-        """Returns what differs from the default, as a query."""
+        """Returns the fields that differ from their defaults, for the query of an address."""
         names = {name: getattr(self, name) for name in self.__struct_fields__}
         plain = Filter()
         return {name: value for name, value in names.items() if value != getattr(plain, name)}
@@ -74,7 +74,8 @@ def number_from(query: Mapping[str, str], name: str) -> float:
 
 
 def whole_from(query: Mapping[str, str], name: str, default: int = 0) -> int:
-    """Returns a whole number of a query, from 0 on."""
+    """Reads the whole number with this name from a query. Raises `UsageError` for a negative number
+    or for other text."""
     text = query.get(name, "")
     if not text:
         return default
@@ -93,7 +94,8 @@ class EntryPage(Struct, frozen=True):
 
 
 def listed(entries: Iterable[Entry], chosen: Filter, values: Mapping[int, str]) -> EntryPage:
-    """Returns the chosen page. `values` are the values of the chosen column, by task."""
+    """Returns one page of the trajectories that match the filter. `values` has the value of each
+    task in the column that the filter chose."""
     matching = [entry for entry in entries if _matches(entry, chosen, values)]
     key, is_reversed = _ORDERS[chosen.order]
     if chosen.order != ORDERS[0]:

@@ -118,8 +118,8 @@ def reward_bins(rewards: list[float]) -> list[tuple[str, int, float, float]]:
 
 
 def moving_mean(rewards: list[float], *, points: int) -> list[tuple[float, float]]:
-    """Returns at most `points` means of neighbouring rewards, each at the number of its last
-    one."""
+    """Divides the rewards into at most `points` parts. Returns, for each part, the number of its
+    last reward and the mean of its rewards."""
     points = min(points, len(rewards))
     ends = [len(rewards) * (number + 1) // points for number in range(points)]
     return [

@@ -1,4 +1,5 @@
-"""Finds what was said, in parts of bounded time. Each part goes on where the one before ended."""
+"""Searches the texts of trajectories, in parts of bounded time. Each part continues where the
+previous part ended."""
 
 import asyncio
 import time
@@ -41,12 +42,12 @@ class Hit(Struct, frozen=True):
 
 
 class SearchPart(Struct, frozen=True):
-    """The places of one part of the run."""
+    """The places that were found in one part of the run."""
 
     hits: list[Hit]
     start: int
     end: int
-    """The number of the trajectory at which the next part begins."""
+    """The index of the trajectory at which the next part begins."""
 
 
 async def search(
@@ -58,7 +59,8 @@ async def search(
     place: str,
     start: int,
 ) -> SearchPart:
-    """Searches from trajectory number `start` on. Each trajectory contributes its first place."""
+    """Searches the trajectories from index `start` on. Returns only the first place in each
+    trajectory."""
     deadline = time.monotonic() + PART_SECONDS
     hits: list[Hit] = []
     at, wanted = start, text.lower()
@@ -95,7 +97,8 @@ def _first(
 
 
 def _texts(task: Task | None, records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
-    """Yields every text of a trajectory with its place, the task first. Texts of history count."""
+    """Yields every text of a trajectory with its place, beginning with the task. Texts that a fork
+    or a refill replaced are included."""
     for message in task.messages if task is not None else ():
         yield "prompts", "", message.text
     for record in records:

@@ -19,7 +19,7 @@ from holdfast.view.reading.conversation import Tab
 
 Decode = Callable[[Sequence[int]], str]
 MAX_TOKENS = 800
-"""The most tokens of one part of a page."""
+"""The largest number of tokens in one part of a page."""
 _LIMITS = (-0.05, -0.3, -0.7, -1.5, -3.0)
 
 
@@ -27,18 +27,18 @@ class Token(Struct, frozen=True):
     """One token of a prompt or a reply."""
 
     at: int
-    """Its place in the prompt's new tokens, or in the reply."""
+    """The token's index among the prompt's new tokens, or in the reply."""
     id: int
     text: str
-    """"" if no tokenizer is at hand."""
+    """The token's text, or "" if no tokenizer is available."""
     logprob: float | None
     version: str
     kind: str
-    """prompt, sampled or masked."""
+    """One of `prompt`, `sampled` and `masked`."""
 
     @property
     def level(self) -> str:
-        """Returns the class of its colour."""
+        """Returns the CSS class of the token's colour."""
         if self.logprob is None:
             return self.kind
         return f"lp{sum(self.logprob < limit for limit in _LIMITS)}"
@@ -53,9 +53,9 @@ class Block(Struct, frozen=True):
 
 
 def decoder_of(spec: RunSpec, tokenizer: str | None) -> Decode | None:
-    """Returns what decodes the tokens of a run; None if no tokenizer is at hand. Without a named
-    folder, takes the folder of the recorded command or our small model, if the run's renderer was
-    made from it."""
+    """Returns a function that decodes the tokens of a run, or None if no tokenizer is available.
+    Without `tokenizer`, tries the model's folder in the recorded command, and then our small model.
+    Such a folder is used only if the run's renderer was made from it."""
     if tokenizer is not None:
         from holdfast.policy.rendering.tokenizer import load_tokenizer
 
@@ -126,7 +126,7 @@ def _texts(ids: "array[int]", decode: Decode | None) -> list[str]:
 
 
 def versions_of(step: Generated, length: int) -> list[str]:
-    """Returns the weight version of each sampled token."""
+    """Returns the name of the weight version of each sampled token, or "unknown"."""
     versions = ["unknown"] * length
     for span in step.versions:
         name = span.version or "unknown"

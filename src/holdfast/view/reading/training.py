@@ -22,7 +22,7 @@ from holdfast.view.charts import Line, Mark
 from holdfast.view.reading.digest import Entry, RunDigest
 
 MAX_PROBED = 150
-"""The most steps of which a log is read, to see which process sampled it."""
+"""The largest number of steps for which a log is read, to see which process sampled the step."""
 CHARTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("reward", {"training": "reward", "held out": "eval_reward"}),
     ("loss", {"loss": "loss"}),
@@ -54,10 +54,10 @@ class TrainingView(Struct, frozen=True):
     steps: dict[str, list[StepRow]]
     """The steps of each consumer, the newest first."""
     undecided: dict[str, list[LedgerEntry]]
-    """Dismissed groups that belong to no step."""
+    """The dismissed groups that belong to no step, by consumer."""
     metrics: Metrics
     metrics_file: str
-    """"" if the run does not say where its training writes."""
+    """The path of the metrics. "" if the run does not record where its training writes."""
     curves: list[tuple[str, dict[str, Line]]]
     restarts: list[Mark]
 
@@ -124,7 +124,8 @@ def _line(curve: Sequence[tuple[int, float]]) -> Line:
 
 
 async def _restarts(journal: Journal, digest: RunDigest, steps: Sequence[StepRow]) -> list[Mark]:
-    """Returns the steps that another process sampled than the one before, from one log each."""
+    """Returns a mark for each step that was sampled by another process than the step before. Reads
+    one log for each step."""
     marks: list[Mark] = []
     before = ""
     for row in sorted(steps, key=lambda row: row.step)[-MAX_PROBED:]:

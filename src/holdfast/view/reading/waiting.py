@@ -43,7 +43,7 @@ class Waiting(Struct, frozen=True):
 
 
 async def waiting(journal: Journal, entries: Sequence[Entry]) -> list[Waiting]:
-    """Returns what the trajectories wait for that began the longest ago."""
+    """Returns the running trajectories that began first, and what each is waiting for."""
     # Among those under way, the first tasks began first.
     logs = await _logs(journal, [entry for entry in entries if entry.is_running][:MAX_RUNNING])
     rows = [_waiting(entry, History(records, settled=False)) for entry, records in logs]
@@ -67,7 +67,8 @@ def _waiting(entry: Entry, history: History) -> Waiting:
 
 
 def what_now(history: History) -> str:
-    """Returns what an unfinished trajectory does, as far as its log tells."""
+    """Returns what an unfinished trajectory is waiting for, according to its log: for example, "a
+    reply"."""
     if history.finished is not None:
         return "its score"
     for path in sorted(history.unfinished):
@@ -86,7 +87,8 @@ def what_now(history: History) -> str:
 
 
 async def events(journal: Journal, run: str, entries: Sequence[Entry]) -> list[Mark]:
-    """Returns what went wrong or began again, from the logs of some disturbed trajectories."""
+    """Returns marks for failures, retries and forks, from the logs of some trajectories that had
+    any."""
     disturbed = [entry for entry in entries if entry.failures or entry.retries or entry.forks]
     marks: list[Mark] = []
     for entry, records in await _logs(journal, disturbed[-MAX_DISTURBED:]):

@@ -52,8 +52,8 @@ class Gym:
 
 
 class McpGymEnvironment(Environment):
-    """An episode of a gym. `context` is the episode's configuration in the data set; its `seed`
-    replaces Holdfast's."""
+    """An episode of a gym. `context` is the episode's configuration in the data set. A `seed` in it
+    is used instead of Holdfast's seed."""
 
     recovery = Recovery.REPLAY
     earns = True
@@ -71,7 +71,7 @@ class McpGymEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """The configuration from the data set, without the gym's address."""
+        """The configuration from the data set as text. The gym's address is not part of it."""
         return msgspec.json.encode(self._context, order="sorted").decode()
 
     async def prepare(self) -> None:

@@ -41,7 +41,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     `environment_context` for the gym (with `seed`), `user_prompt_template` (the first prompt, with
     `{observation}`), and `user_simulation`, a user played by a model. With such a user, the policy
     answers the user until the user or the episode ends, and `steps` limits the policy's answers,
-    however many tools it calls. Without one, `steps` limits its tool calls.
+    however many tools it calls. Without such a user, `steps` limits the policy's tool calls.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """The gym's identity, by which another gym makes another run. The script's name and content
-        count, not its folder."""
+        """Text that identifies the gym. If it changes, a new run begins. The script's name and
+        content are part of it, but not the script's folder."""
         script = Path(self.server_script_path or "")
         body = script.read_bytes() if script.is_file() else b""
         digest = hashlib.sha256(body).hexdigest()[:12]
@@ -170,8 +170,8 @@ def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> lis
 def user_prompt(
     task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = False
 ) -> str:
-    """Returns the message to the policy: the gym's state, or the simulated user's words, in the
-    row's template."""
+    """Returns the message to the policy, written in the row's template. `observation` is the gym's
+    state (`is_state`), or the words of the simulated user."""
     template = _template(info)
     if not template:
         return observation
@@ -190,7 +190,8 @@ def _template(info: Mapping[str, object]) -> str:
 
 
 def _observation_of(observation: str) -> object:
-    """Returns the `observation` of a state, or the whole state without one."""
+    """Returns the `observation` field of a state. Returns the whole state if it has no such
+    field."""
     state = msgspec.json.decode(observation)
     return state.get("observation", state) if isinstance(state, dict) else state
 

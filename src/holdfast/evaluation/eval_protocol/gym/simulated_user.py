@@ -24,7 +24,7 @@ from holdfast.rollout.processors.training import read_params
 from holdfast.rollout.replay.speaker import Speaker
 
 SAME = "same"
-"""A `user_policy` with which the evaluated model also plays the user."""
+"""The value of `user_policy` with which the evaluated model also plays the user."""
 END_MARKERS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
 """tau-bench's marks for the end of a conversation."""
 _RULES = f"""You are a customer who talks to an agent. Say one thing at a time, as a customer \
@@ -74,8 +74,9 @@ class SimulatedSpeaker(Struct, frozen=True):
         )
 
     def _client_of(self, own: Policy, model: str, error_without_model: UsageError) -> Policy:
-        """Returns a client of the row's model at the run's engine. It sends nothing before the
-        first reply, so that a recorded trajectory replays without the engine."""
+        """Returns a client for the model that a row names, at the run's engine. The client sends
+        nothing before the first reply is sampled, so that a recorded trajectory replays without the
+        engine."""
         try:
             client = self.clients.client_for(own, None, model)
         except ValueError as error:
@@ -85,7 +86,8 @@ class SimulatedSpeaker(Struct, frozen=True):
 
 
 class _NamedModel(RowClient):
-    """A model that a row names. If the engine does not serve it, the error names the remedy."""
+    """A client for a model that a row names. If the engine does not serve the model, `sample`
+    raises an error that says what to do."""
 
     def __init__(self, client: Client, error: UsageError):
         super().__init__(client)
@@ -120,7 +122,8 @@ def ends_conversation(answer: str) -> bool:
 
 
 def simulation_of(info: Mapping[str, object]) -> Mapping[str, Any] | None:
-    """Returns the settings of a row's simulated user, or None without one."""
+    """Returns the settings of a row's simulated user. Returns None if the row has none, or if it is
+    not enabled."""
     simulation = info.get("user_simulation")
     return simulation if isinstance(simulation, Mapping) and simulation.get("enabled") else None
 
