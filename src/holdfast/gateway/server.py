@@ -60,15 +60,15 @@ from holdfast.server_tokens import LoopbackToken
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
-"""Routes that monitoring requests all the time."""
+"""Routes that monitoring systems request all the time. Their requests are logged at DEBUG."""
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
 Endpoint = Callable[[RequestContext], Awaitable[web.StreamResponse]]
 """The handler of a route: it sends a response and returns it, or raises `RequestRejected`."""
 UnboundKeyHandler = Callable[[RequestContext, Bearer], Awaitable[web.StreamResponse | None]]
-"""Handles a call with a key that is signed and not bound here: it sends a response and returns it;
-or the key is bound by now (None); or it raises `RequestRejected`."""
+"""Handles a call with a signed key that is not bound in this process. It sends a response and
+returns it, or returns None if the key is bound by now. It may raise `RequestRejected`."""
 
 
 class WorkerLinks(Struct, frozen=True):
@@ -119,7 +119,7 @@ class Gateway:
     ):
         """Creates a gateway, which starts to listen when its context is entered.
 
-        `model` is the name in `/v1/models`; the default is that of the trajectory's policy.
+        `model` is the name in `/v1/models`; the default is the model of the trajectory's policy.
         `endpoints` are more POST routes, which require the token even at loopback. `open_endpoints`
         are POST routes that check the caller themselves. `ignore` names the fields to remove from
         every request (see `unsupported`). `on_unbound_key` handles keys that are not bound here.

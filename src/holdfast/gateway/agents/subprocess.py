@@ -52,7 +52,8 @@ from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, code_of
 
 Agent = Callable[[Binding, Task], Awaitable[Returned]]
-"""An agent in this process: it is given its address and key, and may return (turns, reward)."""
+"""An async function that is an agent in this process. It gets its address and key (`Binding`) and
+its task, and may return its reward, or (turns, reward)."""
 
 
 INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")

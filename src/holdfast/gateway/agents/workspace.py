@@ -48,7 +48,7 @@ class FreshWorld(Struct, frozen=True):
 
     confined: bool = True
     """Whether the agent is kept from reading the variables and the memory of other processes (see
-    `confinement`). Where it needs what that takes from it, such as `sudo`: False."""
+    `confinement`). Set it to False if the agent needs a right that this removes, such as `sudo`."""
 
     @property
     def identity(self) -> str:
@@ -83,7 +83,7 @@ FRESH = FreshWorld()
 
 PATH = "0"
 MAX_TRIES = 5
-"""The most tries to read a folder whose files vanish meanwhile."""
+"""The most tries to read a folder whose files vanish while they are read."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -101,9 +101,11 @@ class AgentWorkspace(Episode):
         super().__init__(session, workspace, PATH, act)
         self.workspace = workspace
         self.is_resumed = False
-        """Whether the folder has its state at a later call, and not its first state."""
+        """Whether the folder was restored to its state at a later call, and not to its first
+        state."""
         self.steps_before: frozenset[str] = frozenset()
-        """The steps that were recorded before that state."""
+        """The steps that were recorded before the restored state. Empty if the folder has its first
+        state."""
         self._restore = restore
 
     async def open(self, seed: int | None = None) -> None:

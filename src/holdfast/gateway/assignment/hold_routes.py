@@ -46,10 +46,10 @@ class HoldOrder(Struct, frozen=True, order=True):
     """An order to hold or to release. The latest order counts."""
 
     stamp: int
-    """The time of the order, in nanoseconds."""
+    """The time of the order, in nanoseconds of the machine's clock."""
     worker: int
     until: float
-    """The end of the hold by the same clock; 0 releases."""
+    """The end of the hold, in seconds of the same clock. 0 is an order to release."""
 
     @property
     def seconds_left(self) -> float:

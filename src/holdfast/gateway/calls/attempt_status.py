@@ -90,8 +90,8 @@ class AttemptLookup:
 
 
 NOTE_SECONDS = 0.1
-"""Seconds after which a note is written by itself. If the agent calls earlier, the note is written
-with that call, at no cost."""
+"""Seconds after which a note is written if the agent makes no further call. With a call, the note
+is written at no extra cost."""
 
 
 class ReceivedAnswers:
@@ -101,7 +101,7 @@ class ReceivedAnswers:
     def __init__(self, session: Session):
         self._session = session
         self._unwritten: list[tuple[bytes, int]] = []
-        """Calls, by key and occurrence."""
+        """The calls whose notes are not written yet, each as its key and its occurrence."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closed = False

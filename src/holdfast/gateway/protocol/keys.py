@@ -29,11 +29,12 @@ class Bearer(Struct, frozen=True):
     attempt: int
     """The number of the attempt, which is recorded before the key is sent."""
     binding: int = 0
-    """The gateway's own count: an attempt that wrote nothing has the number of the next one."""
+    """A number of the gateway's own that keeps keys apart: after an attempt that wrote nothing, the
+    next attempt has the same `attempt`."""
 
 
 class Keys:
-    """Makes and checks keys with one secret. Keys of other secrets are unknown."""
+    """Makes and checks keys with one secret. A key that was made with another secret is unknown."""
 
     def __init__(self, secret: bytes | None = None):
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)

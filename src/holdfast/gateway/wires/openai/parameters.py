@@ -76,7 +76,8 @@ _USUAL = "it would change what is sampled; leave it out."
 
 
 class Neutral(Struct, frozen=True):
-    """The default of a parameter that may only be null or one of `values`, which change nothing."""
+    """The default of a parameter that may only be null or one of `values`, because these values
+    change nothing."""
 
     values: tuple[object, ...]
     why: str
