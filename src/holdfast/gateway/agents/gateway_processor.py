@@ -50,8 +50,8 @@ class GatewayOptions(TypedDict, total=False):
     """Tools that agents can call through the gateway, besides the tools of `environments`."""
     environments: Sequence[MakeEnvironment]
     finish: Finish | None
-    """Judges the agent when it is done, even if a limit ended it: called, awaited, and returns the
-    reward."""
+    """An async function that is called when the agent is done, even if a limit ended it. It returns
+    the reward."""
     limits: GatewayLimits | None
     ignore: Sequence[str]
     """The fields to remove from requests (see `IgnoredFields`)."""
@@ -139,7 +139,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         raise UsageError(f"{type(self).__name__} defines no `run_agent`")
 
     def expects_calls(self, binding: Binding) -> bool:
-        """Returns whether an agent is expected to call now, so that it can be too silent."""
+        """Returns whether an agent is at work. Only then can it be too silent."""
         return True
 
     def make_gateway(self) -> Gateway:
@@ -240,15 +240,15 @@ class GatewayRolloutProcessor(RolloutProcessor):
             await trajectory.let_finish()
 
     def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
-        """Returns whether an agent that has ended made no call and gave no result. It used a model
-        elsewhere, or failed without reporting it. Neither is an outcome of the policy."""
+        """Returns whether an agent has ended without a call and without a result. Such an agent
+        used a model elsewhere, or failed without reporting it. Neither is an outcome of the policy.
+        """
         if not self._accepts_refusals and trajectory.rejected_calls.open:
             return False  # The refusal says more than this error.
         return returned is None and self.finish is None and not trajectory.has_calls
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
-        """Returns why a mute agent has failed: it made no calls, or all of its calls were
-        refused."""
+        """Returns the failure of an agent that made no calls, or whose calls were all refused."""
         if (refused := trajectory.rejected_calls.failure()) is not None:
             return refused
         message = NO_CALLS.format(self.address_source)

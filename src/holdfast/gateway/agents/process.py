@@ -112,7 +112,7 @@ class AgentProcess(Struct):
 
     async def end(self) -> None:
         """Ends the agent's whole process group: first with SIGTERM, then with SIGKILL. Also ends
-        processes that left the group."""
+        processes that left the group, if they can be found."""
         process = self._process
         if process is None:
             return

@@ -36,10 +36,10 @@ class Restore(StrEnum):
     """The state of a workspace when its agent is started again."""
 
     START = "start"
-    """As it was at the beginning, for agents that start over: while their calls are replayed, they
-    repeat their own actions."""
+    """The state at the beginning. It is for agents that start over: while their calls are replayed,
+    they repeat their own actions."""
     LATEST = "latest"
-    """As it was at the latest call, for agents that keep their progress in their home."""
+    """The state at the latest call. It is for agents that keep their progress in their home."""
 
 
 class FreshWorld(Struct, frozen=True):
@@ -63,7 +63,7 @@ class WorkspaceWorld(Struct, frozen=True):
     """
 
     workspace: Callable[[Task], Workspace]
-    """Makes a new workspace of a task for each attempt."""
+    """Makes a new workspace for a task. It is called for each attempt."""
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class AgentWorkspace(Episode):
         super().__init__(session, workspace, PATH, act)
         self.workspace = workspace
         self.is_resumed = False
-        """Whether the folder was restored to its state at a later call, and not to its first
+        """Whether the folder was restored to its state at a later call, instead of its first
         state."""
         self.steps_before: frozenset[str] = frozenset()
         """The steps that were recorded before the restored state. Empty if the folder has its first

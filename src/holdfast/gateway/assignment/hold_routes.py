@@ -81,8 +81,8 @@ class HoldRoutes:
         return {ORDER: order, ORDERED: ordered}
 
     async def obey_earlier_orders(self) -> None:
-        """Obeys the last order from before this worker was started. Await it once other workers can
-        reach this worker, so that it misses no order."""
+        """Obeys the last order that was given before this worker was started. Await it once other
+        workers can reach this worker, so that it misses no order."""
         if self._peers is None:
             return
         for path in Path(self._peers.place.folder).glob(f"*{ORDER_SUFFIX}"):

@@ -39,8 +39,8 @@ class PendingTrajectory(Struct, eq=False):
     """Until this time of the event loop's clock, only a request that names this trajectory gets
     it."""
     older_key: str = ""
-    """The key of an agent that outlived its process of the gateway, and continues here with this
-    key."""
+    """The key of an agent that outlived its process of the gateway. The agent continues here with
+    this key. Empty for a new agent."""
 
 
 class PendingTrajectories:

@@ -182,7 +182,7 @@ class _Assigned(Struct, frozen=True, eq=False):
             self.queue.give_back(self.pending)
 
     def mark_delivered(self) -> None:
-        """Does nothing. Whether the agent has the trajectory shows in its calls."""
+        """Does nothing, because the agent's own calls show that it received the trajectory."""
 
 
 async def _query(context: RequestContext) -> TrajectoryRequest:

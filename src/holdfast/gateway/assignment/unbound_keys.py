@@ -68,8 +68,9 @@ class UnboundKeys:
             await self._wait_open(bearer.trajectory, deadline)
 
     def _adopted(self, key: str, bearer: Bearer) -> bool:
-        """Lets the agent continue in this process, and returns whether its trajectory is open here.
-        Raises `RequestRejected` if the attempt is over or another agent has the trajectory."""
+        """Lets the agent continue in this process if its trajectory is open here, and returns
+        whether it is. Raises `RequestRejected` if the attempt is over or another agent has the
+        trajectory."""
         pending = self._pending.of(bearer.trajectory)
         if pending is None:
             return False

@@ -5,10 +5,10 @@ to decide whether a key belongs to the last attempt, even after every process th
 gone.
 
 After a restart, an agent that continues gets a recorded answer again only if the record does not
-say that the agent received it. If it does, the same request counts as a new call. The record of a
-call notes that the answer was received. The note is written together with the next call, or a
-moment later if there is no next call. No call waits for a note. If a note is lost, an answer is
-sent again; a new answer never replaces a lost one.
+say that the agent received it. If the record says so, the same request counts as a new call. The
+record of a call notes that the answer was received. The note is written together with the next
+call, or a moment later if there is no next call. No call waits for a note. If a note is lost, the
+recorded answer is sent again, and no new answer is sampled.
 """
 
 import asyncio

@@ -257,7 +257,7 @@ class Subscription(Generic[Call]):
             self.mark_delivered()
 
     def mark_delivered(self) -> None:
-        """Notes that a result has arrived. It may have seemed lost before."""
+        """Notes that a result did arrive, after it was unknown whether it would."""
         self.call.delivered = True
 
 

@@ -2,8 +2,9 @@
 
 Each recorded generation ends a conversation. A request that begins with one of these conversations,
 word for word, continues its tokens: the prompt and completion are kept as they were sampled, and
-only the new messages are rendered. A request that rewrites earlier messages visibly branches off. A
-request that shares no beginning with any conversation (a sub-agent) is a root of its own.
+only the new messages are rendered. A request that rewrites earlier messages branches off, and the
+record shows it. A request that shares no beginning with any conversation (a sub-agent) is a root of
+its own.
 """
 
 import hashlib

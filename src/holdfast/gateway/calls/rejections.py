@@ -37,8 +37,8 @@ from holdfast.records.step import CallRefused
 from holdfast.rollout.replay.session import Session
 
 NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
-"""What an agent is told in place of the reason, which names the engine's address. No agent should
-know that address."""
+"""What an agent is told instead of the reason, because the reason names the engine's address, which
+no agent should know."""
 MAX_OPEN = 64
 """The most open rejections that are recorded. More would not change the outcome."""
 _OWN_FAULTS = (408, 500, 502, 503, 504)

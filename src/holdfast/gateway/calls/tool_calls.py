@@ -4,11 +4,11 @@ The intent is recorded first and the result afterwards, as with any tool (see `r
 A recorded call is answered from the record, without running the tool. An interrupted call is
 resolved by its contract.
 
-The choice of the recorded call that a new one repeats must not depend on timing, since parts of an
-agent call side by side. So it depends only on the content: the tool, its canonical arguments, the
-id if the agent gave one, and how many equal calls came before. A step's path only says where it is
-rendered: after everything that was recorded when it began. Each step has a scope of its own, so
-that a fork at the step removes no other steps.
+Which recorded call a new call repeats must not depend on timing, since parts of an agent call side
+by side. So it depends only on the content: the tool, its canonical arguments, the id if the agent
+gave one, and how many equal calls came before. A step's path only says where it is rendered: after
+everything that was recorded when it began. Each step has a scope of its own, so that a fork at the
+step removes no other steps.
 """
 
 import asyncio

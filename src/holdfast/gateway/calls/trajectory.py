@@ -328,8 +328,8 @@ class AgentTrajectory:
     async def _turns(
         self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
-        """Returns one turn for each choice, and their position. This is the first position, unless
-        a durable draft began at another one."""
+        """Returns one turn for each choice, and their position. This is the request's usual
+        position, unless a durable draft began at another position."""
         request = pending.request
         paths = [f"{number}.{choice}.0" for choice in range(request.n)]
         durable = self.session.history.drafts
@@ -455,9 +455,9 @@ class CallSubscription(Subscription[SampledCall]):
         self._received = 0
 
     async def answer(self) -> Answer:
-        """Returns the answer. Every error becomes a `RequestRejected`, and is recorded (see
-        `record_rejection`) before it is raised. Only a cancellation of the caller is raised as it
-        is."""
+        """Returns the answer. Raises `RequestRejected` for every error, after the rejection was
+        recorded if `record_rejection` has to record it. Only a cancellation of the caller is raised
+        as it is."""
         trajectory = self._trajectory
         try:
             answer: Answer = await self.result()

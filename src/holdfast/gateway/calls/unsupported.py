@@ -207,8 +207,8 @@ def _remove(members: dict[str, Raw], names: list[str], path: str) -> bool:
 
 
 def _remove_within(value: object, names: list[str]) -> bool:
-    """Removes a nested member and returns whether it was there. A list loses it in each of its
-    elements."""
+    """Removes a nested member and returns whether it was there. In a list, removes it from each
+    element."""
     if isinstance(value, list):
         return sum(_remove_within(element, names) for element in value) > 0
     if not isinstance(value, dict) or value.get(names[0]) is None:

@@ -70,7 +70,8 @@ class Tickets:
 
     def disconnect(self, connection: object) -> None:
         """Notes that the connection to a relaying worker was lost, so that it is unknown whether
-        its answers arrived. If the worker is alive, it can still report on them."""
+        the answers which that worker relays arrive. If the worker is alive, it can still report on
+        them."""
         for relayed in self._relayed.values():
             if relayed.connection is connection and relayed.is_waiting:
                 relayed.is_waiting = False

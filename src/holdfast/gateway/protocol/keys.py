@@ -29,8 +29,9 @@ class Bearer(Struct, frozen=True):
     attempt: int
     """The number of the attempt, which is recorded before the key is sent."""
     binding: int = 0
-    """A number of the gateway's own that keeps keys apart: after an attempt that wrote nothing, the
-    next attempt has the same `attempt`."""
+    """A counter of the gateway that makes each key different. Without it, two attempts could have
+    the same key, because an attempt that wrote nothing and the next attempt have the same number.
+    """
 
 
 class Keys:

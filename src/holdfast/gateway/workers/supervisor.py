@@ -20,7 +20,7 @@ from holdfast.records.errors import HoldfastError
 from holdfast.rollout.processes.user_process import tie
 
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
-"""The most restarts of one worker within this time."""
+"""The most restarts of one worker, and the seconds within which they are counted."""
 RESTART_PAUSE_SECONDS = 0.2
 
 

@@ -52,7 +52,7 @@ class WorldOwner(Struct, frozen=True):
 
     lease: Lease
     episode: str
-    """The path of the episode's opening."""
+    """The path of the step that opened the episode."""
 
 
 class Worlds:

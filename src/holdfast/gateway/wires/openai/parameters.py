@@ -3,7 +3,7 @@
 There are four kinds of parameters. Some are followed, and have a type here. Some are only about
 bookkeeping, and are accepted with any value. Some are accepted only with values that change nothing
 (`neutral`). All others are unknown, and rejected by name. A JSON schema is followed with or without
-`strict`, because an engine cannot follow it halfway. The model does not see its name and
+`strict`, because an engine cannot follow it halfway. The model does not see the schema's name and
 description.
 """
 

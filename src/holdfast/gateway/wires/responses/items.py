@@ -286,8 +286,8 @@ class _Conversation:
     ) -> _Reply:
         """Returns the reply of an item: the last reply or a new one.
 
-        If the item names no reply, `follows` decides whether it belongs to the last reply because
-        it stands directly after it. `fits` decides whether the reply can hold the item.
+        If the item names no reply, `follows` decides whether its place after the last reply makes
+        it a part of that reply. `fits` decides whether the reply can hold the item.
         """
         reply, answer = self._reply, _first_group(_ours, item_id or "")
         if reply is not None:
