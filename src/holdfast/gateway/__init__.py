@@ -24,7 +24,7 @@ How a call is handled, with the nouns that the code uses:
 - `http`: from a connection to a request, and from an answer to bytes.
 - `workers`: several processes that serve one address.
 - `server`: the gateway itself: its routes, and the keys that are bound to it.
-- `assignment`: trajectories that wait for agents which others start.
+- `assignment`: trajectories that wait for agents that are started elsewhere.
 - `agents`: the rollout processors that put agents behind a gateway.
 - `address`, `limits`: where the gateway listens, and limits on what a client may cost it.
 """

@@ -195,7 +195,7 @@ class Gateway:
             self._loopback_token.close()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
-        """Binds an attempt to a new key, which is rejected once it is released. With `ends`, the
+        """Binds an attempt to a new key. After `release`, the key is rejected. With `ends`, the
         attempt ends when the agent says that it is done, and the agent gets the response when the
         end is durable."""
         session = trajectory.session
@@ -221,8 +221,8 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
-        at most. Streams are kept alive while they wait."""
+        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        at most `seconds`. Streams are kept alive while they wait."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
@@ -383,7 +383,7 @@ class Gateway:
         return await context.send(completed(trajectory.reward))
 
     def take_report(self, report: RelayReport) -> None:
-        """Takes in the report about a response that another worker relayed."""
+        """Handles the report of another worker about a response that it relayed."""
         self._tickets.report(report)
 
     def _with_tools(

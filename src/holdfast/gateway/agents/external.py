@@ -1,4 +1,4 @@
-"""ExternalRolloutProcessor: agents that others start, and that come to the gateway by themselves.
+"""ExternalRolloutProcessor: agents that are started elsewhere and come to the gateway themselves.
 
     POST /trajectories {}                              takes the next free trajectory
     POST /trajectories {"task": "…", "sample": 0}      takes this one; repeated: its next attempt
@@ -40,8 +40,8 @@ IDLE_POLL_SECONDS = 0.2
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
-    """Runs agents that others start. Opens as many trajectories at once as the run's concurrency
-    allows."""
+    """Runs agents that are started elsewhere. Opens as many trajectories at once as the run's
+    concurrency allows."""
 
     ends_on_complete = True
     address_source = "the answer of POST /trajectories"

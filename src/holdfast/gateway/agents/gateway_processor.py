@@ -166,8 +166,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
-        at most. See `Gateway.hold`."""
+        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        at most `seconds`. See `Gateway.hold`."""
         return self._running.hold(seconds)
 
     def held(self, seconds: float = HOLD_SECONDS) -> AbstractAsyncContextManager[None]:

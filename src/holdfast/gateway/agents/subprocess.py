@@ -244,7 +244,8 @@ def _check_script(command: Sequence[str], *, cwd: Path) -> None:
 
 
 def _absolute_paths(command: Sequence[str]) -> list[str]:
-    """Makes words that name files absolute, so that they name the same files from any folder."""
+    """Returns the command with an absolute path for each word that names a file, so that it names
+    the same file from any folder."""
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 

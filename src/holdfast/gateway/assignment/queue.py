@@ -1,4 +1,4 @@
-"""Trajectories that wait for agents that others start.
+"""Trajectories that wait for agents that are started elsewhere.
 
 An agent takes the next trajectory, or one that it names. If another agent already has that
 trajectory, its next attempt begins; the earlier agent is gone, or its key is rejected from then on.

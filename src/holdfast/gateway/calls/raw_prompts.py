@@ -46,7 +46,7 @@ class RawPrompt(Struct):
 
 
 class _Prefixes:
-    """Known beginnings by their digests. One pass over some data finds the longest one."""
+    """Finds known beginnings of prompts by their digests. A search reads its data only once."""
 
     def __init__(self) -> None:
         self._paths: dict[bytes, str] = {}

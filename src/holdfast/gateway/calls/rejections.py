@@ -48,7 +48,8 @@ _CONTENT = (
     *("arguments", "call_id", "content", "function", "input", "name", "output", "role", "text"),
     *("tool_call_id", "tool_calls", "tool_use_id"),
 )
-"""The content of a message; any other member may be left out in the next request."""
+"""The members that are the content of a message. A client may leave out any other member when it
+sends the message again."""
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 _REFERENCES = ("previous_response_id", "conversation")
 """Fields that refer to earlier messages. With such a field, the conversation is not known here."""

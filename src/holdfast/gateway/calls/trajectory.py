@@ -145,8 +145,8 @@ class AgentTrajectory:
         body: bytes = b"",
     ) -> "CallSubscription":
         """Begins the call of this request, or finds the call that it repeats. `again` is set if the
-        client says that it repeats a request. `name` is a name that the client gives to all of its
-        tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
+        client says that it repeats a request. `name` is a name that the client gives to all tries
+        of one request. `body` is the body of the HTTP request. Raises `RequestRejected`."""
         digests = await off_loop(lambda: self.lookup.digests(request.messages), size=len(body))
         if self._closed:
             raise RequestRejected(

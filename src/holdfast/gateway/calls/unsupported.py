@@ -44,7 +44,7 @@ _CONTENT = frozenset(
         *("thinking", "summary", "item_reference"),
     )
 )
-"""The members of a message that are its content; any other can be left out."""
+"""The members of a message that are its content. Any other member can be removed."""
 _SEPARATORS = re.compile(r"[.\[\]]+")
 _REFERENCES = ("previous_response_id", "conversation")
 """Fields that stand for earlier messages. Without them, the request's own messages would count as
