@@ -15,7 +15,7 @@ from holdfast.records.errors import UsageError
 
 MIN_TOKEN_CHARS = 16
 BACKLOG = 1024
-"""Connections that wait while every worker is busy, or is just started again."""
+"""The most connections that wait while all workers are busy or being restarted."""
 
 
 class Address(Struct, frozen=True):
@@ -24,17 +24,18 @@ class Address(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
-    """The bearer token of requests for trajectories; required beyond loopback."""
+    """The token that requests for trajectories need (as a bearer token). It is required unless
+    `host` is loopback."""
     tls: ssl.SSLContext | None = None
     advertise: str | None = None
-    """The host, or the whole URL, for agents; by default, where `host` is not loopback, a name or
-    an address of this machine that others can reach."""
+    """The host, or the whole URL, that agents use. By default, if `host` is not loopback, this is a
+    name or an address of this machine that other machines can reach."""
     sock: socket.socket | None = None
     """A socket that already listens. Several workers can share it."""
 
 
 LOOPBACK = Address()
-"""A free port of this machine, at loopback."""
+"""An address on this machine's loopback interface, with a free port."""
 
 
 def check_usable(token: str | None, host: str) -> None:
@@ -115,7 +116,8 @@ def _outward_address(host: str) -> str | None:
 
 
 def check_advertised(advertised: str) -> None:
-    """Raises `UsageError` unless it is a host, or an http(s) URL that ends with its path."""
+    """Raises `UsageError` unless `advertised` is a host, or an http(s) URL without user, query and
+    fragment."""
     if "://" in advertised:
         parts = urlsplit(advertised)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query

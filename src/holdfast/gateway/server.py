@@ -60,15 +60,15 @@ from holdfast.server_tokens import LoopbackToken
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
-"""Routes that monitoring requests all the time."""
+"""Routes that monitoring systems request all the time. Their requests are logged at DEBUG."""
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
 Endpoint = Callable[[RequestContext], Awaitable[web.StreamResponse]]
 """The handler of a route: it sends a response and returns it, or raises `RequestRejected`."""
 UnboundKeyHandler = Callable[[RequestContext, Bearer], Awaitable[web.StreamResponse | None]]
-"""Handles a call with a key that is signed and not bound here: it sends a response and returns it;
-or the key is bound by now (None); or it raises `RequestRejected`."""
+"""Handles a call with a signed key that is not bound in this process. It sends a response and
+returns it, or returns None if the key is bound by now. It may raise `RequestRejected`."""
 
 
 class WorkerLinks(Struct, frozen=True):
@@ -119,7 +119,7 @@ class Gateway:
     ):
         """Creates a gateway, which starts to listen when its context is entered.
 
-        `model` is the name in `/v1/models`; the default is that of the trajectory's policy.
+        `model` is the name in `/v1/models`; the default is the model of the trajectory's policy.
         `endpoints` are more POST routes, which require the token even at loopback. `open_endpoints`
         are POST routes that check the caller themselves. `ignore` names the fields to remove from
         every request (see `unsupported`). `on_unbound_key` handles keys that are not bound here.
@@ -195,7 +195,7 @@ class Gateway:
             self._loopback_token.close()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
-        """Binds an attempt to a new key, which is rejected once it is released. With `ends`, the
+        """Binds an attempt to a new key. After `release`, the key is rejected. With `ends`, the
         attempt ends when the agent says that it is done, and the agent gets the response when the
         end is durable."""
         session = trajectory.session
@@ -221,8 +221,8 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
-        at most. Streams are kept alive while they wait."""
+        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        at most `seconds`. Streams are kept alive while they wait."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
@@ -383,7 +383,7 @@ class Gateway:
         return await context.send(completed(trajectory.reward))
 
     def take_report(self, report: RelayReport) -> None:
-        """Takes in the report about a response that another worker relayed."""
+        """Handles the report of another worker about a response that it relayed."""
         self._tickets.report(report)
 
     def _with_tools(

@@ -1,4 +1,4 @@
-"""Worlds: a machine of its own for each trajectory (see docs/worlds.md).
+"""Worlds: a separate machine for each trajectory (see docs/worlds.md).
 
 - `contract`: the protocols, values and errors.
 - `docker`: containers of Docker and Podman.

@@ -1,6 +1,7 @@
 """The tools with which a model acts in its world: bash, read_file, write_file and edit.
 
-Their effects are files and processes of the world, so after a restore they run again.
+Their effects are files and processes of the world. So after a snapshot was restored, the later
+calls run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from holdfast.worlds.contract.world import COMMAND_SECONDS, ExecResult, World
 TOOLS = ("bash", "read_file", "write_file", "edit")
 OUTPUT = 16 * 1024
 LEEWAY_SECONDS = 300.0
-"""How long a call may take in addition to its command."""
+"""The most seconds that a call may take in addition to its command."""
 
 
 def world_tools(
@@ -75,7 +76,7 @@ async def _write(world: World, path: str, text: str) -> None:
 
 
 def result_text(result: ExecResult, seconds: float) -> str:
-    """Returns what a model sees of a command."""
+    """Returns the text that a model sees as the result of a command."""
     end = f"[killed after {seconds:g} s]" if result.timed_out else ""
     end = end or (f"[exit code {result.exit_code}]" if result.exit_code else "")
     return "\n".join(part for part in (result.output.rstrip("\n"), end) if part)

@@ -2,8 +2,8 @@
 
 - `gateway_processor`: the common part of processors that run agents behind a gateway.
 - `subprocess`: BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
-- `external`: ExternalRolloutProcessor: agents that others start, and that come to the gateway by
-  themselves.
+- `external`: ExternalRolloutProcessor: agents that are started elsewhere, and that come to the
+  gateway by themselves.
 - `remote`: RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 - `process`: an agent's process, on this machine or in a sandbox.
 - `workspace`: the folder that an agent finds when it is started again, and the workspace in which

@@ -36,8 +36,8 @@ class End(Struct, frozen=True):
         return self.reward if self.turns is None else (self.turns, self.reward)
 
     def with_judgement(self, returned: Returned) -> "End":
-        """Returns the end with the judge's result. If the result has no value for a field, the
-        field keeps its value."""
+        """Returns this end with the reward and the turns from `returned`. A value that `returned`
+        does not have stays as it is."""
         turns, reward = returned if isinstance(returned, tuple) else (None, returned)
         return End(
             self.reward if reward is None else reward,
@@ -47,7 +47,7 @@ class End(Struct, frozen=True):
 
 
 class AttemptSetup:
-    """Sets up one attempt. Open it before the agent is started."""
+    """The workspace and the environments of one attempt. Open it before the agent is started."""
 
     def __init__(self, t: Rollout):
         self.folder: AgentWorkspace | None = None

@@ -1,7 +1,7 @@
-"""ExternalRolloutProcessor: agents that others start, and that come to the gateway by themselves.
+"""ExternalRolloutProcessor: agents that are started elsewhere and come to the gateway themselves.
 
-    POST /trajectories {}                              the next one that waits for an agent
-    POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
+    POST /trajectories {}                              takes the next free trajectory
+    POST /trajectories {"task": "…", "sample": 0}      takes this one; repeated: its next attempt
 
 The response has the task, the addresses and the key. The agent ends with `POST …/complete`. An
 attempt is durable before its key is sent, and its end is durable before it is confirmed. So
@@ -40,8 +40,8 @@ IDLE_POLL_SECONDS = 0.2
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
-    """Runs agents that others start. Opens as many trajectories at once as the run's concurrency
-    allows."""
+    """Runs agents that are started elsewhere. Opens as many trajectories at once as the run's
+    concurrency allows."""
 
     ends_on_complete = True
     address_source = "the answer of POST /trajectories"
@@ -55,8 +55,9 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         place: WorkerPlace | None = None,
         **options: Unpack[GatewayOptions],
     ):
-        """`rejoin` is how long a trajectory is kept for an agent that may have outlived the process
-        that it spoke to. `place` is the place of this worker among the gateway's workers."""
+        """`rejoin` is the number of seconds for which a trajectory is kept for an agent that may
+        have outlived the process that it spoke to. `place` is the place of this worker among the
+        gateway's workers."""
         super().__init__(address, **options)
         self._keys = Keys()
         self._queue = PendingTrajectories(rejoin)

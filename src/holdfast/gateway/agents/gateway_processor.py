@@ -45,18 +45,19 @@ class GatewayOptions(TypedDict, total=False):
     """The options of every processor that runs agents behind a gateway."""
 
     silence: float
-    """Seconds without a call, and without waiting for one, after which an agent is given up."""
+    """Seconds after which an agent is given up if it makes no call and waits for no answer."""
     tools: "Sequence[Tool | Function]"
     """Tools that agents can call through the gateway, besides the tools of `environments`."""
     environments: Sequence[MakeEnvironment]
     finish: Finish | None
-    """Awaited when the agent is done, even if a limit ended it. Returns the reward."""
+    """An async function that is called when the agent is done, even if a limit ended it. It returns
+    the reward."""
     limits: GatewayLimits | None
     ignore: Sequence[str]
     """The fields to remove from requests (see `IgnoredFields`)."""
     on_refused: OnRefused | str
-    """What becomes of a trajectory if its agent ended as if it was done although a call was refused
-    and not repeated ("fail" or "accept")."""
+    """The outcome ("fail" or "accept") of a trajectory whose agent ended as if its task was done,
+    although a call was refused and not repeated."""
 
 
 class GatewayRolloutProcessor(RolloutProcessor):
@@ -64,11 +65,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     streams_replies = True
     ends_on_complete = False
-    """Whether an attempt ends when its agent says that it is done, instead of by itself."""
+    """Whether an agent ends its attempt by saying that it is done (`POST /complete`)."""
     address_source = (
         "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
     )
-    """The place where agents find the gateway's address and their key."""
+    """Where agents find the gateway's address and their key, in words for error messages."""
 
     def __init__(
         self,
@@ -103,7 +104,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._holds = CallHolds()
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """Returns a policy that can be held. The gateway uses the holds of this policy."""
+        """Wraps the policy so that its calls can be held. The gateway uses the holds of the
+        returned policy."""
         holdable = with_holds(policy)
         self._holds = holdable.holds
         return holdable
@@ -114,8 +116,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     @property
     def surroundings(self) -> str:
-        """Returns the part of the `identity` that is not the agent: changing it makes a different
-        run."""
+        """Returns the part of `identity` that does not describe the agent itself: its tools,
+        environments, workspace, judge (`finish`) and options."""
         world = self.world
         parts = [*self.tools, *self.environments]
         parts += [world.workspace] if isinstance(world, WorkspaceWorld) else []
@@ -137,7 +139,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         raise UsageError(f"{type(self).__name__} defines no `run_agent`")
 
     def expects_calls(self, binding: Binding) -> bool:
-        """Returns whether an agent exists that could be silent."""
+        """Returns whether an agent is at work. Only then can it be too silent."""
         return True
 
     def make_gateway(self) -> Gateway:
@@ -164,8 +166,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Makes calls that would sample wait until `end()` of the returned hold, or for `seconds`
-        at most. See `Gateway.hold`."""
+        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        at most `seconds`. See `Gateway.hold`."""
         return self._running.hold(seconds)
 
     def held(self, seconds: float = HOLD_SECONDS) -> AbstractAsyncContextManager[None]:
@@ -201,8 +203,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return end.returned
 
     async def _run_to_end(self, t: Rollout, trajectory: AgentTrajectory) -> End:
-        """Runs the agent and returns how it ended. Raises an error if that is not an outcome of the
-        policy."""
+        """Runs the agent and returns how it ended. Raises an error if the end is not an outcome of
+        the policy."""
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         returned: Returned = None
@@ -238,22 +240,23 @@ class GatewayRolloutProcessor(RolloutProcessor):
             await trajectory.let_finish()
 
     def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
-        """Returns whether an agent that has ended made no call and gave no result. It used a model
-        elsewhere, or failed without reporting it. Neither is an outcome of the policy."""
+        """Returns whether an agent has ended without a call and without a result. Such an agent
+        used a model elsewhere, or failed without reporting it. Neither is an outcome of the policy.
+        """
         if not self._accepts_refusals and trajectory.rejected_calls.open:
             return False  # The refusal says more than this error.
         return returned is None and self.finish is None and not trajectory.has_calls
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
-        """Returns why a mute agent has failed: it made no calls, or all of its calls were
-        refused."""
+        """Returns the failure of an agent that made no calls, or whose calls were all refused."""
         if (refused := trajectory.rejected_calls.failure()) is not None:
             return refused
         message = NO_CALLS.format(self.address_source)
         return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
     async def _watch(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
-        """Returns the agent's result. Any other event that comes first ends the agent."""
+        """Runs the agent and returns its result. If the attempt breaks, or the agent is silent for
+        too long, ends the agent and raises the error."""
         running = self.run_agent(t, binding, trajectory)
         agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
         broken = asyncio.create_task(trajectory.broken.wait())
@@ -278,8 +281,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
 
 async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
-    """Ends the agent. If the run stops meanwhile, it waits for this end, because a second
-    cancellation would interrupt the agent while it ends its own children."""
+    """Ends the agent and waits for its end. A cancellation does not shorten this wait, because a
+    second cancellation would interrupt the agent while it ends its own children."""
     ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
     try:
         await asyncio.shield(ending)

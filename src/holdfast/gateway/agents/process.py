@@ -31,12 +31,13 @@ from holdfast.rollout.processes.user_process import tie
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
 MAX_ROUNDS = 5
-"""The most searches for an agent's leftover processes, which may start more meanwhile."""
+"""The most rounds of searching for an agent's leftover processes. They may start further processes
+meanwhile."""
 TAIL_CHARACTERS = 2_000
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
-"""The driver's variables that an agent gets. It gets no others, and so none of the driver's
-keys."""
+"""The driver's variables that an agent gets. It gets no other variables of the driver, so it gets
+none of the driver's keys."""
 
 
 def environment(
@@ -94,8 +95,8 @@ class AgentProcess(Struct):
                 raise UsageError(f"the agent cannot be started: {error}") from error
 
     def _full_command(self) -> list[str]:
-        """Returns the command, tied to this process if the system allows it. Otherwise an agent
-        would continue after its driver was killed."""
+        """Returns the command with prefixes that confine the agent and, if the system allows it,
+        end the agent when its driver is killed."""
         name = self.command[0]
         executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not executable:
@@ -110,7 +111,8 @@ class AgentProcess(Struct):
         return await self._process.wait()
 
     async def end(self) -> None:
-        """Ends the whole process group: asks it first, and then kills it."""
+        """Ends the agent's whole process group: first with SIGTERM, then with SIGKILL. Also ends
+        processes that left the group, if they can be found."""
         process = self._process
         if process is None:
             return

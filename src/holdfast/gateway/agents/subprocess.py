@@ -52,7 +52,8 @@ from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, code_of
 
 Agent = Callable[[Binding, Task], Awaitable[Returned]]
-"""An agent in this process: it is given its address and key, and may return (turns, reward)."""
+"""An async function that is an agent in this process. It gets its address and key (`Binding`) and
+its task, and may return its reward, or (turns, reward)."""
 
 
 INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")
@@ -243,7 +244,8 @@ def _check_script(command: Sequence[str], *, cwd: Path) -> None:
 
 
 def _absolute_paths(command: Sequence[str]) -> list[str]:
-    """Makes words that name files absolute, so that they name the same files from any folder."""
+    """Returns the command with an absolute path for each word that names a file, so that it names
+    the same file from any folder."""
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 

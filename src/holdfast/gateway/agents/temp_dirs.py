@@ -20,7 +20,7 @@ from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.trajectory import TrajectoryKey
 
 WORKING = folders.FILES
-"""The folder within it in which an agent runs. Leftover processes are found by it."""
+"""The name of the subfolder in which an agent runs. Leftover processes are found by this folder."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -28,9 +28,10 @@ _SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
 _MAX_SOCKET_PATH_BYTES = 103
 """The most bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
-"""The length of a socket's path after the root."""
+"""The length of the part of a socket's path that comes after the root."""
 _MAX_NAMES = 1000
-"""The most folders of one trajectory: as many runs with one name can run at the same time."""
+"""The most folders of one trajectory, and so the most runs with the same name that can run at the
+same time."""
 
 
 def root(*, for_sockets: bool = False) -> str:

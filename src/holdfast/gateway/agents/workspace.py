@@ -36,10 +36,10 @@ class Restore(StrEnum):
     """The state of a workspace when its agent is started again."""
 
     START = "start"
-    """As it was at the beginning, for agents that start over: while their calls are replayed, they
-    repeat their own actions."""
+    """The state at the beginning. It is for agents that start over: while their calls are replayed,
+    they repeat their own actions."""
     LATEST = "latest"
-    """As it was at the latest call, for agents that keep their progress in their home."""
+    """The state at the latest call. It is for agents that keep their progress in their home."""
 
 
 class FreshWorld(Struct, frozen=True):
@@ -48,7 +48,7 @@ class FreshWorld(Struct, frozen=True):
 
     confined: bool = True
     """Whether the agent is kept from reading the variables and the memory of other processes (see
-    `confinement`). Where it needs what that takes from it, such as `sudo`: False."""
+    `confinement`). Set it to False if the agent needs a right that this removes, such as `sudo`."""
 
     @property
     def identity(self) -> str:
@@ -63,7 +63,7 @@ class WorkspaceWorld(Struct, frozen=True):
     """
 
     workspace: Callable[[Task], Workspace]
-    """Makes a new workspace of a task for each attempt."""
+    """Makes a new workspace for a task. It is called for each attempt."""
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ FRESH = FreshWorld()
 
 PATH = "0"
 MAX_TRIES = 5
-"""The most tries to read a folder whose files vanish meanwhile."""
+"""The most tries to read a folder whose files vanish while they are read."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -101,9 +101,11 @@ class AgentWorkspace(Episode):
         super().__init__(session, workspace, PATH, act)
         self.workspace = workspace
         self.is_resumed = False
-        """Whether the folder has its state at a later call, and not its first state."""
+        """Whether the folder was restored to its state at a later call, instead of its first
+        state."""
         self.steps_before: frozenset[str] = frozenset()
-        """The steps that were recorded before that state."""
+        """The steps that were recorded before the restored state. Empty if the folder has its first
+        state."""
         self._restore = restore
 
     async def open(self, seed: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Trajectories that wait for agents which others start.
+"""Trajectories that wait for agents that are started elsewhere.
 
 - `queue`: the trajectories that are open in this process, free or taken.
 - `routes`: `POST /trajectories`: assigns them to agents, from this worker or from another.

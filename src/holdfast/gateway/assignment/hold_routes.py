@@ -46,10 +46,10 @@ class HoldOrder(Struct, frozen=True, order=True):
     """An order to hold or to release. The latest order counts."""
 
     stamp: int
-    """The time of the order, in nanoseconds."""
+    """The time of the order, in nanoseconds of the machine's clock."""
     worker: int
     until: float
-    """The end of the hold by the same clock; 0 releases."""
+    """The end of the hold, in seconds of the same clock. 0 is an order to release."""
 
     @property
     def seconds_left(self) -> float:
@@ -81,8 +81,8 @@ class HoldRoutes:
         return {ORDER: order, ORDERED: ordered}
 
     async def obey_earlier_orders(self) -> None:
-        """Obeys the last order from before this worker was started. Await it once other workers can
-        reach this worker, so that it misses no order."""
+        """Obeys the last order that was given before this worker was started. Await it once other
+        workers can reach this worker, so that it misses no order."""
         if self._peers is None:
             return
         for path in Path(self._peers.place.folder).glob(f"*{ORDER_SUFFIX}"):

@@ -1,4 +1,4 @@
-"""Trajectories that wait for agents that others start.
+"""Trajectories that wait for agents that are started elsewhere.
 
 An agent takes the next trajectory, or one that it names. If another agent already has that
 trajectory, its next attempt begins; the earlier agent is gone, or its key is rejected from then on.
@@ -36,9 +36,11 @@ class PendingTrajectory(Struct, eq=False):
     """Set when another agent takes the trajectory."""
     is_taken: bool = False
     reserved_until: float = 0.0
-    """By the event loop's clock: until then only a request for this trajectory gets it."""
+    """Until this time of the event loop's clock, only a request that names this trajectory gets
+    it."""
     older_key: str = ""
-    """The key of an agent that outlived its process of the gateway and continues with this key."""
+    """The key of an agent that outlived its process of the gateway. The agent continues here with
+    this key. Empty for a new agent."""
 
 
 class PendingTrajectories:
@@ -110,7 +112,7 @@ class PendingTrajectories:
         pending.replaced.set()
 
     def give_back_unless_seen(self, pending: PendingTrajectory, since: float) -> None:
-        """Gives the trajectory back if its agent makes no call within the reservation.
+        """Gives the trajectory back if its agent makes no call before the reservation ends.
 
         The response that assigned the trajectory may not have reached the agent. `since` is the
         time of the agent's last call so far.
@@ -136,8 +138,9 @@ class PendingTrajectories:
         return condition()
 
     async def wait_available(self, task: str | None, sample: int, deadline: float) -> bool:
-        """Waits until a trajectory is free, or one of `task` if it is given. Returns whether one is
-        free. Raises `RequestRejected` when the queue is closed."""
+        """Waits until a trajectory is free or, if `task` is given, until the trajectory of this
+        task and sample is open. Returns whether that is so by the deadline. Raises
+        `RequestRejected` when the queue is closed."""
         if task is None:
             available = await self._wait_free(deadline)
         else:
@@ -147,8 +150,8 @@ class PendingTrajectories:
         return available
 
     async def _wait_free(self, deadline: float) -> bool:
-        """Waits until a trajectory is free. Also wakes when a reservation ends, since that is not
-        announced as a change."""
+        """Waits until a trajectory is free, and returns whether one is. Also wakes when a
+        reservation ends, because `_changed` does not announce that."""
         loop = asyncio.get_running_loop()
         while self._next_free() is None and self._closed is None and loop.time() < deadline:
             ends = (pending.reserved_until for pending in self._free)
@@ -168,9 +171,9 @@ class PendingTrajectories:
         return self._take(pending)
 
     async def take_certain(self, task: str, sample: int, seconds: float) -> PendingTrajectory:
-        """Takes a certain trajectory. If an agent already has it, takes its next attempt. If
-        several requests want one attempt, one gets it and the others are rejected. Raises
-        `RequestRejected` if the attempt does not begin within `seconds`."""
+        """Takes the trajectory of a task and sample. If an agent already has it, takes its next
+        attempt. If several requests want the same attempt, one request gets it and the others are
+        rejected. Raises `RequestRejected` if the attempt does not begin within `seconds`."""
         key = self._find(task, sample)
         if key is None:
             raise self._closed or _not_open(task, sample)

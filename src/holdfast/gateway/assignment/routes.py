@@ -90,8 +90,8 @@ class AssignmentRoutes:
         raise none_here
 
     async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
-        """Waits until some worker may have a free trajectory. Raises `RequestRejected` when this
-        worker closes."""
+        """Waits until some worker may have a free trajectory, or the deadline passes. Raises
+        `RequestRejected` when this worker closes."""
         here = self._pending.wait_available(query.task, query.sample, deadline)
         if self._peers is None:
             await here
@@ -173,7 +173,7 @@ class _Assigned(Struct, frozen=True, eq=False):
     queue: PendingTrajectories
     pending: PendingTrajectory
     since: float
-    """The time of the assignment, by the trajectory's `last_seen`."""
+    """The trajectory's `last_seen` when it was assigned."""
 
     def leave(self, *, delivered: bool | None) -> None:
         if delivered is None:
@@ -182,7 +182,7 @@ class _Assigned(Struct, frozen=True, eq=False):
             self.queue.give_back(self.pending)
 
     def mark_delivered(self) -> None:
-        """Does nothing: either the agent calls, or it does not exist."""
+        """Does nothing, because the agent's own calls show that it received the trajectory."""
 
 
 async def _query(context: RequestContext) -> TrajectoryRequest:

@@ -68,8 +68,9 @@ class UnboundKeys:
             await self._wait_open(bearer.trajectory, deadline)
 
     def _adopted(self, key: str, bearer: Bearer) -> bool:
-        """Lets the agent continue in this process, and returns whether its trajectory is open here.
-        Raises `RequestRejected` if the attempt is over or another agent has the trajectory."""
+        """Lets the agent continue in this process if its trajectory is open here, and returns
+        whether it is. Raises `RequestRejected` if the attempt is over or another agent has the
+        trajectory."""
         pending = self._pending.of(bearer.trajectory)
         if pending is None:
             return False
@@ -84,8 +85,9 @@ class UnboundKeys:
         return True
 
     async def _respond(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
-        """Returns the response of another worker or from the record, or None as long as no worker
-        has the trajectory."""
+        """Returns the response of another worker or, if no worker has the trajectory, the response
+        from the record. Returns None if the call has to wait until a worker opens the trajectory.
+        """
         if self._peers is not None:
             response = await self._peers.relay(context, bearer.trajectory)
             if response is not None:
@@ -109,7 +111,7 @@ class UnboundKeys:
         return None
 
     async def _wait_open(self, trajectory: str, deadline: float) -> None:
-        """Waits until a worker has opened the trajectory, or the run stops."""
+        """Waits until a worker has opened the trajectory, the run stops, or the deadline passes."""
         here = self._pending.until(
             lambda: self._pending.of(trajectory) is not None or self._is_stopping(), deadline
         )

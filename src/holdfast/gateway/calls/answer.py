@@ -100,9 +100,10 @@ def _cut(step: Generated) -> tuple[Message, str | None]:
 Messages = tuple[Message, ...]
 Parse = Callable[[bytes], Messages]
 MAX_CONVERSATIONS = 4
-"""The most conversations that continue side by side: those of an agent and its sub-agents."""
+"""The most cached conversations: those of an agent and its sub-agents."""
 MIN_MESSAGES = 16
-"""The fewest messages of a cached conversation. Shorter ones are parsed faster than cached."""
+"""The fewest messages of a cached conversation. Shorter conversations are faster to parse than to
+cache."""
 
 
 class ConversationCache:
@@ -111,7 +112,8 @@ class ConversationCache:
     def __init__(self) -> None:
         # Replaced, never changed: large requests are parsed in threads, several at once.
         self._sent: tuple[tuple[bytes, Messages], ...] = ()
-        """The JSON without its closing bracket, and its messages; the latest last."""
+        """For each conversation, its JSON without the closing bracket, and its messages. The latest
+        conversation is last."""
         self._digests: tuple[tuple[Messages, list[bytes]], ...] = ()
 
     def messages(self, sent: Raw, parse: Parse) -> Messages:

@@ -5,10 +5,10 @@ to decide whether a key belongs to the last attempt, even after every process th
 gone.
 
 After a restart, an agent that continues gets a recorded answer again only if the record does not
-say that the agent received it. If it does, the same request counts as a new call. The record of a
-call notes that the answer was received. The note is written together with the next call, or a
-moment later if there is no next call. No call waits for a note. If a note is lost, an answer is
-sent again; a new answer never replaces a lost one.
+say that the agent received it. If the record says so, the same request counts as a new call. The
+record of a call notes that the answer was received. The note is written together with the next
+call, or a moment later if there is no next call. No call waits for a note. If a note is lost, the
+recorded answer is sent again, and no new answer is sampled.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ class AttemptLookup:
 
 
 NOTE_SECONDS = 0.1
-"""Seconds after which a note is written by itself. If the agent calls earlier, the note is written
-with that call, at no cost."""
+"""Seconds after which a note is written if the agent makes no further call. With a call, the note
+is written at no extra cost."""
 
 
 class ReceivedAnswers:
@@ -101,7 +101,7 @@ class ReceivedAnswers:
     def __init__(self, session: Session):
         self._session = session
         self._unwritten: list[tuple[bytes, int]] = []
-        """Calls, by key and occurrence."""
+        """The calls whose notes are not written yet, each as its key and its occurrence."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closed = False

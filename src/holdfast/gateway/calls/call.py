@@ -46,7 +46,7 @@ class DraftedCall(Struct, frozen=True):
     """A call of which only the beginning is durable."""
 
     number: int
-    """The number in the paths of its steps."""
+    """The number with which the paths of its steps begin."""
     created: int
 
 
@@ -120,7 +120,7 @@ class LiveAnswer:
 
 
 class _Choice:
-    """One reply of a call."""
+    """One reply of a call while it is sampled. Publishes its drafts as deltas."""
 
     def __init__(
         self,
@@ -189,11 +189,13 @@ class CallTable(Generic[Call]):
         return len(self._by_key[key])
 
     def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
-        """Returns the call that a request repeats, or None. This is the call with its name. Without
-        one, it is a call with the same content whose result no connection has received or waits
-        for. With `again`, it can be the last call with this content. Otherwise, calls with equal
-        content are separate calls. Raises `RequestRejected` if the name belongs to a call with
-        other content."""
+        """Returns the call that a request repeats, or None if the request is a new call.
+
+        If a call has the name `name`, this is that call. Otherwise, it is a call with the same
+        content whose result no connection has received or waits for. With `again`, it can also be
+        the last call with this content. Raises `RequestRejected` if the name belongs to a call with
+        other content.
+        """
         if name in self._named:
             if self._named[name].key != key:
                 message = "this idempotency key was given to another request"
@@ -255,7 +257,7 @@ class Subscription(Generic[Call]):
             self.mark_delivered()
 
     def mark_delivered(self) -> None:
-        """Notes that a result, which seemed lost, did arrive."""
+        """Notes that a result did arrive, after it was unknown whether it would."""
         self.call.delivered = True
 
 

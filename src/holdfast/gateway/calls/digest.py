@@ -26,7 +26,7 @@ START = b"\0" * 16
 """The digest of an empty conversation."""
 encode = msgspec.msgpack.Encoder().encode
 in_order = msgspec.msgpack.Encoder(order="deterministic").encode
-"""The same with the members of objects in one order, whatever order they came in."""
+"""Encodes like `encode`, but gives equal objects the same order of members."""
 
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
@@ -40,8 +40,8 @@ def digests(messages: Iterable[Message], conversation: bytes = START) -> list[by
 
 
 def beginning(messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
-    """Returns the digest that identifies a conversation: the one after the first message of a user.
-    A system prompt is not enough, because many sub-agents can share one."""
+    """Returns the digest after the first user message, which identifies a conversation. A system
+    prompt is not enough, because many sub-agents can have the same system prompt."""
     roles = (message.role for message in messages)
     first = next((at for at, role in enumerate(roles) if role is Role.USER), 0)
     return digests[first] if digests else START
@@ -114,16 +114,17 @@ def _with_integers(value: object) -> object:
 
 Tools = tuple[dict[str, object], ...]
 MAX_TOOL_SETS = 8
-"""How many sets are kept: those of an agent and its sub-agents. Others are encoded again."""
+"""The most sets of tools that are kept: those of an agent and its sub-agents. Other sets are
+encoded again."""
 
 
 class ToolSet(Struct, frozen=True, eq=False):
     """The tools of one call."""
 
     digest: bytes
-    """The digest of the blob; empty without tools."""
+    """The digest of the blob with the tools. It is empty if there are no tools."""
     canonical: Raw
-    """msgpack, in the order that is compared."""
+    """The tools as msgpack, in the canonical order, in which they are compared."""
 
 
 NO_TOOLS = ToolSet(b"", Raw(encode(())))
@@ -133,12 +134,12 @@ class ToolSchemas:
     """Encodes each set of tools once, however many calls send it."""
 
     def __init__(self, blobs: Blobs, recorded: Iterable[bytes]):
-        """`recorded` are the digests of the sets that the record has."""
+        """`recorded` has the digests of the sets of tools that are in the record."""
         self._blobs = blobs
         self._sets: dict[bytes, ToolSet] = {}
         self._stored: set[bytes] = set()
         self._contents: dict[bytes, bytes] = {}
-        """The digest of a recorded set's canonical form, by its own digest."""
+        """Maps the digest of a recorded set of tools to the digest of its canonical form."""
         self._unread = set(recorded) - {b""}
 
     def of(self, tools: Tools) -> ToolSet:
@@ -159,7 +160,8 @@ class ToolSchemas:
         return tool_set
 
     async def store(self, tool_set: ToolSet, tools: Tools) -> None:
-        """Stores them once; and reads the other sets of the record, once."""
+        """Stores a set of tools if it is not stored yet. The first call also reads the recorded
+        sets."""
         if tool_set.digest and tool_set.digest not in self._stored:
             await self._blobs.put_blob(msgspec.json.encode(tools))
             self._stored.add(tool_set.digest)

@@ -2,8 +2,9 @@
 
 Each recorded generation ends a conversation. A request that begins with one of these conversations,
 word for word, continues its tokens: the prompt and completion are kept as they were sampled, and
-only the new messages are rendered. A request that rewrites earlier messages visibly branches off. A
-request that shares no beginning with any conversation (a sub-agent) is a root of its own.
+only the new messages are rendered. A request that rewrites earlier messages branches off, and the
+record shows it. A request that shares no beginning with any conversation (a sub-agent) is a root of
+its own.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class Conversation(Struct, frozen=True):
     digests: Sequence[bytes]
     tools: Tools
     equal: frozenset[bytes]
-    """The digests of recorded sets of tools with the same content."""
+    """The digests of the recorded sets of tools that equal the request's tools."""
 
     @property
     def beginning(self) -> bytes:
@@ -57,12 +58,14 @@ class PrefixTree:
         self._history = history
         self._task = task
         self._ends: dict[bytes, str] = {}
-        """The generation that ends a conversation, by its digest."""
+        """Maps the digest of a conversation to the generation that ends it."""
         self._beginnings: dict[bytes, str] = {}
-        """The last generation of a conversation, by the digest of its first message."""
+        """Maps the digest of a conversation's beginning to the last generation that has this
+        beginning."""
         self._bases: dict[bytes, str] = {}
-        """The first base of a conversation, by its digest: a repeated request continues the same
-        one, so that it does not matter which of its answers came first."""
+        """Maps the digest of a conversation to the base of its first recorded reply. A repeated
+        request continues the same base, so that it does not matter which of its answers came first.
+        """
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
             if called.wire != RAW_WIRE:  # A raw prompt is not a conversation: see `raw_prompts`.
@@ -95,8 +98,8 @@ class PrefixTree:
         return TreePosition(stream, list(messages), "")
 
     def positions(self, request: Conversation) -> Iterator[TreePosition]:
-        """Yields the position of the request, and then every other position that it could have had
-        when less was recorded."""
+        """Yields the position of the request, and then every other position that the request could
+        have got while fewer calls were recorded."""
         yield self.position(request)
         messages = request.messages
         lengths = {digest: length for length, digest in enumerate(request.digests, 1)}

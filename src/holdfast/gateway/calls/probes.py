@@ -1,4 +1,4 @@
-"""Finds probes: calls with which a framework tries its model before its agent begins with the task.
+"""Finds probes: calls with which a framework tests its model before its agent begins with the task.
 
 For example, Inspect has a reasoning model say "hello, world" to find out what its provider
 supports. The answer plays no part in what the agent does, so it earns no reward and is not trained

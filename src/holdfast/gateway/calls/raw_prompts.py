@@ -46,7 +46,7 @@ class RawPrompt(Struct):
 
 
 class _Prefixes:
-    """Known beginnings by their digests. One pass over some data finds the longest one."""
+    """Finds known beginnings of prompts by their digests. A search reads its data only once."""
 
     def __init__(self) -> None:
         self._paths: dict[bytes, str] = {}
@@ -60,7 +60,8 @@ class _Prefixes:
         self._paths.setdefault(digest, path)
 
     def longest(self, data: bytes) -> str:
-        """Returns the path of the longest known beginning of `data`, or "" if there is none."""
+        """Returns the path of the generation whose conversation is the longest known beginning of
+        `data`, or "" if there is none."""
         prefix, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
         for length in self._lengths:
             if length > len(data):
@@ -76,7 +77,7 @@ class _Node(Struct):
 
     kind: type
     prompt: "hashlib.blake2b"
-    """The hash of the prompt, which can be continued."""
+    """The hash of the prompt, to which more data can be added."""
     prompt_bytes: int
     end: "hashlib.blake2b"
     """The hash of the prompt and the whole completion."""

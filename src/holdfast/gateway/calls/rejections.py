@@ -37,22 +37,24 @@ from holdfast.records.step import CallRefused
 from holdfast.rollout.replay.session import Session
 
 NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
-"""The reason itself names the engine's address, which no agent should know."""
+"""What an agent is told instead of the reason, because the reason names the engine's address, which
+no agent should know."""
 MAX_OPEN = 64
 """The most open rejections that are recorded. More would not change the outcome."""
 _OWN_FAULTS = (408, 500, 502, 503, 504)
-"""Statuses for which the agent is not to blame."""
+"""Statuses of failures that the agent did not cause."""
 _START = b"\0" * 16
 _CONTENT = (
     *("arguments", "call_id", "content", "function", "input", "name", "output", "role", "text"),
     *("tool_call_id", "tool_calls", "tool_use_id"),
 )
-"""The content of a message; any other member may be left out in the next request."""
+"""The members that are the content of a message. A client may leave out any other member when it
+sends the message again."""
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 _REFERENCES = ("previous_response_id", "conversation")
-"""Fields that stand for earlier messages. With one of them, the conversation is not known."""
+"""Fields that refer to earlier messages. With such a field, the conversation is not known here."""
 _AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
-"""How wires name one message of a request."""
+"""Finds the message that a rejection's parameter names, such as `messages.3` or `input[3]`."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -66,7 +68,8 @@ class OnRefused(StrEnum):
 
 
 class RejectedCalls:
-    """The rejected calls of one attempt, also if its agent outlived a gateway."""
+    """The rejected calls of one attempt. If its agent outlived a gateway, they include the calls
+    that this gateway rejected."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -178,8 +181,8 @@ def gateway_failed() -> RequestRejected:
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
     """Returns the digest after each message of a request, parsed as far as possible. With `before`,
-    covers only the messages before that index. Returns an empty list for a body that cannot be
-    parsed, which every conversation continues."""
+    covers only the messages before that index. Returns an empty list if the body cannot be parsed
+    or refers to earlier messages. Every conversation continues such a request."""
     try:
         sent = msgspec.json.decode(body)
         return _digests(sent, before) if isinstance(sent, dict) else []

@@ -4,11 +4,11 @@ The intent is recorded first and the result afterwards, as with any tool (see `r
 A recorded call is answered from the record, without running the tool. An interrupted call is
 resolved by its contract.
 
-The choice of the recorded call that a new one repeats must not depend on timing, since parts of an
-agent call side by side. So it depends only on the content: the tool, its canonical arguments, the
-id if the agent gave one, and how many equal calls came before. A step's path only says where it is
-rendered: after everything that was recorded when it began. Each step has a scope of its own, so
-that a fork at the step removes no other steps.
+Which recorded call a new call repeats must not depend on timing, since parts of an agent call side
+by side. So it depends only on the content: the tool, its canonical arguments, the id if the agent
+gave one, and how many equal calls came before. A step's path only says where it is rendered: after
+everything that was recorded when it began. Each step has a scope of its own, so that a fork at the
+step removes no other steps.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Tool
 
 LAST_SECONDS = 10.0
-"""For calls that still run when their agent is gone: a result that comes in time is recorded, and
-replayed to the next attempt."""
+"""Seconds for calls that still run when their agent is gone. A result that comes within this time
+is recorded, and replayed to the next attempt."""
 MAX_ID_CHARS = 256
 _ARGUMENT = re.compile(
     r"at `\$\.([A-Za-z0-9_]+)|(?:field|argument|property) [`']([A-Za-z0-9_]+)[`']"
@@ -54,8 +54,9 @@ class AgentTools:
         on_accident: Callable[[], None],
         made_before: frozenset[str] = frozenset(),
     ):
-        """`made_before` are the steps from before the state that the agent continues from. The
-        agent will not make these calls again, so a call without an id never repeats one of them."""
+        """`made_before` has the steps that were recorded before the state from which the agent
+        continues. The agent will not make these calls again, so a call without an id never repeats
+        one of them."""
         self.tools = {tool.name: tool for tool in tools}
         self._session = session
         self._number = number
@@ -95,8 +96,8 @@ class AgentTools:
         return self._calls.is_waited_for
 
     def subscribe(self, name: str, arguments: str, *, call_id: str = "") -> "ToolSubscription":
-        """Begins the call, or finds the call that it repeats. Two calls with one `call_id` are one
-        call, in all attempts. Raises `RequestRejected`."""
+        """Begins the call, or finds the call that it repeats. Calls with the same `call_id` are the
+        same call, in all attempts. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"

@@ -88,7 +88,7 @@ class AgentTrajectory:
         self.name = session.name
         self.session = session
         self.limit: Truncated | None = None
-        """The limit that the policy met, if it did."""
+        """The limit that the policy met, or None."""
         self.broken = asyncio.Event()
         """Set when the attempt cannot go on: the agent has to be started again."""
         self.reward: float | None = None
@@ -100,14 +100,15 @@ class AgentTrajectory:
         self._calls: CallTable[SampledCall] = CallTable()
         self.received = ReceivedAnswers(session)
         self._received_before: dict[bytes, int] = {}
-        """For an agent that outlived its gateway: how many answers it had then, by key."""
+        """For an agent that outlived its gateway: how many answers the agent had received by then,
+        for each key."""
         self._continued: set[bytes] = set()
         # Concurrent calls are recorded in any order, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
         # Not a method of this class: two objects that hold each other would outlive their use.
         self.take_number = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
-        """The next number of a step."""
+        """Returns the next number for a step."""
         self._drafted = drafted_calls(session.history)
         self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
@@ -144,8 +145,8 @@ class AgentTrajectory:
         body: bytes = b"",
     ) -> "CallSubscription":
         """Begins the call of this request, or finds the call that it repeats. `again` is set if the
-        client says that it repeats a request. `name` is a name that the client gives to all of its
-        tries. `body` is the body of the HTTP request. Raises `RequestRejected`."""
+        client says that it repeats a request. `name` is a name that the client gives to all tries
+        of one request. `body` is the body of the HTTP request. Raises `RequestRejected`."""
         digests = await off_loop(lambda: self.lookup.digests(request.messages), size=len(body))
         if self._closed:
             raise RequestRejected(
@@ -265,7 +266,8 @@ class AgentTrajectory:
         speaker: Speaker,
         opening: Opening,
     ) -> list[Generated]:
-        """Samples one generation for each turn, and publishes them as they become durable."""
+        """Samples one generation for each turn. Publishes the parts of the generations as they
+        become durable."""
         session = self.session
         is_streamed = pending.request.stream and self.pace.tokens
         pace = self.pace if is_streamed else Pace(session.context.partial_tokens)
@@ -326,8 +328,8 @@ class AgentTrajectory:
     async def _turns(
         self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
-        """Returns one turn for each choice, and their position. This is the first position, unless
-        a durable draft began at another one."""
+        """Returns one turn for each choice, and their position. This is the request's usual
+        position, unless a durable draft began at another position."""
         request = pending.request
         paths = [f"{number}.{choice}.0" for choice in range(request.n)]
         durable = self.session.history.drafts
@@ -453,8 +455,9 @@ class CallSubscription(Subscription[SampledCall]):
         self._received = 0
 
     async def answer(self) -> Answer:
-        """Returns the answer. Raises `RequestRejected`, which is durable by then, and no other
-        error, except when the waiting caller is cancelled."""
+        """Returns the answer. Raises `RequestRejected` for every error, after the rejection was
+        recorded if `record_rejection` has to record it. Only a cancellation of the caller is raised
+        as it is."""
         trajectory = self._trajectory
         try:
             answer: Answer = await self.result()
@@ -471,12 +474,13 @@ class CallSubscription(Subscription[SampledCall]):
 
     @property
     def opening(self) -> Opening | None:
-        """Returns the opening of an answer that is streamed while it is sampled."""
+        """Returns the opening of an answer that is streamed while it is sampled, or None if there
+        is none."""
         return self.call.live.opening
 
     async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
-        """Returns the durable deltas since the last call. Returns none if there are no new ones
-        within `seconds`, or if the answer is complete."""
+        """Returns the durable deltas since the last call. Returns an empty sequence if there are no
+        new deltas within `seconds`, or if the answer is complete."""
         live, job = self.call.live, self.call.job
         if not self.is_ready and not live.since(self._received):
             events: set[asyncio.Future[Any]] = {job, live.more}

@@ -44,16 +44,18 @@ _CONTENT = frozenset(
         *("thinking", "summary", "item_reference"),
     )
 )
-"""The members of a message that are its content; any other can be left out."""
+"""The members of a message that are its content. Any other member can be removed."""
 _SEPARATORS = re.compile(r"[.\[\]]+")
 _REFERENCES = ("previous_response_id", "conversation")
-"""In place of the messages before. Without it, the rest would be sampled from as if it was all."""
+"""Fields that stand for earlier messages. Without them, the request's own messages would count as
+the whole conversation."""
 _ALWAYS = frozenset((*_CONVERSATION, *_REFERENCES, "model", "tools", "functions", "stream"))
-"""Fields without which a request would be another one, or none."""
+"""Fields that are never removed, because the request would have another meaning without them."""
 _OWN: dict[str, tuple[object, ...]] = {MESSAGES: (None, "custom")}
-"""The types of tools that a client runs itself; those are never removed."""
+"""For each wire, the types of tools that a client runs itself. Such tools are never removed."""
 _REQUIRED = {MESSAGES: "max_tokens"}
-"""A parameter that the provider requires is parsed, and then not followed."""
+"""For each wire, a parameter that the provider requires. If it is in the ignored fields, it is
+still parsed, but has no effect."""
 _VERBATIM = ("functions", "metadata", "output_config", "response_format", "text", "tools")
 """Members that hold schemas, in which null is a value."""
 _MAX_TOOL_SETS = 8
@@ -141,7 +143,8 @@ class IgnoredFields:
 
 
 def with_remedy(rejection: RequestRejected) -> RequestRejected:
-    """Returns the rejection. If its parameter can be ignored, its message says how."""
+    """Returns the rejection. If the gateway could ignore the rejected parameter, the message says
+    how."""
     parts = _SEPARATORS.split(rejection.param or "")
     name = ".".join(part for part in parts if not part.isdigit())
     if not rejection.is_unsupported or not _PARAMETER.fullmatch(name):
@@ -204,8 +207,8 @@ def _remove(members: dict[str, Raw], names: list[str], path: str) -> bool:
 
 
 def _remove_within(value: object, names: list[str]) -> bool:
-    """Removes a nested member and returns whether it was there. A list loses it in each of its
-    elements."""
+    """Removes a nested member and returns whether it was there. In a list, removes it from each
+    element."""
     if isinstance(value, list):
         return sum(_remove_within(element, names) for element in value) > 0
     if not isinstance(value, dict) or value.get(names[0]) is None:
@@ -273,7 +276,7 @@ def check_supported(request: GenerationRequest, renderer: Renderer) -> None:
 
 def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> RequestRejected | None:
     """Returns the rejection for an error that the agent's own request caused, or None for other
-    errors. It is not recorded as a step, and the agent can repeat the call without the parameter.
+    errors. No step is recorded, and the agent can repeat the call without the rejected parameter.
     """
     if isinstance(error, Unsupported):
         return _unsupported(_param(error.what, request, wire), error.why)

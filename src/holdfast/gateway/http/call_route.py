@@ -44,7 +44,8 @@ class Bound(Struct):
 
     trajectory: AgentTrajectory
     known: set[str]
-    """The ids of answers that were sampled before they are requested."""
+    """The ids of the answers that were recorded or sent before. A call that gets such an answer
+    counts as replayed."""
     keys: list[str]
     ends: bool
     """Whether the attempt ends when the agent says that it is done."""
@@ -169,8 +170,8 @@ async def count_tokens(trajectory: AgentTrajectory, request: GenerationRequest) 
 
 
 async def until_durable(session: Session) -> None:
-    """Waits until the attempt's last record is durable. Raises `RequestRejected` if the attempt has
-    no outcome."""
+    """Waits until the attempt's last record is durable. Raises `RequestRejected` if this takes
+    longer than `END_SECONDS`, or if the attempt has no outcome."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await session.state.concluded.wait()

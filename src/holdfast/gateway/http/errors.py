@@ -9,7 +9,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.encoding.redaction import redact
 
 RETRY_AFTER_SECONDS = "1"
-"""The client libraries of the providers obey this header."""
+"""The value of the `Retry-After` header, which the client libraries of the providers obey."""
 
 
 class WrongMethod(RequestRejected):

@@ -29,13 +29,13 @@ UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
 ELSEWHERE = "elsewhere"
 ELSEWHERE_HEADER = "x-holdfast-elsewhere"
-"""Marks a response between workers: the asked worker does not have the trajectory."""
+"""The header of a worker's response which says that this worker does not have the trajectory."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestContext:
-    """Everything about a request that is logged or counted. Only `key`, `keys` and the body are
-    secret."""
+    """One HTTP request, with everything about it that is logged or counted. Only `key`, `keys` and
+    the body are secret."""
 
     def __init__(self, request: web.Request, limits: GatewayLimits, tickets: Tickets):
         self.request = request
@@ -46,22 +46,23 @@ class RequestContext:
         """Whether the request comes from another worker of the same gateway."""
         in_path, self.path = _split_key(request.path)
         self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
-        """All keys of the request. It should have one."""
+        """All keys of the request. A request should have only one key."""
         self.key = self.keys[0] if self.keys else ""
         self.route = UNKNOWN
-        """One of the known routes: the path may hold a key."""
+        """The route for logs and counts. The path itself is not used there, because it may contain
+        a key."""
         self.wire: Wire | None = None
         self.trajectory = ""
         """The name of its trajectory; "" while that is not known."""
         self.answer_id = ""
         """The id of the call's whole answer, as soon as it exists."""
         self.has_begun = False
-        """Whether a status was sent, so that no other can be."""
+        """Whether a status was sent, so that no other status can be sent."""
         self.status = 0
         """The status of the response, or of the error that ended a stream."""
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
-        """The fields that were removed."""
+        """The fields that were removed from the request."""
         self.limits = limits
         self._tickets = tickets
         self._was_continued = False

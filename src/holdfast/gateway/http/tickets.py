@@ -69,8 +69,9 @@ class Tickets:
             relayed.subscription.mark_delivered()
 
     def disconnect(self, connection: object) -> None:
-        """Ends the waiting for reports over a connection to a worker that was lost. If the worker
-        is alive, it can still report what it relayed."""
+        """Notes that the connection to a relaying worker was lost, so that it is unknown whether
+        the answers which that worker relays arrive. If the worker is alive, it can still report on
+        them."""
         for relayed in self._relayed.values():
             if relayed.connection is connection and relayed.is_waiting:
                 relayed.is_waiting = False

@@ -52,8 +52,8 @@ async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamRes
 
 
 def renamed_schema(schema: dict[str, object], parameters: str) -> dict[str, object]:
-    """Returns a tool's schema with its parameters under another name, and without OpenAI's
-    envelope."""
+    """Returns a tool's schema without OpenAI's envelope. `parameters` is the name that its
+    parameters get."""
     function = schema["function"]
     assert isinstance(function, dict), "a tool's schema has its function"
     return {

@@ -29,11 +29,13 @@ class Bearer(Struct, frozen=True):
     attempt: int
     """The number of the attempt, which is recorded before the key is sent."""
     binding: int = 0
-    """The gateway's own count: an attempt that wrote nothing has the number of the next one."""
+    """A counter of the gateway that makes each key different. Without it, two attempts could have
+    the same key, because an attempt that wrote nothing and the next attempt have the same number.
+    """
 
 
 class Keys:
-    """Makes and checks keys with one secret. Keys of other secrets are unknown."""
+    """Makes and checks keys with one secret. A key that was made with another secret is unknown."""
 
     def __init__(self, secret: bytes | None = None):
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)

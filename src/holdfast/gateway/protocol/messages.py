@@ -16,7 +16,7 @@ from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.message import Message
 
 MAX_MESSAGE_CHARS = 500
-"""Characters of an error message; a value that it quotes has fewer."""
+"""The most characters of an error message."""
 MAX_NAME_CHARS = 200
 _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 
@@ -59,11 +59,11 @@ class GenerationRequest(Struct, frozen=True):
     """The request of one call."""
 
     model: str
-    """As the agent names it; the answer has the same name."""
+    """The model's name as the agent sent it. The answer has the same name."""
     messages: tuple[Message, ...]
     """The whole conversation, the system prompt first, in the order in which it is rendered."""
     tools: tuple[dict[str, object], ...] = ()
-    """In the format of chat completions: `{"type": "function", "function": {…}}`."""
+    """The tools in the format of chat completions: `{"type": "function", "function": {…}}`."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -71,11 +71,11 @@ class GenerationRequest(Struct, frozen=True):
     n: int = 1
     stream: bool = False
     json: bool | str = False
-    """As in `Sampling`: whether the answer is JSON, or its schema."""
+    """Whether the answer must be JSON, or the schema that it must follow (as in `Sampling`)."""
     reasoning_effort: str | None = None
     top_k: int | None = None
     tool_choice: str = ""
-    """As in `Sampling`."""
+    """Which tool the model must call, as in `Sampling`."""
     parallel_tool_calls: bool = True
     seed: int | None = None
     """The seed of the samples, within the trajectory."""
@@ -92,16 +92,16 @@ class GenerationRequest(Struct, frozen=True):
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
     """Several raw prompts. Each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
-    """The fields that were removed before it was parsed (see `unsupported`)."""
+    """The fields that were removed before the request was parsed (see `unsupported`)."""
     instructed: bool = False
-    """Whether the first message is instructions, which hold for this response alone."""
+    """Whether the first message has instructions, which hold for this response alone."""
     previous: str | None = None
-    """The id of the response that it continues (`/v1/responses`)."""
+    """The id of the response that this request continues (`/v1/responses`)."""
     altering: "AlteringParameters" = AlteringParameters()
     chat_template_kwargs: str | None = None
-    """As in `Sampling`; None: as in the run."""
+    """As in `Sampling`. None keeps the run's value."""
     image_param: str = ""
-    """The request's own name for the first message with an image; "" where none has one."""
+    """The request's own name for the first message with an image, or "" if there is no image."""
     thinking_token_budget: int | None = None
 
 
@@ -113,12 +113,13 @@ class AnswerChoice(Struct, frozen=True):
     finish_reason: str
     """`stop`, `length` or `tool_calls`."""
     stop_string: str | None = None
-    """The stop string that ended it, if one did."""
+    """The stop string that ended the reply, or None."""
     tokens: tuple[str, ...] = ()
-    """The text of each sampled token, where logprobs were requested."""
+    """The text of each sampled token, if logprobs were requested."""
     logprobs: tuple[float, ...] = ()
     ids: tuple[int, ...] = ()
-    """The sampled tokens, if they were requested; `prompt_ids` are the prompt's."""
+    """The ids of the sampled tokens, if they were requested. `prompt_ids` are the ids of the
+    prompt."""
     prompt_ids: tuple[int, ...] = ()
 
 
@@ -126,14 +127,14 @@ class Answer(Struct, frozen=True):
     """The answer of a call. It has the same bytes whenever it is sent again."""
 
     id: str
-    """Letters and digits; wires put their own prefix before it."""
+    """The answer's id. It has letters and digits only, and wires put their own prefix before it."""
     created: int
     model: str
     choices: tuple[AnswerChoice, ...]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
-    """Tokens of the prompt that an earlier prompt of the conversation had."""
+    """How many tokens of the prompt an earlier prompt of the conversation already had."""
     engine_cached_tokens: int = 0
     reasoning_tokens: int = 0
     """The number of reasoning tokens that the engine reports, if any."""
@@ -187,13 +188,13 @@ class RequestRejected(Exception):
         self.status = status
         self.message = message
         self.kind = kind
-        """The provider's `type`, if it differs from the usual one of the status."""
+        """The provider's `type` of the error, if it is not the usual type for the status."""
         self.param = None if param is None else sanitize(param, MAX_NAME_CHARS)
         self.code = code
         self.is_unknown = False
-        """Whether its subject is a member that the wire does not know."""
+        """Whether the request was rejected for a member that the wire does not know."""
         self.is_unsupported = False
-        """Whether its subject could be left out of the request."""
+        """Whether the request was rejected for something that could be left out of it."""
 
 
 class EventStream(Protocol):
@@ -227,7 +228,7 @@ class EarlierAnswer(Struct, frozen=True):
 
 
 class RequestLookup(Protocol):
-    """Looks up data in the trajectory of the request for a wire."""
+    """Looks up earlier messages and answers of the request's trajectory, for a wire."""
 
     def messages(
         self, sent: Raw, parse: Callable[[bytes], tuple[Message, ...]]

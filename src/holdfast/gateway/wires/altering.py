@@ -62,7 +62,8 @@ _SCHEMES = ("data:image/", "https://", "http://")
 WRONG_URL = (
     "an image is 'data:image/…;base64,…' or an address that begins with 'https://' or 'http://'."
 )
-"""The message does not quote the address, because a signed address contains a secret."""
+"""The error for an address of another form. It does not quote the address, because a signed address
+contains a secret."""
 
 
 def is_image_url(url: str) -> bool:

@@ -72,7 +72,7 @@ class SentText:
 
     def __init__(self) -> None:
         self.is_open = False
-        """Whether the choice was opened."""
+        """Whether the stream has begun the choice."""
         self._reasoning: list[str] = []
         self._text: list[str] = []
 
@@ -84,7 +84,8 @@ class SentText:
         (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
 
     def rest(self, message: Message) -> tuple[str, str]:
-        """Returns the rest of the reasoning and of the text. Raises `StreamMismatch`."""
+        """Returns the parts of the reasoning and of the text that were not sent yet. Raises
+        `StreamMismatch` if the message does not begin with what was sent."""
         return (
             _after("".join(self._reasoning), message.reasoning or ""),
             _after("".join(self._text), message.text),

@@ -44,7 +44,7 @@ _OF_ONE_HOP = {
 }
 """Headers that are not relayed."""
 PeerResponse = tuple[int, bytes] | None
-"""A status and a body; None: the worker is down."""
+"""The status and the body of a worker's response, or None if the worker is down."""
 
 
 class WaitForTrajectory(Struct):
@@ -87,8 +87,8 @@ class Peers:
         self._requests: set[asyncio.Task[PeerResponse]] = set()
         """Requests that continue even if their caller is cancelled."""
         self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
-        """Reports by owner. While some are being sent, others wait here and are then sent
-        together."""
+        """Reports by the worker that gets them. While some are being sent, further reports wait
+        here and are then sent together."""
         self._reporting: set[int] = set()
 
     async def start(self) -> None:
@@ -108,8 +108,8 @@ class Peers:
 
     @property
     def others(self) -> list[int]:
-        """Returns the other workers. The list begins after this worker, so that not all workers ask
-        the same one first."""
+        """Returns the numbers of the other workers. The list begins after this worker, so that
+        workers do not all ask the same worker first."""
         count, own = self.place.count, self.place.index
         return [(own + step) % count for step in range(1, count)]
 
@@ -140,8 +140,9 @@ class Peers:
     async def request_ticketed(
         self, index: int, path: str, body: object, ticket: str
     ) -> PeerResponse:
-        """Sends a request whose response the caller reports on by its ticket. If the caller is
-        cancelled before the response comes, the response is reported as not delivered."""
+        """Sends a request with a ticket, by which the caller later reports whether the response was
+        delivered. If the caller is cancelled before the response comes, the response is reported as
+        not delivered."""
         task = self._in_background(self.request(index, path, body, ticket=ticket))
         try:
             return await asyncio.shield(task)
@@ -151,7 +152,8 @@ class Peers:
             raise
 
     async def request_all(self, path: str, body: object = None) -> dict[int, bytes]:
-        """Returns the bodies of the workers that answer with 200."""
+        """Sends a request to all other workers. Returns the bodies of the responses with status
+        200, by worker."""
         results = await asyncio.gather(
             *(self.request(index, path, body) for index in self._sessions)
         )
@@ -162,7 +164,8 @@ class Peers:
         }
 
     async def notify_all(self, path: str, body: object) -> int:
-        """Notifies all workers, even if the caller is cancelled. Returns how many accepted."""
+        """Notifies all other workers, even if the caller is cancelled. Returns how many
+        accepted."""
         tasks = [self._in_background(self.request(index, path, body)) for index in self._sessions]
         results = await asyncio.gather(*map(asyncio.shield, tasks))
         return sum(response is not None and response[0] == 200 for response in results)
@@ -305,9 +308,9 @@ def _headers_to_relay(context: RequestContext, ticket: str) -> CIMultiDict[str]:
 
 
 async def _relay(context: RequestContext, owner: ClientResponse) -> web.StreamResponse:
-    """Sends the owner's response: bytes unchanged, and streams piece by piece. When the client
-    disconnects, the relay disconnects from the owner. Raises `ConnectionError` when either
-    connection is lost."""
+    """Sends the owner's response to the client: the bytes unchanged, and a stream piece by piece.
+    When the client disconnects, the relay disconnects from the owner. Raises `ConnectionError` when
+    either connection is lost."""
     response = web.StreamResponse(status=owner.status)
     for name, value in owner.headers.items():
         if name.lower() not in (_OF_ONE_HOP - {"content-encoding"}):

@@ -20,7 +20,7 @@ from holdfast.records.errors import HoldfastError
 from holdfast.rollout.processes.user_process import tie
 
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
-"""The most restarts of one worker within this time."""
+"""The most restarts of one worker, and the seconds within which they are counted."""
 RESTART_PAUSE_SECONDS = 0.2
 
 
@@ -46,9 +46,9 @@ class WorkerSupervisor:
         notify: Callable[[str], None],
         grace: float,
     ):
-        """`command` is the command of each worker. `message` returns a worker's standard input,
-        which the worker then watches. `grace` is the number of seconds that all workers have after
-        `stop`. `notify` prints a line for the user."""
+        """`command` is the command of each worker. `message` returns what a worker reads from its
+        standard input, and the worker then watches this input for its end. `grace` is the number of
+        seconds that all workers have after `stop`. `notify` prints a line for the user."""
         self._command = command
         self._message = message
         self._count = count

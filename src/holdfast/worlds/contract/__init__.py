@@ -1,6 +1,6 @@
-"""What a world is, for everyone who uses one or provides one.
+"""The contract between the code that uses worlds and the providers of worlds.
 
-- `spec`: WorldSpec: what a world has to be, parsed from text such as `docker:python:3.12-slim`.
+- `spec`: WorldSpec: the description of a world, parsed from text such as `docker:python:3.12-slim`.
 - `world`: the protocols `World` and `WorldProvider`, their values, and `Capabilities`.
 - `failures`: the errors of providers.
 - `output`: keeps the beginning and the end of a long output.

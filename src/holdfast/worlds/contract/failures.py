@@ -1,8 +1,8 @@
 """The errors of world providers.
 
-A provider that is down is no failure of a world: admission waits until it is back. A world that is
-gone can be restored. A world that is refused cannot exist as requested, so a run stops before it
-samples.
+`ProviderDown` is not a failure of a world: new trajectories wait until the provider is back. A
+world that is gone (`WorldGone`) can be restored. A world that the provider refuses (`WorldRefused`)
+cannot exist as requested, so a run stops before it samples.
 """
 
 from holdfast.records.errors import Cause, EnvironmentBroken, HoldfastError, UsageError
@@ -12,7 +12,8 @@ __all__ = ["ProviderDown", "ProviderFull", "SnapshotGone", "WorldGone", "WorldRe
 
 
 class WorldRefused(UsageError):
-    """The provider cannot make such a world: no image, no rights, an unsupported limit."""
+    """The provider cannot make the world: for example, the image or a right is missing, or a limit
+    is not supported."""
 
 
 class ProviderDown(HoldfastError):

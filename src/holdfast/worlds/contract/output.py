@@ -54,7 +54,7 @@ def _renamed(text: bytes, rename: Mapping[bytes, bytes]) -> bytes:
 
 
 def _without_torn_end(text: bytes) -> bytes:
-    """Returns the text without the beginning of a character that was cut off."""
+    """Returns the text without an incomplete character at its end."""
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 == 0x80:

@@ -1,7 +1,8 @@
-"""WorldSpec: what a world has to be. `docker:python:3.12-slim,memory=2g,network=bridge` is one.
+"""WorldSpec: the description of a world.
 
-The text names the provider, then an image or a folder with a Dockerfile (`docker:./image`), then
-settings. A spec is a value: equal specs make equal worlds.
+An example is `docker:python:3.12-slim,memory=2g,network=bridge`. The text names the provider, then
+an image or a folder with a Dockerfile (`docker:./image`), then settings. A spec is a value: equal
+specs make equal worlds.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ EXAMPLE = "such as docker:python:3.12-slim or docker:./image,memory=2g,network=b
 
 
 class WorldNetwork(StrEnum):
-    """What a world can reach."""
+    """The network that a world can reach."""
 
     NONE = "none"
     BRIDGE = "bridge"
@@ -43,7 +44,7 @@ class Mount(Struct, frozen=True):
 
 
 class WorldSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a world has to be: its image, its limits, its network."""
+    """The description of a world: its image, its limits, its network."""
 
     provider: str
     image: str = ""
@@ -53,9 +54,9 @@ class WorldSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: int | None = None
     """Bytes of memory, without swap."""
     pids: int | None = 512
-    """Processes and threads together."""
+    """The most processes and threads, counted together."""
     disk: int | None = None
-    """Bytes that the world may write."""
+    """The most bytes that the world may write."""
     network: WorldNetwork = WorldNetwork.NONE
     user: str = ""
     read_only: bool = False
@@ -64,17 +65,17 @@ class WorldSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: Mapping[str, str] = {}
     workdir: str = ""
     platform: str = ""
-    """Such as linux/arm64. By default the provider's own."""
+    """The platform of the image, such as linux/arm64. By default, it is the provider's own."""
 
     @property
     def digest(self) -> bytes:
-        """A text that two specs share only if they are equal."""
+        """The spec as JSON. Two specs have the same bytes only if they are equal."""
         return msgspec.json.encode(self, order="sorted")
 
     @property
     def identity(self) -> str:
-        """The spec as text. Variables and mounts are in it as a digest, because they may be
-        secret."""
+        """The spec as text, without variables and mounts, because they may be secret. If the spec
+        has any, a digest of the whole spec is appended."""
         if not (self.env or self.mounts):
             return str(self)
         return f"{self} ({hashlib.sha256(self.digest).hexdigest()[:12]})"
@@ -121,7 +122,7 @@ def parse_spec(text: str) -> WorldSpec:
 
 
 def as_spec(given: object) -> WorldSpec:
-    """Returns a spec that is given as text, as a mapping of its fields, or as itself."""
+    """Returns `given` as a spec. It can be a text, a mapping of a spec's fields, or a spec."""
     if isinstance(given, str):
         return parse_spec(given)
     try:
@@ -131,7 +132,7 @@ def as_spec(given: object) -> WorldSpec:
 
 
 def spec_of(task: Task) -> WorldSpec | None:
-    """Returns the world that the task's row asks for, as `world` of its metadata."""
+    """Returns the spec in the task's metadata (`world`), or None if the task names no world."""
     given = (task.metadata or {}).get(METADATA)
     try:
         return None if given is None else as_spec(given)

@@ -1,9 +1,10 @@
-"""World: a machine of its own in which a trajectory's commands run, and who provides it.
+"""World: a separate machine in which a trajectory's commands run, and its provider.
 
 A provider makes worlds, finds them again, and keeps snapshots. It knows nothing of journals:
-`WorldLabel` tells later processes whose world it is. Every method may be cancelled, and may raise
-`ProviderDown` when it is unknown whether the call took effect. Repeating any call is safe: `create`
-and `restore` take the world's name, and destroying what is gone succeeds.
+`WorldLabel` tells later processes which trajectory a world belongs to. Every method may be
+cancelled, and may raise `ProviderDown` when it is unknown whether the call took effect. Repeating
+any call is safe: `create` and `restore` take the world's name, and destroying a world that is gone
+succeeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +27,19 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """What a provider can do."""
 
     snapshots: bool = False
-    """`snapshot` and `restore` work, and `fork` with them."""
+    """Whether `snapshot` and `restore` work, and with them `fork`."""
     attach: bool = False
-    """A world outlives the process that made it."""
+    """Whether a world outlives the process that made it."""
     networks: frozenset[WorldNetwork] = frozenset({WorldNetwork.NONE})
     limits: frozenset[str] = frozenset()
-    """Which of cpus, memory, pids and disk it enforces."""
+    """The limits that the provider enforces, out of cpus, memory, pids and disk."""
     settings: frozenset[str] = frozenset()
-    """Which of folder, user, read_only, mounts and platform it honours."""
+    """The settings that the provider supports, out of folder, user, read_only, mounts and
+    platform."""
 
 
 class WorldLabel(Struct, frozen=True, kw_only=True):
-    """Whose world it is. The provider keeps the label with the world and its snapshots."""
+    """Names the owner of a world. The provider keeps the label with the world and its snapshots."""
 
     world: str
     """The world's name, which no other world ever has."""
@@ -51,14 +53,16 @@ class WorldLabel(Struct, frozen=True, kw_only=True):
 
 
 def label_of(labels: Mapping[str, str]) -> WorldLabel | None:
-    """Returns the label of a thing of the provider, or None if it is not ours."""
+    """Reads a world's label from the labels at the provider. Returns None if Holdfast did not write
+    them."""
     texts = {name: labels.get(PREFIX + name, "") for name in WorldLabel.__struct_fields__}
     epoch = texts.pop("epoch")
     return WorldLabel(**texts, epoch=int(epoch or 0)) if texts["world"] else None
 
 
 class ExecResult(Struct, frozen=True):
-    """How a command ended. Whatever a command does is a result, never an error."""
+    """How a command ended. A command that fails, or is killed at its deadline, also has a result
+    and raises no error."""
 
     exit_code: int
     output: str
@@ -102,15 +106,15 @@ class WorldInfo(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """What a world has used so far."""
+    """The resources that a world has used so far."""
 
     cpu_seconds: float = 0.0
     written: int = 0
-    """Bytes of files that differ from its image."""
+    """The bytes of files that differ from the world's image."""
 
 
 class World(Protocol):
-    """One world that runs."""
+    """A running world."""
 
     @property
     def handle(self) -> str: ...
@@ -126,26 +130,30 @@ class World(Protocol):
         cwd: str = "",
         user: str = "",
     ) -> ExecResult:
-        """Runs a command to its end: a text by bash, or sh where there is none; a list as it is.
+        """Runs a command and returns its result when it has ended.
 
-        Processes that it leaves in the background go on until the world ends.
+        A text is run by bash, or by sh if the world has no bash. A list is run as a program with
+        its arguments. Processes that the command leaves in the background continue until the world
+        ends.
         """
         ...
 
     async def read(self, path: str, *, most: int = FILE_LIMIT) -> bytes:
-        """Raises `FileNotFoundError`, or another `OSError` with the reason."""
+        """Returns the content of a file. Raises `FileNotFoundError`, or another `OSError` with the
+        reason."""
         ...
 
     async def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
-        """Replaces a file. Makes the folders that it needs. Raises `OSError` with the reason."""
+        """Writes a file, which replaces a file at `path`. Makes missing folders. Raises `OSError`
+        with the reason."""
         ...
 
     async def files(self, path: str) -> list[FileInfo]:
-        """Returns what is in a folder, sorted by name. Raises `OSError` with the reason."""
+        """Returns the entries of a folder, sorted by name. Raises `OSError` with the reason."""
         ...
 
     async def snapshot(self, name: str) -> str:
-        """Keeps the world's files under a name. Returns the snapshot's handle."""
+        """Takes a snapshot of the world's files under a name. Returns the snapshot's handle."""
         ...
 
     async def use(self) -> Use: ...
@@ -153,7 +161,7 @@ class World(Protocol):
 
 
 Progress = Callable[[str], None]
-"""Gets a line about how far a pull or a build is."""
+"""Called with a line of text about the progress of a pull or a build."""
 
 
 def no_progress(_: str) -> None:
@@ -168,36 +176,39 @@ class WorldProvider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Known after `check`."""
+        """What the provider can do. It is known after the first `check`."""
         ...
 
     async def check(self, spec: WorldSpec) -> None:
-        """Raises `WorldRefused` if there can be no such world, and `ProviderDown`."""
+        """Raises `WorldRefused` if the provider cannot make such a world, and `ProviderDown` if it
+        does not answer."""
         ...
 
     async def prepare(self, spec: WorldSpec, *, progress: Progress = no_progress) -> None:
-        """Pulls or builds the image, unless it is there."""
+        """Pulls or builds the spec's image if the provider does not have it."""
         ...
 
     async def create(self, spec: WorldSpec, label: WorldLabel) -> World:
-        """Returns a running world. If a world of this name exists, returns that one."""
+        """Returns a running world. If a world with the label's name exists, returns that world."""
         ...
 
     async def attach(self, handle: str) -> World:
-        """Returns a world that runs. Raises `WorldGone`."""
+        """Returns the running world with this handle. Raises `WorldGone` if it does not run."""
         ...
 
     async def restore(self, snapshot: str, spec: WorldSpec, label: WorldLabel) -> World:
-        """Returns a new world with the files of a snapshot. Raises `SnapshotGone`."""
+        """Returns a new world with the files of a snapshot. Raises `SnapshotGone` if the provider
+        does not have the snapshot."""
         ...
 
     async def destroy(self, handle: str) -> None: ...
     async def discard(self, snapshot: str) -> None:
-        """Gives a snapshot back. One that a world still stands on goes with that world."""
+        """Removes a snapshot. The snapshot may stay while a world that was made from it exists."""
         ...
 
     async def worlds(self, *, journal: str = "", world: str = "") -> list[WorldInfo]:
-        """Returns the worlds with this label, running or not."""
+        """Returns the worlds whose labels have these values, running or not. An empty value matches
+        all."""
         ...
 
     async def snapshots(self, *, journal: str = "", world: str = "") -> list[WorldInfo]: ...
@@ -214,7 +225,7 @@ async def fork(provider: WorldProvider, world: World, spec: WorldSpec, label: Wo
 
 
 def check_supported(spec: WorldSpec, can: Capabilities, provider: str) -> None:
-    """Refuses a spec that the provider cannot fulfil."""
+    """Raises `WorldRefused` if the provider cannot fulfil the spec."""
     if spec.network not in can.networks:
         known = ", ".join(sorted(can.networks))
         raise WorldRefused(f"{provider} has no network={spec.network}; it has {known}")

@@ -12,7 +12,7 @@ VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 
 
 class ContainerEngine(Struct, frozen=True):
-    """One of socket and host."""
+    """The address of a container engine. Either `socket` or `host` is set."""
 
     engine: str
     socket: str = ""
@@ -40,8 +40,9 @@ class ContainerEngine(Struct, frozen=True):
 
 
 def container_engine(engine: str, text: str | None = None) -> ContainerEngine:
-    """Reads an address such as unix:///var/run/docker.sock. By default the engine's variable, and
-    else the usual place."""
+    """Parses an address such as unix:///var/run/docker.sock. Without `text`, this is the address in
+    the engine's environment variable (such as `DOCKER_HOST`) or, if that is not set, the usual
+    socket."""
     text = text or os.environ.get(VARIABLES[engine]) or f"unix://{_usual_socket(engine)}"
     parts = urlsplit(text)
     if parts.scheme == "unix" and parts.path:

@@ -1,8 +1,8 @@
 """ContainerApi: requests to a container engine, and what its errors mean.
 
-Every request has a deadline. A connection that fails is `ProviderDown`: nobody knows whether the
-request took effect. An answer with an error status is an `EngineRefusal`, whose caller knows what
-the status means there.
+Every request has a deadline. If the connection fails, `ProviderDown` is raised, because it is
+unknown whether the request took effect. An answer with an error status raises `EngineRefusal`, and
+the caller decides what the status means for its request.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ class EngineRefusal(Exception):
 
 
 class ContainerApi:
-    """One engine. Connections are opened when first needed, and belong to one event loop."""
+    """The HTTP client of one engine. Connections are opened when first needed, and belong to one
+    event loop."""
 
     def __init__(self, address: ContainerEngine):
         self.address = address
@@ -66,7 +67,7 @@ class ContainerApi:
         query: Mapping[str, object] | None = None,
         seconds: float = SECONDS,
     ) -> Any:
-        """Returns the decoded answer, or None for an empty one."""
+        """Sends a request. Returns the decoded answer, or None if the answer is empty."""
         data = None if body is None else msgspec.json.encode(body)
         async with asyncio.timeout(seconds) as deadline:
             try:
@@ -106,7 +107,7 @@ class ContainerApi:
         return f"{self._prefix}{path}" + (f"?{urlencode(asked)}" if asked else "")
 
     async def negotiate(self) -> None:
-        """Finds out which version of the API to use, once."""
+        """Agrees with the engine, once, on the version of the API to use."""
         async with self._negotiating:
             if self._prefix:
                 return
@@ -149,7 +150,8 @@ class ContainerApi:
 
 
 class _Request:
-    """A request whose answer has an error status raises that error."""
+    """A request as a context manager. Entering it raises an error if the answer has an error
+    status."""
 
     def __init__(self, request: Any):
         self._request = request
@@ -168,7 +170,8 @@ class _Request:
 
 
 def refusal_of(status: int, body: bytes) -> Exception:
-    """Returns the error that an answer stands for."""
+    """Returns the error for an answer with an error status: `ProviderFull` if the engine's disk is
+    full, and `EngineRefusal` otherwise."""
     try:
         message = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """Container: one container that runs: commands, files, snapshots.
 
-Files are read and written by commands inside, so they are what the world's own commands see. An
-image needs /bin/sh, cat, mkdir and stat.
+Files are read and written by commands in the container, so the world's own commands see the same
+files. An image needs /bin/sh, cat, mkdir and stat.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ EXIT_LOOKS = 50
 """How often the exit code is read again while the engine has not noticed the end."""
 KILLED = 137
 START_PAUSES = (0.2, 1.0, 0.0)
-"""The pauses after each try to start a command that was not started."""
+"""The seconds to wait after each failed try to start a command."""
 OWN_FAULT = "OCI runtime exec failed"
 """The engine's message if it could not start a command within a container."""
 
@@ -59,7 +59,8 @@ _ERRORS = {
     100 + number: number
     for number in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EIO)
 }
-"""A script that finds a path unusable exits with 100 plus the error's number."""
+"""The errors of the scripts for files, by exit code. If a script cannot use a path, it exits with
+100 plus the error's number."""
 
 
 class Container:
@@ -109,8 +110,8 @@ class Container:
     ) -> int | None:
         """Runs a script with arguments. Returns its exit code, or None if it ran out of time.
 
-        A script that was not started is tried again. If the world itself prevents it (its limit of
-        processes is reached), the message is its output.
+        A script that did not start is tried again. If the container itself prevents the start (for
+        example, its limit of processes is reached), the engine's message becomes the output.
         """
         for pause in START_PAUSES:
             first = _FirstLine(sink)
@@ -123,8 +124,8 @@ class Container:
         return code
 
     async def _check_startable(self, message: str) -> None:
-        """Returns if the container's own fault kept a script from starting. Raises an error if the
-        container is gone, or if the engine did not start the script."""
+        """Raises `WorldGone` if the container does not run, and `ProviderDown` if the engine did
+        not start the script. Returns if the container itself prevented the start."""
         if not await self.is_running():
             raise WorldGone(f"{self._handle} does not run: {message}")
         if not message.startswith(OWN_FAULT):
@@ -191,14 +192,14 @@ class Container:
         return code
 
     async def _kill(self, session: str) -> None:
-        """Kills a command's session."""
+        """Starts a process in the container that kills all processes of a command's session."""
         body = {"Cmd": ["/bin/sh", "-c", _KILL, "sh", session.strip()], "User": "0"}
         number = (await self._call(f"/containers/{self._handle}/exec", body))["Id"]
         await self._call(f"/exec/{number}/start", {"Detach": True})
 
     async def _rest_of(self, stream: ExecStream, sink: Sink) -> None:
-        """Reads what a killed command had written. If the command does not end, starts the world
-        again, which ends all processes and keeps the files."""
+        """Reads what a killed command had written. If the command does not end, restarts the
+        container, which ends all processes and keeps the files."""
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await stream.follow(b"", sink)
@@ -312,7 +313,7 @@ class _FirstLine:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the line is the script's own."""
+        """Whether the script has begun, so that the first line is its process id."""
         return self.text().strip().isdigit()
 
     def text(self) -> str:

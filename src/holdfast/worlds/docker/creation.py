@@ -16,7 +16,7 @@ FIRST_PROCESS = [
     'trap "exit 0" TERM; while :; do sleep 2147483647 & wait $!; done',
 ]
 HOSTNAME = "world"
-"""The same in every world, because commands print it."""
+"""The host name of every world. It is always the same, because commands print it."""
 NETWORKS = {WorldNetwork.NONE: "none", WorldNetwork.BRIDGE: "bridge", WorldNetwork.GATEWAY: "none"}
 
 

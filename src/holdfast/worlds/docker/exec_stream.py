@@ -21,7 +21,7 @@ Sink = Callable[[bytes], None]
 
 
 class ExecStream:
-    """The connection of one command that has begun."""
+    """The connection to one command that has begun."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ExecStream:
 
     @classmethod
     async def open(cls, address: ContainerEngine, path: str) -> "ExecStream":
-        """Begins the command."""
+        """Begins the command and returns its connection."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await _connect(address)
@@ -101,8 +101,9 @@ class ExecStream:
             raise ProviderDown(f"{self._address} broke off a command: {error}") from error
 
     async def _header(self) -> bytes | None:
-        """Returns None at the end, which the exit code explains. An engine that has not read all
-        of the input ends the connection with an error."""
+        """Returns the header of the next frame, or None at the end of the output. A reset
+        connection also counts as the end, because an engine resets it if the command did not read
+        all of the input."""
         try:
             return await self._reader.readexactly(HEADER.size)
         except asyncio.IncompleteReadError as end:

@@ -1,8 +1,8 @@
-"""Images: pulled or built before worlds need them, and what snapshots consist of.
+"""Images: pulls and builds the images of worlds, and makes the images of snapshots.
 
 A built image is named after the content of its folder, so equal folders are built once. A snapshot
-is a commit. A world that was restored many times stands on many layers, and an engine allows 127:
-from `MAX_LAYERS` on, a snapshot is exported and imported as one layer.
+is a commit of a container. A world that was restored many times has many layers, and an engine
+allows 127. So from `MAX_LAYERS` on, a snapshot is exported and imported as one layer.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class BuildContext(Struct, frozen=True):
 
 
 class Images:
-    """The images of one engine. Two worlds that need the same image wait for one preparation."""
+    """The images of one engine. Each image is prepared once, however many worlds need it."""
 
     def __init__(self, api: ContainerApi):
         self._api = api
@@ -91,7 +91,8 @@ class Images:
         progress: Progress,
         data: object = None,
     ) -> None:
-        """Follows a pull or a build. Its failure is shown with its last lines."""
+        """Follows a pull or a build to its end. Raises `WorldRefused`, with the last lines, if it
+        fails."""
         last: list[str] = []
         query = {name: value for name, value in query.items() if value != ""}
         try:
@@ -131,7 +132,7 @@ class Images:
     async def squash(
         self, container: str, config: Mapping[str, Any], repository: str, tag: str
     ) -> None:
-        """Makes a snapshot of one layer."""
+        """Makes a snapshot with only one layer. The container is paused meanwhile."""
         await self._api.post(f"/containers/{container}/pause")
         try:
             query = {
@@ -154,7 +155,7 @@ class Images:
         return self._api.stream(f"/containers/{container}/export", seconds=PULL_SECONDS)
 
     async def remove(self, name: str) -> None:
-        """Removes an image. One that something stands on stays."""
+        """Removes an image. An image that is still in use stays."""
         try:
             await self._api.delete(f"/images/{name}")
         except EngineRefusal as error:
@@ -163,7 +164,8 @@ class Images:
 
 
 def _split(image: str) -> tuple[str, str]:
-    """Returns the name and the tag or digest of an image."""
+    """Splits a reference into an image's name and tag. A reference with a digest is returned whole,
+    with "" as its tag."""
     if "@" in image:
         return image, ""
     name, colon, tag = image.rpartition(":")
@@ -176,7 +178,8 @@ def _line_of(message: Mapping[str, Any]) -> str:
 
 
 def _changes(config: Mapping[str, Any]) -> list[str]:
-    """Returns a container's settings as instructions of a Dockerfile: an import has none."""
+    """Returns a container's settings as instructions of a Dockerfile, because an imported image has
+    no settings."""
     lines = [f"ENV {name}={_quoted(value)}" for name, value in _pairs(config.get("Env") or [])]
     labels = sorted((config.get("Labels") or {}).items())
     lines += [f"LABEL {name}={_quoted(value)}" for name, value in labels]
@@ -200,7 +203,7 @@ async def _context_of(folder: str) -> BuildContext:
 
 
 def _pack(folder: str) -> BuildContext:
-    """Returns the folder as an archive that depends on names, modes and contents only."""
+    """Returns the folder as an archive whose bytes depend only on names, modes and contents."""
     body = io.BytesIO()
     with tarfile.open(fileobj=body, mode="w") as archive:
         archive.add(folder, arcname=".", filter=_anonymous)

@@ -1,7 +1,7 @@
 """ContainerProvider: makes, finds and removes containers and their snapshots.
 
 A container's name is its world's name, so a `create` whose answer was lost is repeated safely: the
-engine refuses a second container of the name, and the first one is taken.
+engine refuses a second container with this name, and the first container is used.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from holdfast.worlds.docker.creation import container_body
 from holdfast.worlds.docker.images import Images
 
 PATIENT_SECONDS = 600.0
-"""How long creating and starting may take on an engine with much to do."""
+"""The most seconds for creating or starting a container on a busy engine."""
 SETTINGS = frozenset({"folder", "user", "read_only", "mounts", "platform"})
 QUOTA_DRIVERS = ("btrfs", "zfs")
 
 
 class ContainerProvider:
-    """The containers of one engine, Docker or Podman."""
+    """Provides worlds that are containers of one engine, Docker or Podman."""
 
     def __init__(self, engine: str = "docker", address: ContainerEngine | str | None = None):
         if not isinstance(address, ContainerEngine):
@@ -107,7 +107,8 @@ class ContainerProvider:
             raise WorldRefused(f"{self.name} has another container named {name}")
 
     async def _check_limits(self, name: str, warnings: list[str]) -> None:
-        """Refuses a container whose limits the engine ignores."""
+        """Destroys a new container and raises `WorldRefused` if the engine ignores one of its
+        limits."""
         ignored = [warning for warning in warnings if "discarded" in warning]
         if ignored:
             await self.destroy(name)
@@ -199,7 +200,8 @@ def _capabilities(info: Mapping[str, Any], networks: Any) -> Capabilities:
 
 
 def _has_quotas(info: Mapping[str, Any]) -> bool:
-    """Whether the storage can bound a container's disk. With overlay2 that takes XFS."""
+    """Returns whether the engine's storage can limit a container's disk. overlay2 can if it is on
+    XFS."""
     driver, status = str(info.get("Driver")), info.get("DriverStatus") or []
     backing = {str(name): str(value) for name, value in status}.get("Backing Filesystem", "")
     return driver in QUOTA_DRIVERS or (driver == "overlay2" and backing == "xfs")

@@ -17,7 +17,8 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*s")
 
 
 class Cadence(Struct):
-    """One of `actions`, `seconds` and `size` is set, or none for the default."""
+    """Decides when a world's next snapshot is due. At most one of `actions`, `seconds` and `size`
+    is set. If none is set, the default (see `REPEATED`) applies."""
 
     actions: int = 0
     seconds: float = 0.0

@@ -1,7 +1,7 @@
 """Comparison: what may differ when a command runs again.
 
 Times, dates, durations, process ids, addresses in memory and random names of temporary files differ
-each time. Everything else is the same, or the command does not come back as it was.
+each time. If anything else differs, the command had another result than the recorded one.
 """
 
 import re
@@ -27,5 +27,5 @@ _MAY_DIFFER = re.compile(
 
 
 def without_chance(text: str) -> str:
-    """Returns the text without what differs each time."""
+    """Returns the text with a `?` in place of everything that may differ each time."""
     return _MAY_DIFFER.sub("?", text)

@@ -1,9 +1,9 @@
 """WorldEnvironment: a world as an environment of a trajectory.
 
 Its commands are actions of an episode: they are recorded before anyone sees their output. When the
-rollout comes back, the world is taken again if it is alive and every call in it is answered.
-Otherwise its newest snapshot is restored, and the later commands run again. A command's effects are
-gone with the world in which it ran, so running it again is right by definition.
+rollout is resumed, it continues in the same world if that world is alive and every call in it was
+answered. Otherwise, the newest snapshot is restored in a new world, and the later commands run
+again. This is safe, because their effects were lost with the old world.
 """
 
 import os
@@ -29,19 +29,20 @@ NO_FILES: Mapping[str, str | bytes] = {}
 
 
 class WorldState(Struct, frozen=True):
-    """What a snapshot of the environment records."""
+    """The recorded state of a world: its spec and a snapshot."""
 
     spec: WorldSpec
     snapshot: str
-    """The provider's handle."""
+    """The provider's handle of the snapshot."""
 
 
 class WorldEnvironment(Environment):
-    """A world. Give its tools to the policy, or call `step` with shell commands.
+    """A world as an environment. Give its tools to the policy, or call `step` with shell commands.
 
-    Without `spec`, the world is the one of the task (`metadata["world"]`), or that of the run
-    (`--world`). Between `reset` or `restore` and the end of the attempt, `world` is the running
-    world: what it is told to do directly is no recorded action.
+    Without `spec`, the world is that of the task (`metadata["world"]`) or, if the task names no
+    world, that of the run (`--world`). Between `reset` or `restore` and the end of the attempt,
+    `world` is the running world. Commands that you send to `world` directly are not recorded as
+    actions.
     """
 
     recovery = Recovery.SNAPSHOT
@@ -61,12 +62,13 @@ class WorldEnvironment(Environment):
         output_limit: int = OUTPUT,
         snapshot_every: int | str | None = None,
     ):
-        """`files` maps paths to what a new world finds there. Relative paths are below the spec's
-        `workdir`, or else below /.
+        """`files` maps paths to the contents of files that every new world gets. Relative paths are
+        below the spec's `workdir`, or below / if it has none.
 
         `snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
         "64m" (bytes written). By default, a snapshot is taken once repeating the commands since the
-        last one would take longer than taking a few snapshots."""
+        last snapshot would take longer than a few snapshots.
+        """
         self._cadence = Cadence.of(snapshot_every)
         self._given = None if spec is None else as_spec(spec)
         self._files = {
@@ -137,8 +139,8 @@ class WorldEnvironment(Environment):
         await self._worlds.is_current(self._owner, self.world)
 
     async def close(self) -> None:
-        """Gives a world up whose state is unknown. Another one stays until its trajectory is
-        finished."""
+        """Removes the world if its state is unknown. Otherwise, the world stays until its
+        trajectory is finished."""
         if self.is_lost:
             await self._worlds.give_up(self._owner)
 

@@ -1,8 +1,9 @@
-"""Removal: takes worlds and snapshots from their providers, and compares these with the ledger.
+"""Removal: removes worlds and snapshots, and compares their providers with the ledger.
 
-A row says that something is to be removed before the provider is asked, and that it is removed when
-the provider has confirmed it. What a provider has and the ledger lacks is removed, too: somebody
-made it whose trajectory had been taken over.
+Before the provider is asked, a row of the ledger says that the world or snapshot is being removed.
+Once the provider has confirmed it, the row says that it is removed. Worlds and snapshots that a
+provider has and the ledger lacks are removed, too: a worker made them after another worker had
+taken over its trajectory.
 """
 
 from collections.abc import Collection
@@ -20,21 +21,22 @@ from holdfast.worlds.running.providers import Providers
 
 
 class Inventory(Struct, frozen=True):
-    """What a provider has, beside what the ledger says."""
+    """The worlds and snapshots in the ledger, compared with those that the providers have."""
 
     rows: list[WorldRow]
-    """What may exist, according to the ledger."""
+    """The worlds and snapshots that may exist, according to the ledger."""
     present: frozenset[str]
-    """The names of those that exist."""
+    """The names of the worlds and snapshots that the providers have."""
     strangers: list[tuple[str, WorldInfo]]
-    """What the provider has and the ledger lacks, with the provider's name. Worlds are before
-    snapshots."""
+    """Worlds and snapshots that a provider has and the ledger lacks, with the provider's name. Each
+    provider's worlds come before its snapshots."""
 
 
 async def remove_row(
     journal: Journal, provider: WorldProvider, row: WorldRow, *, lease: Lease | None = None
 ) -> bool:
-    """Removes a world or a snapshot. Returns False if a living worker holds it. May be repeated."""
+    """Removes a world or a snapshot. Returns False if a living worker holds it. Repeating the call
+    is safe."""
     if not await journal.change_world(row.name, WorldPhase.REMOVING, lease=lease):
         return False
     crashpoint.reach("worlds.removing")
@@ -52,7 +54,8 @@ async def remove_row(
 
 
 async def _handles(journal: Journal, provider: WorldProvider, row: WorldRow) -> list[str]:
-    """Returns the row's handle. Without one, finds by the label what was made and not answered."""
+    """Returns the handles of the row's world or snapshot. If the row has no handle, because the
+    provider's answer was lost, they are found by the label."""
     if row.handle:
         return [row.handle]
     label = await journal.worlds_label()
@@ -73,8 +76,9 @@ async def _used(provider: WorldProvider, handle: str) -> float:
 async def take_inventory(
     journal: Journal, providers: Providers, names: Collection[str] = ()
 ) -> Inventory:
-    """Compares the ledger with its providers, and with those in `names`. The providers are asked
-    first, because an intent is older than what it is about."""
+    """Compares the ledger with its providers, and with the providers in `names`. The ledger's rows
+    are read after the providers were asked. Since every world is in the ledger before it exists, a
+    world without a row is really unknown."""
     label = await journal.worlds_label()
     known = {row.intent.provider for row in await journal.worlds()} | set(names)
     listed: list[tuple[str, WorldInfo]] = []
@@ -101,8 +105,11 @@ async def remove_leftovers(
     run: Run | None = None,
     names: Collection[str] = (),
 ) -> int:
-    """Removes everything that no trajectory of the run will need, or without a run everything that
-    no living worker holds. Removes what the ledger does not know in any case. Returns how many."""
+    """Removes worlds and snapshots that are no longer needed. Returns how many.
+
+    With `run`, it removes those that no trajectory of the run will need, and without `run` all that
+    no living worker holds. In both cases, it also removes those that the ledger does not know.
+    """
     runs_rows = {row.name for row in await journal.worlds(run=run)} if run else set()
     inventory, removed = await take_inventory(journal, providers, names), 0
     # Snapshots stand on one another, so the newest go first.

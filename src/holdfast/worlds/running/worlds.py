@@ -1,8 +1,9 @@
 """Worlds: the worlds of one run in this process, from the ledger's intent to the confirmed removal.
 
-The ledger is always ahead of the provider. Every change checks the owner's epoch, so a worker that
-lost its trajectory neither makes nor removes a world of it. A call that is safe to repeat is
-repeated while the provider is down; meanwhile no new trajectory begins.
+The ledger says that a world will be made or removed before the provider is asked. Every change
+checks the owner's epoch, so a worker that lost its trajectory neither makes nor removes worlds of
+that trajectory. A call that is safe to repeat is repeated while the provider is down; meanwhile no
+new trajectory begins.
 """
 
 import asyncio
@@ -35,11 +36,11 @@ from holdfast.worlds.running.providers import Providers
 from holdfast.worlds.running.removal import remove_leftovers, remove_row
 
 AT_ONCE = 8
-"""How many worlds are made at once by default."""
+"""The most worlds that are made at the same time, by default."""
 KEPT_SNAPSHOTS = 2
-"""How many snapshots of a world are kept: the newest may turn out damaged."""
+"""How many older snapshots are kept when a new one is taken, because the newest may be damaged."""
 PATIENCE_SECONDS = 300.0
-"""How long a call waits for a provider that is down."""
+"""The most seconds for which a call waits for a provider that is down."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 SHOW_SECONDS = 5.0
 Result = TypeVar("Result")
@@ -51,11 +52,11 @@ class WorldOwner(Struct, frozen=True):
 
     lease: Lease
     episode: str
-    """The path of the episode's opening."""
+    """The path of the step that opened the episode."""
 
 
 class Worlds:
-    """The worlds of one run. An engine makes it, and closes it after the run."""
+    """Manages the worlds of one run. An engine makes this object, and closes it after the run."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class Worlds:
         patience: float = PATIENCE_SECONDS,
         notify: Progress = no_progress,
     ):
-        """`default` is the world of tasks that name none (`--world`). The images of `wanted` are
-        prepared before the first trajectory."""
+        """`default` is the spec for tasks that name no world (`--world`). The images of `wanted`
+        are prepared before the first trajectory."""
         self.default = default
         self._journal = journal
         self._run = run
@@ -84,7 +85,8 @@ class Worlds:
         self._used = False
 
     def spec_of(self, task: Task) -> WorldSpec:
-        """Returns what the task's world has to be."""
+        """Returns the spec of the task's world. Raises `UsageError` if neither the task nor the run
+        names a world."""
         spec = spec_of(task) or self.default
         if spec is None:
             raise UsageError(
@@ -94,7 +96,7 @@ class Worlds:
         return spec
 
     async def prepare(self) -> None:
-        """Checks that the wanted worlds can be, and pulls or builds their images. Raises
+        """Checks that the wanted worlds can be made, and pulls or builds their images. Raises
         `WorldRefused`, or `ProviderDown` for a provider that this run has never reached."""
         if not self._wanted:
             return
@@ -110,28 +112,28 @@ class Worlds:
         await self._providers.of(spec.provider).prepare(spec, progress=self._show)
 
     def _show(self, line: str) -> None:
-        """Shows how far a pull or a build is, with a line every few seconds."""
+        """Shows the progress of a pull or a build, with at most one line every few seconds."""
         now = time.monotonic()
         if now >= self._shown + SHOW_SECONDS:
             self._shown = now
             self._notify(line)
 
     async def ready(self) -> None:
-        """Returns when no provider is down."""
+        """Waits until no provider is down."""
         while (provider := self._down) is not None:
             await self._patiently(provider, partial(provider.worlds, world=token_hex(8)))
 
     # --- one episode's world
 
     async def create(self, owner: WorldOwner, spec: WorldSpec, *, cuts: int = 0) -> World:
-        """Returns a new world for the episode. Its earlier worlds are given up."""
+        """Returns a new world for the episode. Removes the episode's earlier worlds first."""
         return await self._make(owner, spec, "", cuts)
 
     async def restore(
         self, owner: WorldOwner, spec: WorldSpec, snapshot: str, *, cuts: int = 0
     ) -> World:
-        """Returns a new world with the files of a snapshot. The episode's earlier worlds are given
-        up."""
+        """Returns a new world with the files of a snapshot. Removes the episode's earlier worlds
+        first."""
         return await self._make(owner, spec, snapshot, cuts)
 
     async def _make(self, owner: WorldOwner, spec: WorldSpec, snapshot: str, cuts: int) -> World:
@@ -165,14 +167,15 @@ class Worlds:
         return world
 
     async def is_current(self, owner: WorldOwner, world: World) -> None:
-        """Notes that the world has the state that the record describes, so that a later attempt
-        may take it."""
+        """Notes that the world has the state that the record describes, so that a later attempt may
+        continue in this world."""
         for row in await self._rows(owner, snapshots=False):
             if row.handle == world.handle and row.state is WorldPhase.WANTED:
                 await self._change(owner, row.name, WorldPhase.READY)
 
     async def attach(self, owner: WorldOwner, spec: WorldSpec, *, cuts: int) -> World | None:
-        """Returns the episode's last world if it is alive and the record was not cut since."""
+        """Returns the episode's last world if it is alive, its state was noted as current, and the
+        record was not cut since. Otherwise returns None."""
         rows = await self._rows(owner, snapshots=False)
         if not rows or rows[-1].state is not WorldPhase.READY or rows[-1].intent.cuts != cuts:
             return None
@@ -188,7 +191,7 @@ class Worlds:
         return world
 
     async def snapshot(self, owner: WorldOwner, world: World, spec: WorldSpec, after: str) -> str:
-        """Returns the handle of a new snapshot, and gives older ones back."""
+        """Takes a new snapshot and returns its handle. Removes older snapshots first."""
         intent = self._intent(owner, spec, origin=world.handle, after=after, is_snapshot=True)
         await self._prune(owner, world)
         await self._journal.plan_world(owner.lease, intent)
@@ -199,7 +202,7 @@ class Worlds:
         return handle
 
     async def _prune(self, owner: WorldOwner, world: World) -> None:
-        """Gives older snapshots back, except the one that the world stands on."""
+        """Removes older snapshots, except the snapshot from which the world was made."""
         bases = {
             row.intent.origin
             for row in await self._rows(owner, snapshots=False)
@@ -216,8 +219,8 @@ class Worlds:
             await self._remove(row, owner.lease)
 
     async def release(self, lease: Lease) -> None:
-        """Removes everything of a finished trajectory. What the provider does not remove now is
-        removed at the end of the run."""
+        """Removes all worlds and snapshots of a finished trajectory. If the provider is down, they
+        are removed at the end of the run."""
         rows = await self._journal.worlds(trajectory=lease.id)
         try:
             for row in sorted(rows, key=lambda row: row.is_snapshot):
@@ -228,8 +231,8 @@ class Worlds:
     # --- the run
 
     async def close(self) -> None:
-        """Removes what no trajectory of the run will need. Call it after the run's leases were
-        given back."""
+        """Removes the worlds and snapshots that no trajectory of the run will need. Call it after
+        the run's leases were given back."""
         try:
             if self._used or await self._journal.worlds(run=self._run):
                 names = self._providers.names
@@ -300,7 +303,8 @@ class Worlds:
         call: Callable[[], Awaitable[Result]],
         patience: float | None = None,
     ) -> Result:
-        """Makes a call that is safe to repeat, again and again while the provider is down."""
+        """Makes a call that is safe to repeat, and repeats it while the provider is down. Raises
+        `ProviderDown` after `patience` seconds."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         until = loop.time() + (self._patience if patience is None else patience)
         while True:

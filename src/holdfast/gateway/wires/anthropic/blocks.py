@@ -36,7 +36,7 @@ from holdfast.gateway.wires.anthropic.request import (
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID_KEY = "INVALID_JSON"
-"""The key of arguments that are not JSON object, as Anthropic recommends it."""
+"""The key under which arguments are sent that are not a JSON object, as Anthropic recommends."""
 Block = dict[str, object]
 
 # A coding agent writes a line into its system prompt that changes with every request. With this
@@ -45,8 +45,8 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 
 def parse_messages(request: CountRequest) -> tuple[Message, ...]:
-    """Returns the conversation. The system prompt comes first, and results come before the user's
-    text."""
+    """Returns the conversation. The system prompt comes first, and the results of tools come before
+    the user's text."""
     system = _system(request.system)
     replies = [Message(Role.SYSTEM, system)] if system else []
     names: dict[str, str] = {}

@@ -22,7 +22,8 @@ _TYPES = {
 }
 _KNOWN = frozenset(_TYPES.values()) | {"api_error"}
 _TOO_LONG = "prompt is too long"
-"""Agents compact their history when they read this."""
+"""The beginning of the message for a prompt that is too long. Agents compact their history when
+they read this."""
 _MAX_CHARS = 600
 _COMPLAINT = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
@@ -31,8 +32,8 @@ _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
 
 
 def format_error(rejection: RequestRejected) -> bytes:
-    """Returns the body of an error. Its type follows from the status if `kind` is a type of another
-    provider."""
+    """Returns the body of an error. Its type is `kind` if Anthropic has this type. Otherwise, the
+    type follows from the status."""
     error: dict[str, object] = {"type": _type(rejection), "message": _message(rejection)}
     if rejection.code:
         error["details"] = {"error_code": rejection.code}

@@ -53,7 +53,7 @@ class MessageStream:
         self._sent = sse.SentText()
         self._blocks = 0
         self._open: bool | None = None
-        """Whether the open block is thinking; None: no block is open."""
+        """True if the open block is thinking, False if it is text, and None if no block is open."""
         self._thought: list[str] = []
         """The text of an open block of thinking."""
 

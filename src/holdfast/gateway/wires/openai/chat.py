@@ -118,8 +118,13 @@ class CompletionStream(ABC):
     def _pieces(
         self, choice: AnswerChoice, text: str, sent: sse.SentText
     ) -> tuple[list[_Piece], _Positions]:
-        """Returns the rest of the text in pieces, each with the positions of its tokens (for
-        logprobs), and the positions of the tokens that come with the end of the choice instead."""
+        """Returns the rest of the text in pieces, and the positions of the tokens whose logprobs
+        come with the end of the choice.
+
+        If the text can be cut between tokens, and none of it was sent before, each piece has the
+        positions of its own tokens. Otherwise, the pieces have no positions, and the logprobs of
+        all tokens come with the end.
+        """
         positions: _Positions = range(len(choice.tokens)) if self._request.logprobs else None
         if positions is not None and not sent.has_text:
             by_token = sse.cut_at_tokens(choice.tokens, text)
@@ -228,7 +233,7 @@ class OpenAIChat(OpenAIWire):
 
 
 def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:
-    """Returns the body, and its messages if `known` decodes them."""
+    """Returns the body, and its messages if `known` could parse them."""
     if known is not None:
         # Only decoding the whole body shows the error and its message.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
@@ -241,7 +246,8 @@ def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[M
 
 
 def _either(request: _Body[Any], name: str, other: str) -> int | None:
-    """Returns the value of a parameter that has two names."""
+    """Returns the value of a parameter that has two names. Raises `RequestRejected` if the two
+    values differ."""
     sent: set[int] = {getattr(request, name), getattr(request, other)} - {None}
     if len(sent) > 1:
         raise invalid(f"'{name}' and '{other}' differ; send one of them.", param=name)
@@ -297,7 +303,7 @@ def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object
 
 
 def bound_logprob(logprob: float) -> float:
-    """Bounds a logprob from below, as OpenAI does."""
+    """Returns the logprob, or OpenAI's lowest value if the logprob is lower."""
     return max(logprob, _MIN_LOGPROB)
 
 

@@ -14,7 +14,7 @@ from holdfast.gateway.protocol.messages import RequestRejected, shorten
 T = TypeVar("T")
 
 _MAX_CHARS = 200
-"""Names and values come from outside: no error is longer for them."""
+"""The most characters of a name or value from outside that an error quotes."""
 
 
 def format_error(rejection: RequestRejected) -> bytes:

@@ -3,7 +3,7 @@
 There are four kinds of parameters. Some are followed, and have a type here. Some are only about
 bookkeeping, and are accepted with any value. Some are accepted only with values that change nothing
 (`neutral`). All others are unknown, and rejected by name. A JSON schema is followed with or without
-`strict`, because an engine cannot follow it halfway. The model does not see its name and
+`strict`, because an engine cannot follow it halfway. The model does not see the schema's name and
 description.
 """
 
@@ -76,7 +76,8 @@ _USUAL = "it would change what is sampled; leave it out."
 
 
 class Neutral(Struct, frozen=True):
-    """The default of a parameter that may only be null or one of `values`, which change nothing."""
+    """The default of a parameter that may only be null or one of `values`, because these values
+    change nothing."""
 
     values: tuple[object, ...]
     why: str

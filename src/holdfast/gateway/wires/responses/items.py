@@ -131,7 +131,7 @@ class _ReasoningItem(_Tagged, tag="reasoning"):
     content: list[_Thought] | None = None
     id: str | None = None
     encrypted_content: object = None
-    """Encrypted by another provider, so it cannot be read."""
+    """Reasoning that another provider encrypted, so that it cannot be read."""
     status: object = None
 
 
@@ -158,7 +158,8 @@ def parse_input(
 
 
 def _with_type(item: dict[str, object], at: str, known: RequestLookup | None) -> dict[str, object]:
-    """Returns the item with its type, which is optional for messages."""
+    """Returns the item with its type, which clients may leave out for messages. An item that is
+    only a reference is replaced by the item that it refers to."""
     kind = item.get("type")
     if kind is None and item.get("role") is not None:
         return {**item, "type": "message"}
@@ -183,9 +184,10 @@ def _resolve(name: str, at: str, known: RequestLookup | None) -> dict[str, objec
 # --- items to messages
 
 _ours = re.compile(r"(?:rs|msg|fc)_([A-Za-z0-9]+)_\d+").fullmatch
-"""An item id of `output`; OpenAI's own have no second underscore."""
+"""Matches the id of an item that `output` formatted. OpenAI's own ids have no second underscore."""
 _numbered = re.compile(r"(call_[0-9a-f]{16})_\d+").fullmatch
-"""The id of a call that was sampled without one: the generation's name, then the call's number."""
+"""Matches the id of a call that was sampled without an id: the generation's name, then the call's
+number."""
 
 
 class _Reply:
@@ -200,7 +202,7 @@ class _Reply:
         self.reasoning: str | None = None
         self.calls: list[ToolCall] = []
         self.has_results = False
-        """Whether the result of a call came after it."""
+        """Whether the result of a call came after this reply."""
 
     def has(self, answer: str, generation: str) -> bool | None:
         """Returns whether the ids show that an item belongs to this reply, or None if they do not
@@ -284,8 +286,8 @@ class _Conversation:
     ) -> _Reply:
         """Returns the reply of an item: the last reply or a new one.
 
-        If the item names no reply, `follows` decides whether it belongs to the last reply because
-        it stands directly after it. `fits` decides whether the reply can hold the item.
+        If the item names no reply, `follows` decides whether its place after the last reply makes
+        it a part of that reply. `fits` decides whether the reply can hold the item.
         """
         reply, answer = self._reply, _first_group(_ours, item_id or "")
         if reply is not None:

@@ -129,7 +129,7 @@ class _Body(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     safety_identifier: object = None
     service_tier: object = None
     store: object = None
-    """In both cases the answer is in the record, and later requests can refer to it."""
+    """Ignored, because the answer is always in the record, and later requests can refer to it."""
     stream_options: object = None
     user: object = None
 
