@@ -56,9 +56,8 @@ def messages_for(rubric: Rubric, candidate: Candidate) -> tuple[Message, ...]:
 
 
 def messages_to_compare(rubric: Rubric, candidates: Mapping[str, Candidate]) -> tuple[Message, ...]:
-    """Returns the prompt that compares candidates of one task, by label, in the order in which they
-    are shown.
-    """
+    """Returns the prompt that asks the judge to compare candidates of one task. `candidates` has
+    them by label, in the order in which they are shown."""
     shown = "\n\n".join(
         _shown(Candidate(candidate.conversation), f"candidate {label}")
         for label, candidate in candidates.items()
