@@ -313,8 +313,8 @@ async def rolled_out_run(
 ) -> Run | None:
     """Returns the recorded run of the spec if nothing is left to sample, or None.
 
-    With `accept_changes`, its scorer or ground truth may differ from the spec. Its scoring may be
-    unfinished.
+    With `accept_changes`, the run's scorer or ground truth may differ from the spec. The scoring of
+    the run may be unfinished.
     """
     run = await journal.find_run(spec.name)
     if run is None:

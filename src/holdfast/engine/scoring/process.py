@@ -68,8 +68,8 @@ async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
     """Serves every connection that sends the token as its first frame within `TOKEN_SECONDS`.
 
     Ends this process if its working folder is gone, as the folders of Ray are after their node
-    ends. The process then cannot load anything. This is not the scorer's fault, and whoever started
-    the process starts another one.
+    ends, because the process can then load no scorer. The code that started the process has to
+    start another one.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -34,9 +34,8 @@ def split_framework(reference: str) -> tuple[str, str]:
 
 
 def scorer_named(module: ModuleType, name: str) -> Any:
-    """Returns the attribute of the module with that name. If the name begins with a framework,
-    wraps the function as a scorer.
-    """
+    """Returns the attribute `name` of the module. If the name begins with a framework, returns that
+    function wrapped as a scorer."""
     framework, plain = split_framework(name)
     function = getattr(module, plain)
     return RewardFunction(function, framework) if framework else function
