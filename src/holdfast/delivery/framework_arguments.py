@@ -76,8 +76,8 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """Returns whether the value differs from the default. Without a true default, an empty value
-    (None, False, "", [] or {}) does not count as set."""
+    """Returns whether the value differs from the default. Two empty values (None, False, "", [] or
+    {}) count as equal."""
     return bool(value != default and (value or default))
 
 

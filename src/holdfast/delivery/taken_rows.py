@@ -26,7 +26,7 @@ class TakenRows:
     out. Not safe for several threads."""
 
     def __init__(self, split: Mapping[str, Iterable[int]] | None = None):
-        """`split` is the result of `split()` that the restored checkpoint holds."""
+        """`split` is the result of `split()` that was saved in the restored checkpoint."""
         self._restored = {task: set(rows) for task, rows in (split or {}).items()}
         self._waiting: dict[str, set[int]] = {}
         self._trained: dict[str, set[int]] = {}
@@ -35,8 +35,8 @@ class TakenRows:
         self._ended: list[tuple[str, int]] = []
 
     def take(self, row: TakenRow, *, group: Iterable[int]) -> None:
-        """Records that the trainer took `row`. `group` lists the numbers of the rows that the row's
-        group has on the queue."""
+        """Records that the trainer took `row`. `group` has the numbers of those rows of the same
+        group that are on the queue."""
         if row.task not in self._waiting:
             self._waiting[row.task] = set(group)
             self._trained[row.task] = self._restored.pop(row.task, set())
