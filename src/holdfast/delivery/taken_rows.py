@@ -44,8 +44,8 @@ class TakenRows:
 
     def form(self, rows: Sequence[TakenRow], *, step: int) -> list[str]:
         """Records the next micro-batch and the rows that were left out before it. Returns the tasks
-        of groups that ended without a trained row. A group that ends here with trained rows ends in
-        `step`, the next step."""
+        of groups that ended without a trained row. A group that ends here with trained rows is
+        recorded with `step`, the next step."""
         inside = set(rows)
         self._formed.append(list(rows))
         left_out = []

@@ -165,8 +165,8 @@ class Restarts:
         """The number of restarts so far."""
 
     def after_crash(self) -> float | None:
-        """Counts a crash at this moment. Returns the seconds until the next start, or None if there
-        is none."""
+        """Counts a crash at this moment. Returns the seconds until the next start, or None if the
+        restart policy allows no further start."""
         now = time.monotonic()
         self._crashes.append(now)
         while self._crashes[0] < now - self._policy.within:

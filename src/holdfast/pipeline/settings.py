@@ -58,8 +58,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """When a crashed part is started again. It continues from what is durable, after a wait that
-    grows with each crash."""
+    """When a crashed part is started again: after a wait that grows with each crash. The part
+    continues from what is durable."""
 
     restarts: int = 5
     """The most restarts in any `within` seconds."""

@@ -1,9 +1,9 @@
 """Supervisor: starts the parts of a pipeline, restarts those that crash, and ends them in order.
 
 All state that matters is in the journal and in checkpoints, so that a dead part is simply started
-again. Every end has the same order. First, no more rollouts begin. Then the rollouts in flight
-become durable, and the step in hand is trained, saved and committed. Then each part closes the
-engines and journals that it opened.
+again. A pipeline always ends in the same order. First, no more rollouts begin. Then the rollouts in
+flight become durable, and the current step is trained, saved and committed. Then each part closes
+the engines and journals that it opened.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class PipelineEnding(Struct, frozen=True):
     """Why the pipeline ended early: the last line of the part that caused it; "" if all work was
     done."""
     code: int
-    """The exit status of that part, or 1 for an engine. 0 if all work was done or a stop was
-    requested."""
+    """The exit status of the part that caused the early end, or 1 if an engine caused it. 0 if all
+    work was done or a stop was requested."""
     restarts: dict[str, int]
     """The number of restarts of each part."""
 
@@ -151,7 +151,8 @@ class Supervisor:
         return PipelineEnding(cause, code, self.restarts)
 
     async def _watch(self, tasks: "dict[_Keeper, asyncio.Task[bool]]") -> tuple[str, int]:
-        """Waits for the end. Returns why it came early, or "", and the exit code."""
+        """Waits until the pipeline ends. Returns the cause of an early end, or "", and the exit
+        code."""
         engine = [] if self._engine is None else [self._engine.keeper]
         while True:
             for keeper, task in tasks.items():

@@ -126,8 +126,9 @@ async def group_samples(
     """Yields the samples of a group if the whole group is settled and kept. Otherwise yields
     nothing: a part of a group would shift the baseline that its samples are compared with.
 
-    In a group of forks, all members share the tokens before the fork. With `trains_shared`, these
-    tokens are trained once, in the first outcome.
+    With `fixed`, yields a placeholder for each member that failed. In a group of forks, all members
+    share the tokens before the fork. With `trains_shared`, these tokens are trained once, in the
+    first outcome.
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """

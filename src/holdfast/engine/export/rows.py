@@ -64,9 +64,9 @@ def evaluation_rows(
 ) -> list[Fields]:
     """Returns the rows of one settled group, in (sample, branch) order.
 
-    With `turn_traces`, each row describes one trajectory, with the whole prompt of every turn. With
-    `apart`, each row describes one trajectory, even if its group is dropped from training. With
-    `prices`, each row has the cost of its usage.
+    With `turn_traces`, each turn has its whole prompt, so trajectories never share a row. With
+    `apart`, each trajectory has rows of its own, even if its group is dropped from training;
+    `turn_traces` then has no effect. With `prices`, each row has the cost of its usage.
     """
     rows = _rows(spec, group, turn_traces=turn_traces, apart=apart)
     return rows if prices is None else [_with_cost(row, spec, prices) for row in rows]

@@ -134,7 +134,7 @@ class LoopWatch:
     # --- in the thread
 
     def _watch(self, thread: int) -> None:
-        """Looks at every beat whether the loop has turned.
+        """Checks at every beat whether the loop has turned.
 
         The thread counts its own beats. If it was stopped together with the loop, for example in a
         frozen process, it blames no code.

@@ -80,8 +80,8 @@ class Judge:
 
     The reward is the score, scaled to 0 to 1. The metrics hold the score as the judge gave it, and
     the reasons hold the judge's explanation. With a dict of criteria, each criterion is a metric,
-    and the reward is their mean. With `compare=True`, it is a group scorer: it is shown all samples
-    of a task together, and judges them against each other.
+    and the reward is their mean. With `compare=True`, the judge is a group scorer: it sees all
+    samples of a task together, and judges them against each other.
     """
 
     IS_ITS_IDENTITY = True

@@ -143,9 +143,8 @@ class NoVerdict(ValueError):
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """The judge's scores and reasons, by criterion or candidate. A score of None means that it
-    cannot be judged.
-    """
+    """The judge's scores and reasons, by criterion or candidate. A score of None means that the
+    judge could not judge that criterion or candidate."""
 
     scores: dict[str, float | None]
     reasons: dict[str, str]

@@ -104,7 +104,7 @@ class Engine:
         """Without a scorer, outcomes are settled as they are.
 
         With `settles=False`, outcomes stay open for a later scoring (`late_scoring`). Trajectories
-        that began with one of `lost_versions` start over.
+        that began with weights of one of `lost_versions` start over.
         """
         assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
@@ -470,7 +470,7 @@ class Engine:
         return None
 
     def _note(self, members: Sequence[Member], *, settled: bool = True) -> None:
-        """Counts the members as done. If they are not `settled`, they will be scored later."""
+        """Counts the members as done. If `settled` is false, the members will be scored later."""
         if not settled:
             for _ in members:
                 self._progress.stopped()

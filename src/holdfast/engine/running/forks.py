@@ -175,7 +175,8 @@ async def find_row(journal: Journal, run: Run, name: str) -> TrajectoryRow:
 
 
 async def find_beginnings(journal: Journal, run: Run, origin: ForkOrigin) -> dict[int, Beginning]:
-    """Returns the beginnings of those forks of a run that have none yet, by their numbers."""
+    """Returns the records with which forks of a run begin, by the forks' numbers. Leaves out forks
+    that have begun."""
     rows = [row for row in await journal.trajectories(run) if not (row.records or row.resting)]
     if not rows:
         return {}

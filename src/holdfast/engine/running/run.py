@@ -237,9 +237,9 @@ async def _recorded(
 ) -> RunResult | Connection | None:
     """Returns what the journal alone can provide, without asking the engine.
 
-    This is the result of a finished run, or a connection for a run that only needs scores. If the
-    engine has to be asked, returns None. If the embedded engine would be started for a run that is
-    recorded differently, raises `RunChanged` now.
+    This is the result of a finished run, or a connection for a run that needs no more samples. If
+    the engine has to be asked, returns None. If the embedded engine would be started for a run that
+    is recorded differently, raises `RunChanged` now.
     """
     if not _is_there(journal):
         return None

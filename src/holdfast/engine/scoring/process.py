@@ -124,7 +124,8 @@ class Serving:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Returns when the connection is closed, and cancels the calls that still run."""
+        """Serves calls until the connection is closed, and then cancels the calls that still
+        run."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             home = msgspec.msgpack.decode(
                 await receive(self._reader, most=MAX_FRAME), type=ScorerHome

@@ -3,8 +3,7 @@
 A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), or `trl:FILE.py:NAME`.
 In this module, the name of such a function begins with its framework: `verl:compute_score`.
 
-As in TRL, the data decide what a function of TRL gets: texts if the prompt is a text, or else
-messages.
+A function of TRL gets texts if the prompt is a text, and messages otherwise, as in TRL.
 """
 
 import inspect
