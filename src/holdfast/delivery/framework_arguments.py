@@ -40,8 +40,8 @@ class ArgumentTable(Struct, frozen=True):
     def check(self, values: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raises `UsageError` for a refused argument that is set, and warns about arguments that
         are set and belong to no class. `values` must not contain arguments of other programs. An
-        argument without a default counts as set if it has a value other than None, False, "", [] or
-        {}."""
+        argument without a default counts as set if it has a value other than None, False, 0, "", []
+        or {}."""
         for name, refused in self.refused.items():
             value = values.get(name, defaults.get(name))
             if _is_set(value, defaults.get(name)) and value not in refused.unless:
@@ -77,8 +77,8 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """Returns whether the value differs from the default. Two empty values (None, False, "", [] or
-    {}) count as equal."""
+    """Returns whether the value differs from the default. Two empty values (None, False, 0, "", []
+    or {}) count as equal."""
     return bool(value != default and (value or default))
 
 

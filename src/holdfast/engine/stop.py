@@ -35,7 +35,7 @@ class Stop:
     def lift_limit(self) -> None:
         """Withdraws a stop for a spending limit. A stop for another reason stays.
 
-        The engine calls this if everything that was left was already in flight, so that the limit
+        The caller uses this if everything that was left was already in flight, so that the limit
         stopped nothing.
         """
         if self.spent and not self.hurried.is_set():
