@@ -89,8 +89,9 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         """Returns the plan with the names of the models that its scorer asks. A judge's model may
         be known only to its engine, which is asked here.
 
-        Raises an error if the scorer cannot score, for example if a judge's engine is down or has
-        no price. The error comes before anything is sampled, not for each trajectory.
+        Raises an error if the scorer cannot score, for example if a judge's engine is down, or if
+        there is a cost limit and a judge's model has no price. The error comes before anything is
+        sampled, not for each trajectory.
         """
         scorer, samples = self.scorer, self.spec.samples
         models = [] if scorer is None else await scorer.check(samples=samples)
