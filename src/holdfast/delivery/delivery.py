@@ -84,10 +84,11 @@ class Delivery:
     ):
         """`checkpoint` is the step of the restored checkpoint. With None, training begins, or
         continues after the last committed step. `trained`, for loops that call `take`, names the
-        groups that the checkpoint holds, at least those that were to be committed with it, since a
-        kill may have prevented the commit. `wait` limits the seconds to wait for a batch, after
-        which `DeliveryTimeout` is raised; None means no limit. A `Journal` that the caller passes
-        is not closed, and is used only in the loop that opened it (`async with`)."""
+        groups that the checkpoint holds. It must name at least the groups that were to be committed
+        with the checkpoint, because a kill may have prevented that commit. `wait` limits the
+        seconds to wait for a batch, after which `DeliveryTimeout` is raised; None means no limit. A
+        `Journal` that the caller passes is not closed, and is used only in the loop that opened it
+        (`async with`)."""
         check_journal(journal)
         check_whole("groups", groups, least=1)
         if wait is not None:
@@ -119,7 +120,7 @@ class Delivery:
         self._names_steps = trained is not None
         """Whether the loop takes groups and names their step later."""
         self._taken: set[str] = set()
-        """The tasks of groups that were taken and that no commit has named yet."""
+        """The tasks of groups that were taken, but that no commit has named yet."""
         self._has_ended = False
 
     # --- for loops that are not asynchronous
@@ -153,8 +154,9 @@ class Delivery:
         self._in_thread().call(self.commit_async(step, groups=groups))
 
     def take(self, groups: int) -> tuple[TrainingGroup, ...]:
-        """Returns `groups` groups whose step is not known yet, for loops that mix groups. `commit`
-        names the step later. Commit a group that is split over two steps with the later step."""
+        """Takes `groups` groups before it is known which step trains them, for loops that mix
+        groups. A later `commit` names the step. A group that is split over two steps belongs to the
+        commit of the later step."""
         return self._in_thread().call(self.take_async(groups))
 
     def dismiss(self, groups: Iterable[str | TrainingGroup], *, reason: str) -> None:
@@ -221,9 +223,9 @@ class Delivery:
         crashpoint.reach("delivery.committed")
 
     def _checked(self, step: int) -> int:
-        """Returns `step` as an int; integers of other libraries are converted. Raises `UsageError`
-        for a step that was not handed out, because its commit would skip the steps before it. Loops
-        that call `take` may name any step."""
+        """Returns `step` as an int, even if it is an integer type of another library. Raises
+        `UsageError` for a step that was not handed out, because its commit would also commit steps
+        that were never delivered. Loops that call `take` may name any step."""
         number = operator.index(step) if hasattr(step, "__index__") else step
         if isinstance(step, bool) or not isinstance(number, int):
             raise UsageError(
@@ -323,8 +325,9 @@ class Delivery:
         return journal
 
     async def _restore(self, journal: Journal, consumer: Consumer) -> int:
-        """Brings the ledger to the checkpoint and returns its step. The ledger may also move
-        forward, if the loop was killed between the checkpoint and its commit."""
+        """Sets the ledger to the state of the restored checkpoint, and returns the checkpoint's
+        step. The ledger may also move forward, if the loop was killed between the checkpoint and
+        its commit."""
         committed = consumer.committed or 0
         step = committed if self._checkpoint is None else self._checkpoint
         if self._trained is None and step not in (0, committed):
@@ -334,10 +337,12 @@ class Delivery:
         return step
 
     async def _check_known(self, journal: Journal, consumer: Consumer, step: int) -> None:
-        """Raises `UsageError` for a checkpoint step that the run never handed out, because
-        untrained groups would count as trained. Also raises it if only the checkpoint knows which
-        groups it holds and `trained` is missing, because trained groups would be delivered
-        again."""
+        """Raises `UsageError` if nobody knows which groups the checkpoint of `step` holds.
+
+        This is so if the run never handed out `step`: untrained groups would count as trained. It
+        is also so if only the checkpoint knows its groups and `trained` is missing: trained groups
+        would be delivered again.
+        """
         ledger = await journal.ledger(consumer.run, consumer.name)
         committed = consumer.committed or 0
         taken = [entry for entry in ledger if entry.reason == "taken" and entry.step is None]

@@ -38,9 +38,10 @@ class ArgumentTable(Struct, frozen=True):
         return self.followed | self.refused.keys() | self.irrelevant
 
     def check(self, values: Mapping[str, object], defaults: Mapping[str, object]) -> None:
-        """Raises `UsageError` for a refused argument that is set, and warns about set arguments in
-        no class. `values` has no arguments of other programs. An argument without a default counts
-        as set if it has a value other than None, False, "", [] or {}."""
+        """Raises `UsageError` for a refused argument that is set, and warns about arguments that
+        are set and belong to no class. `values` must not contain arguments of other programs. An
+        argument without a default counts as set if it has a value other than None, False, 0, "", []
+        or {}."""
         for name, refused in self.refused.items():
             value = values.get(name, defaults.get(name))
             if _is_set(value, defaults.get(name)) and value not in refused.unless:
@@ -76,8 +77,8 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """Returns whether the value differs from the default. Without a true default, an empty value
-    (None, False, "", [] or {}) does not count as set."""
+    """Returns whether the value differs from the default. Two empty values (None, False, 0, "", []
+    or {}) count as equal."""
     return bool(value != default and (value or default))
 
 

@@ -16,14 +16,14 @@ LOOK_SECONDS = 1.0
 """Seconds after which a change by another process is noticed. Changes by this process wake waiters
 at once."""
 _PAUSE = 4
-"""The pause between two looks, in units of the duration of a look."""
+"""The pause between two looks, as a multiple of the time that a look takes."""
 _MAX_PAUSE = 0.05
 """The longest pause in seconds. A look may only seem slow because the event loop was busy."""
 
 
 class SettledGroups:
-    """The settled groups of one run. If the rollouts have ended, `check` raises the reason, and
-    every wait raises that error."""
+    """Waits for groups of one run to settle. `check` raises an error once the rollouts have ended;
+    every open wait then raises this error."""
 
     def __init__(self, journal: Journal, run: Run, *, check: Callable[[], None]):
         self._journal = journal

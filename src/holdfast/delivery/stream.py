@@ -253,8 +253,8 @@ class RolloutStream:
             self._stack.push_async_callback(self._end_rollouts, self._rolling)
 
     async def close(self) -> None:
-        """Ends the rollouts and releases the leases. Open trajectories continue when the run is
-        opened again."""
+        """Ends the rollouts and releases the leases. Trajectories that are not finished continue
+        when the run is opened again."""
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -351,8 +351,8 @@ class RolloutStream:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
     async def dismissals(self, *, since: int) -> Counter[str]:
-        """Counts the dismissed groups from ordinal `since` on, by reason. A group that waits for a
-        member is not counted."""
+        """Counts the dismissed groups from ordinal `since` on, by the reason of their dismissal. A
+        group that waits for a member is not counted."""
         entries = await self.ledger(since=since)
         return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
@@ -412,8 +412,9 @@ class RolloutStream:
     async def nothing_to_train(
         self, which: str, *, tasks: Sequence[Task] | None = None
     ) -> NothingToTrain:
-        """Returns the error for trajectories that all failed, with the last reason. It covers
-        `tasks`, or the whole run if `tasks` is None."""
+        """Returns the error which says that all trajectories of `tasks` failed, or of the whole run
+        if `tasks` is None. The error names the reason of the last failure. `which` describes the
+        trajectories in the message."""
         ordinals = None if tasks is None else [self._ordinals[task.id] for task in tasks]
         rows = await self.journal.trajectories(self.run, ordinals=ordinals)
         last = next((row for row in reversed(rows) if row.status is Status.FAILED), None)

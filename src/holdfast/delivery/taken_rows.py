@@ -26,7 +26,7 @@ class TakenRows:
     out. Not safe for several threads."""
 
     def __init__(self, split: Mapping[str, Iterable[int]] | None = None):
-        """`split` is the result of `split()` that the restored checkpoint holds."""
+        """`split` is the result of `split()` that was saved in the restored checkpoint."""
         self._restored = {task: set(rows) for task, rows in (split or {}).items()}
         self._waiting: dict[str, set[int]] = {}
         self._trained: dict[str, set[int]] = {}
@@ -35,8 +35,8 @@ class TakenRows:
         self._ended: list[tuple[str, int]] = []
 
     def take(self, row: TakenRow, *, group: Iterable[int]) -> None:
-        """Records that the trainer took `row`. `group` lists the numbers of the rows that the row's
-        group has on the queue."""
+        """Records that the trainer took `row`. `group` has the numbers of those rows of the same
+        group that are on the queue."""
         if row.task not in self._waiting:
             self._waiting[row.task] = set(group)
             self._trained[row.task] = self._restored.pop(row.task, set())
@@ -44,8 +44,8 @@ class TakenRows:
 
     def form(self, rows: Sequence[TakenRow], *, step: int) -> list[str]:
         """Records the next micro-batch and the rows that were left out before it. Returns the tasks
-        of groups that ended without a trained row. A group that ends here with trained rows ends in
-        `step`, the next step."""
+        of groups that ended without a trained row. A group that ends here with trained rows is
+        recorded with `step`, the next step."""
         inside = set(rows)
         self._formed.append(list(rows))
         left_out = []

@@ -55,8 +55,8 @@ class GroupWait:
         return max(0.0, min(ASK_SECONDS, self._began + self._limit - self._clock.elapsed()))
 
     async def go_on(self) -> None:
-        """Decides what to do after a request that found too few groups. Raises `DeliveryTimeout` at
-        the limit, and logs if nobody works on the run."""
+        """Checks a wait after a request that found too few groups. Raises `DeliveryTimeout` if the
+        limit is reached. Logs a warning if nobody works on the run."""
         now = self._clock.elapsed()
         if self._limit is not None and now >= self._began + self._limit:
             raise DeliveryTimeout(
@@ -87,7 +87,7 @@ class GroupWait:
 
     @property
     def _how(self) -> str:
-        """How the run can be continued: the command, if it is recorded."""
+        """Words on how to continue the run: the command, if it is recorded."""
         if self._run.spec.command is None:
             return "start the program again that rolls it out"
         arguments = ["holdfast", "resume", self._run.spec.name]

@@ -25,8 +25,8 @@ class ModelWeights(Struct, frozen=True):
 
 
 async def read_weights(model: Any, tensors: Mapping[str, Any] | None = None) -> ModelWeights:
-    """Returns the current weights of the model. `tensors` from the trainer replace those of the
-    model with the same names."""
+    """Returns the current weights of the model. A tensor in `tensors` replaces the model's tensor
+    with the same name."""
     if hasattr(model, "peft_config"):
         raise UsageError(
             "the trainer's model has an adapter (peft), which cannot be written as a whole model "

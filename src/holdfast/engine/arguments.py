@@ -23,9 +23,8 @@ from holdfast.rollout.validate import sampling_of
 
 
 def sampling_from(value: "Sampling | Mapping[str, object] | None") -> Sampling | None:
-    """Returns the given `Sampling`, or makes one from a dict of its fields as `t.generate` takes
-    them.
-    """
+    """Returns the given `Sampling`, or makes one from a dict of its fields. The values are those
+    that `t.generate` takes."""
     if value is None or isinstance(value, Sampling):
         return value
     if not isinstance(value, Mapping):
@@ -57,10 +56,11 @@ def address_of(
     api_key: str | None = None,
     needs_key: bool = True,
 ) -> EngineAddress:
-    """Returns the address of the policy.
+    """Returns the address at which the policy is served.
 
-    Without an address in `policy`, the embedded engine serves `model`, or its default model. If
-    `needs_key`, the provider's key must be set already.
+    If neither `policy` nor `model` names an engine or a provider's model, this is the embedded
+    engine, which serves the folder `model`, or its default model. If `needs_key` is true, the key
+    of a provider must be available now.
     """
     if model is not None and not isinstance(model, str | PurePath):
         raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
@@ -88,7 +88,8 @@ def is_hosted(model: object) -> bool:
 
 
 def check_folder(model: str | None) -> None:
-    """Raises `UsageError` if the model is not a folder, but looks like a provider's, misspelt."""
+    """Raises `UsageError` if no folder `model` exists and the name looks like a misspelt name of a
+    provider's model."""
     if model is not None and not Path(model).exists() and (meant := meant_provider(model)):
         raise UsageError(f"model {model!r} is not a folder, and no provider's model{meant}")
 
@@ -120,7 +121,7 @@ def hosted_address(
 def engine_urls(policy: object, *, instead: str = "a list of them, or nothing") -> tuple[str, ...]:
     """Returns the address of an engine, or the addresses of its replicas, as a tuple.
 
-    `instead` goes into the error message: it says what else may be given.
+    `instead` completes the error message: it names the other values that the caller accepts.
     """
     listed = [policy] if isinstance(policy, str) else policy
     if not isinstance(listed, Sequence) or not listed:

@@ -43,14 +43,13 @@ class Connection(Struct, frozen=True):
 
 
 class EngineAddress(Struct, frozen=True, kw_only=True):
-    """Where a policy is served, and how to talk to it."""
+    """The addresses of a policy's engine, and the settings of a connection to it."""
 
     urls: tuple[str, ...] = ()
     """The addresses of the replicas. If empty, an engine is started here."""
     models: tuple[str, ...] = ()
-    """Names that the engine may have for the model, the name that the user gave first. If
-    empty, the engine's only model is taken.
-    """
+    """Names that the engine may have for the model; the user's own name comes first. If empty, the
+    engine must serve exactly one model, which is used."""
     folder: str | None = None
     """The model folder for an engine that is started here. None means the embedded engine's own
     model.
@@ -66,15 +65,15 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     patience: float = PATIENCE.default
     tokenizer: str | None = None
     renderer: str | None = None
-    """A model family, or another of the names that `renderer_for` knows."""
+    """The name of a renderer for `renderer_for`, for example a model family."""
     is_trained: bool = False
-    """Whether a training gives the replicas their weights."""
+    """Whether a training sends weights to the replicas."""
     waits: bool = False
-    """Whether to wait for an engine that is down at the start, as in a later outage."""
+    """Whether a connection waits for an engine that is down at the start, as for a later outage."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
-    """How to name another model, for error messages."""
+    """The advice in error messages on how to name another model."""
 
     def __repr__(self) -> str:
         return f"EngineAddress({self.urls!r}, {self.source!r})"
@@ -118,9 +117,8 @@ async def connect(
 async def _until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
-    """Calls `ask` and returns its result. If the address says `waits`, retries while the engine is
-    down, for up to `patience` seconds.
-    """
+    """Calls `ask` and returns its result. If `address.waits` is true, calls it again while the
+    engine is down, for up to `address.patience` seconds."""
     began, is_reported = time.monotonic(), False
     while True:
         try:
@@ -141,9 +139,8 @@ async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Co
 
 
 def recorded_connection(spec: RunSpec) -> Connection:
-    """Returns a stand-in for the connection when a run has nothing left to sample. Sampling
-    raises.
-    """
+    """Returns a connection for a run that needs no more samples. An attempt to sample through the
+    connection raises `PolicyRefused`."""
     why = PolicyRefused(
         f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
     )
@@ -164,8 +161,11 @@ async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
 
 
 def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, remedy: str) -> str:
-    """Returns the first of `models` that is served. If `models` is empty, returns the only served
-    model.
+    """Returns the first name in `models` that the engine serves. If `models` is empty, returns the
+    engine's only model.
+
+    Raises `UsageError` if there is no such model. For the message, `where` names the engine, and
+    `remedy` says how to name another model.
     """
     found = [name for name in models if name in served]
     if found or (not models and len(served) == 1):
@@ -213,7 +213,7 @@ class EmbeddedEngines:
     """
 
     def __init__(self, notify: Notify, *, quiet: bool = False):
-        """If `quiet`, no message is shown about a start that succeeds."""
+        """If `quiet` is true, starts that succeed show no message."""
         self._notify = notify
         self._progress = None if quiet else notify
         self._engines: dict[tuple[str | None, VllmSettings | None], EmbeddedEngine] = {}

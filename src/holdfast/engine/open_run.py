@@ -95,10 +95,10 @@ async def check_same(
     is_meant: Callable[[RunSpec], bool],
     accept_changes: bool,
 ) -> None:
-    """Raises the errors of `open_run` before an engine is started.
+    """Raises the errors of `open_run`, before an engine is started.
 
-    This is possible only if the engine is known to have the recorded model and renderer
-    (`is_meant`). If the run has a judge, whose model is not known yet, the check is skipped.
+    This is possible only if the recorded model and renderer are the intended ones (`is_meant`). The
+    check is also skipped if the run has a judge, because the judge's model is not known yet.
     """
     run = await journal.find_run(spec.name)
     if run is None or run.spec.judge or not is_meant(run.spec):
@@ -121,17 +121,16 @@ class _Change(Struct, frozen=True):
     spec: RunSpec
     tasks: Sequence[Task]
     held: Mapping[str, Sequence[str]]
-    """By consumer, the tasks whose groups the consumer has."""
+    """For each consumer, the tasks of the groups that it holds."""
     rewritten: Mapping[str, Sequence[str]]
-    """Tasks that were worked on and have another content now, by the fields that changed. The
-    key is "" for tasks that ask something else.
-    """
+    """The tasks that were worked on and whose content has changed since, by the names of the
+    changed fields. Tasks whose messages or tools changed have the key "" (the task asks something
+    else)."""
 
     @property
     def notes(self) -> dict[str, str]:
-        """Explains, by changed field, what the change means for consumers' groups and for finished
-        trajectories.
-        """
+        """Returns, for each changed field, what the change means for consumers' groups and for
+        finished trajectories."""
         now = {task.id for task in self.tasks}
         staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
         notes = {}
@@ -222,15 +221,15 @@ async def is_training(journal: Journal, run: Run) -> bool:
     """Returns whether a Holdfast trainer made the run.
 
     The run of a trainer gets its tasks one after the other, and has recorded versions of weights
-    once it is sealed. The names of consumers do not show it.
+    once it is sealed. The consumer's name proves nothing, because any other loop may use it.
     """
     return bool(await journal.versions(run)) or not (await journal.progress(run)).sealed
 
 
 async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
-    """Returns why the scorer cannot be left out; "" if it can.
+    """Returns why the run cannot go on without its scorer; "" if it can.
 
-    It cannot if trajectories have rewards already, because the run would mix scored and unscored
+    It cannot if trajectories already have rewards, because the run would mix scored and unscored
     trajectories.
     """
     if spec.scorer or not run.spec.scorer:
@@ -289,9 +288,11 @@ def _why_not_rewritten(
 
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
-    """Returns the recorded run of the spec if all its trajectories are settled, or None. Judges
-    that its scorer made itself have to be looked at first, and worlds that are left have to be
-    removed."""
+    """Returns the recorded run of the spec if nothing is left to do for it, or None.
+
+    All its trajectories must be settled, and no worlds may be left to remove. Returns None as well
+    if its scorer made judges itself, because their verdicts have to be checked first.
+    """
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
@@ -312,8 +313,8 @@ async def rolled_out_run(
 ) -> Run | None:
     """Returns the recorded run of the spec if nothing is left to sample, or None.
 
-    With `accept_changes`, its scorer or ground truth may differ from the spec. Its scoring may be
-    unfinished.
+    With `accept_changes`, the run's scorer or ground truth may differ from the spec. The scoring of
+    the run may be unfinished.
     """
     run = await journal.find_run(spec.name)
     if run is None:

@@ -83,7 +83,7 @@ class Option(NamedTuple):
 
 
 class Adds(Protocol):
-    """An argparse parser, or a group of one."""
+    """An argparse parser, or an argument group of a parser."""
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
 
@@ -529,7 +529,7 @@ WORLD = Option(
 )
 WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
 ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
-"""Options that a command that goes on must not repeat."""
+"""Options that are left out when a command is repeated to continue its run."""
 SUBJECTS = {
     "change how replies are sampled (part of the run's identity)": SAMPLING,
     "score trajectories": SCORING,

@@ -112,11 +112,13 @@ class RunReport(Struct):
     refused_calls: int = 0
     """Calls of black-box agents that were refused, or could not be answered."""
     unanswered_calls: int = 0
-    """How many of the refused calls belong to last attempts and never got an answer later."""
+    """How many of the refused calls were made in the last attempt of their trajectory, and got no
+    answer later either."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     held_failures: dict[str, int] = {}
-    """By consumer, failed trajectories in groups that the consumer has. They are not retried."""
+    """For each consumer, the number of failed trajectories in groups that it holds. They are not
+    retried."""
     groups: int = 0
     groups_kept: int = 0
     groups_dropped: int = 0
@@ -299,9 +301,8 @@ def _use(used: UsageByModel, summary: Summary) -> None:
 
 
 async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -> str:
-    """Returns the traceback of the trajectory's first failure with this root, which only its log
-    has.
-    """
+    """Returns the traceback of the trajectory's first failure with this root. Reads the
+    trajectory's log, because only the log has tracebacks."""
     try:
         history = History(await journal.history(trajectory))
     except JournalCorrupt:
@@ -507,9 +508,10 @@ def usage_text(usage: Mapping[str, int]) -> str:
 
 
 def _nothing_generated(report: RunReport) -> list[str]:
-    """Says that nothing was generated, if so.
+    """Returns a line if nothing was generated, or else an empty list.
 
-    Some rollouts only return outcomes. Otherwise, another function was run than was meant.
+    Some rollouts generate nothing on purpose, and only return outcomes. For others, the line shows
+    that the wrong function was run.
     """
     over = report.trajectories - report.unsettled - report.permanent_failures
     if report.turns or report.corrupt or over < 1:

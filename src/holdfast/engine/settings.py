@@ -47,7 +47,7 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     """How long an engine, the policy's or a judge's, may be down before the run stops."""
     lease_seconds: float = options.LEASE.default
     grace: float = options.GRACE.default
-    """How long generations in flight may finish after the run is asked to stop."""
+    """The seconds that generations in flight have to finish after a stop is requested."""
     backoff: float = 1.0
     backoff_cap: float = 30.0
     backoff_growth: float = 2.0

@@ -13,7 +13,8 @@ class Stop:
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.hurried = asyncio.Event()
-        """Set when calls in flight get only their grace, and no more time."""
+        """Set when calls in flight are limited to their grace period. A stop for a spending limit
+        alone does not set it."""
         self.reason = ""
         self.spent = False
         """Whether a spending limit is reached. Calls in flight are paid for, so the run waits
@@ -21,7 +22,7 @@ class Stop:
         """
         self.fatal: BaseException | None = None
         self.in_scoring = False
-        """Whether the fatal error came from scoring: rollouts in flight may then finish."""
+        """Whether the fatal error came from scoring. Rollouts in flight may then still finish."""
 
     def request(self, reason: str, *, spent: bool = False) -> None:
         """Requests a stop: admission ends, and trajectories stop at their next step."""
@@ -34,8 +35,8 @@ class Stop:
     def lift_limit(self) -> None:
         """Withdraws a stop for a spending limit. A stop for another reason stays.
 
-        It is called if everything that was left was already in flight, so that the limit stopped
-        nothing.
+        The caller uses this if everything that was left was already in flight, so that the limit
+        stopped nothing.
         """
         if self.spent and not self.hurried.is_set():
             self.reason, self.spent = "", False

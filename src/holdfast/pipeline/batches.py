@@ -2,8 +2,8 @@
 
 At most (max_staleness + 1) × groups are admitted but not yet trained, and they are trained in the
 order of their admission. Each group is therefore trained within the bound, and no fresh group is
-thrown away. A step waits for a slow task, so that slow tasks are not starved. Only after a while
-does it pass a straggler by, which is then trained when it comes.
+thrown away. A step waits for a slow task, so that slow tasks are not starved. After
+`straggler_seconds`, steps go on without the slow task, and its group is trained once it is settled.
 
 Everything is read from the journal, and the order of tasks is a pure function of the seed, so that
 a restarted trainer comes to the same batches. With a staleness of 0, they are the batches of a
@@ -41,7 +41,7 @@ from holdfast.training.run.batches import (
 from holdfast.training.settings import TrainingSettings
 
 Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
-"""A batch that is reserved and read before its step: the step, its rows and its groups."""
+"""A batch that is reserved and read before its step begins: the step, its rows and its groups."""
 Admitted = tuple[list[LedgerEntry], bool, int]
 """The open groups, whether the stream is sealed, and how many groups were just admitted."""
 LOOK_SECONDS = 0.02
@@ -76,7 +76,7 @@ class PacedBatches(Batches):
         self._clock = asyncio.get_running_loop().time
         self._lags: dict[str, Lag | None] = {}
         self._passed: set[int] = set()
-        """Stragglers for which no step waits any more."""
+        """The ordinals of slow groups (stragglers) for which steps no longer wait."""
         self._stuck_since: float | None = None
         self._ready_since: dict[int, float] = {}
         self._idle = self._unused = self._too_old = 0.0
@@ -118,7 +118,8 @@ class PacedBatches(Batches):
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """Returns the first groups in the order of tasks that are neither trained nor dismissed."""
+        """Waits for a whole batch, and returns its groups: the first groups, in the order of tasks,
+        that are neither trained nor dismissed. Returns None if the stream has ended."""
         began, looked = self._clock(), 0.0
         if (ahead := await self._take_ahead(step)) is not None:
             self._idle += self._clock() - began
@@ -154,8 +155,9 @@ class PacedBatches(Batches):
     # --- looking ahead
 
     async def _look_ahead(self, step: int) -> Ahead | None:
-        """Reserves and reads the next batch while a step is trained, as soon as it is whole. The
-        groups of a step do not depend on when it is looked at."""
+        """Reserves and reads the batch of `step` as soon as it is whole, while the step before is
+        trained. Returns None if some of its groups have too few valid members. The groups of a step
+        do not depend on when they are reserved."""
         changes = self._journal.changes
         while True:
             seen, looked = changes.count, self._clock()
@@ -175,8 +177,9 @@ class PacedBatches(Batches):
             await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
 
     async def _take_ahead(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
-        """Returns the batch that was found ahead, or None. Starts the next admission without
-        waiting for it; it becomes durable before the next batch is taken."""
+        """Returns the batch that `_look_ahead` has reserved for `step`, or None. With such a batch,
+        starts the next admission without waiting for it; it becomes durable before the next batch
+        is taken."""
         task, self._ahead = self._ahead, None
         if task is None:
             return None
@@ -221,7 +224,8 @@ class PacedBatches(Batches):
         return min(WAIT_SECONDS, max(left, LOOK_SECONDS))
 
     async def _admitted(self, step: int) -> Admitted:
-        """Admits as many tasks as there is room for. Returns the result."""
+        """Admits as many tasks as there is room for. Returns the open groups, whether the stream is
+        sealed, and how many groups were admitted."""
         if self._admission is not asyncio.current_task():
             await self._end_admission()
         entries = await self.pool.open(step=step)
@@ -243,8 +247,8 @@ class PacedBatches(Batches):
         return entries, False, max(room, 0)
 
     def _before(self, entries: Sequence[LedgerEntry], step: int, *, is_sealed: bool) -> int | None:
-        """Returns the ordinal below which the groups of the step lie, or None if the step must wait
-        for a group."""
+        """Returns the bound below which the ordinals of the step's groups lie, or None if the step
+        must wait for a group."""
         waiting = [entry for entry in entries if entry.step is None]
         needed = self._groups - (len(entries) - len(waiting))
         if needed <= 0:
@@ -264,8 +268,8 @@ class PacedBatches(Batches):
     def _look_for_stragglers(
         self, waiting: Sequence[LedgerEntry], due: Sequence[LedgerEntry], needed: int
     ) -> None:
-        """Passes by the due groups that are not settled, if other groups could have filled the step
-        for `straggler_seconds`."""
+        """Marks the late groups of a step, if for `straggler_seconds` enough other groups could
+        have filled the step. Steps no longer wait for marked groups."""
         if sum(map(_is_ready, waiting)) < needed:
             self._stuck_since = None
             return
@@ -343,20 +347,22 @@ def _is_ready(entry: LedgerEntry) -> bool:
 
 
 def _length(groups: Sequence[TrainingGroup]) -> float:
-    """Returns the mean number of sampled tokens. It shows a bias against long trajectories."""
+    """Returns the mean number of sampled tokens of a trajectory. The number reveals a bias against
+    long trajectories."""
     count = sum(len(group.trajectories) for group in groups)
     return sampled_tokens(groups) / count if count else 0.0
 
 
 class Lag(Struct, frozen=True):
-    """How many steps the newest and the oldest sampled token of a group are behind."""
+    """The age of a group: how many steps the current weights are ahead of the weights that sampled
+    its newest and its oldest token."""
 
     newest: int
     oldest: int
 
 
 class PublishedVersions:
-    """The versions of a run by name; each is read from the journal once."""
+    """The versions of a run by name, as the last call of `in_force` read them."""
 
     def __init__(self, journal: Journal, run: Run):
         self._journal = journal
@@ -364,15 +370,16 @@ class PublishedVersions:
         self._known: dict[str, WeightVersion] = {}
 
     async def in_force(self, step: int) -> WeightVersion | None:
-        """Returns the newest version that the optimizer step `step` has made, or None."""
+        """Reads the versions of the run. Returns the newest version that the optimizer step `step`
+        made, or None."""
         found = await self._journal.versions(self._run)
         self._known = {version.name: version for version in found}
         made = [version for version in found if version.step == step]
         return made[-1] if made else None
 
     def lag(self, group: TrainingGroup, now: WeightVersion) -> Lag | None:
-        """Returns how far a group is behind. None if a token's version is unknown or no token was
-        sampled."""
+        """Returns the age of a group's tokens when the weights are `now`. Returns None if a token's
+        version is unknown, or if no token was sampled."""
         spans = [
             span
             for trajectory in group.trajectories
@@ -393,7 +400,8 @@ class PublishedVersions:
 
 
 def widest(lags: Iterable[Lag | None]) -> Lag | None:
-    """Returns the lag over all groups of a batch."""
+    """Returns the lag over all groups of a batch: the smallest `newest` and the largest `oldest`.
+    Leaves out unknown lags; returns None if all are unknown."""
     known = [lag for lag in lags if lag is not None]
     if not known:
         return None

@@ -26,10 +26,11 @@ from holdfast.pipeline.settings import RestartPolicy
 
 LAST_LINES = 20
 READ_SECONDS = 2.0
-"""Seconds to read what a part wrote before its end. More are needed only if another process holds
-its pipe."""
+"""Seconds to read the rest of a part's output after its end. Reading can take longer only if
+another process holds the part's pipe."""
 KILL_SECONDS = 10.0
-"""Seconds for the end of a killed process. More are needed only if the kernel cannot end it."""
+"""Seconds to wait for the end of a killed process. It takes longer only if the kernel cannot end
+the process."""
 _STREAMS = ("stdout", "stderr")
 
 
@@ -42,8 +43,8 @@ class PipelinePart(Struct, frozen=True):
 
 
 class ChildProcess:
-    """One life of a part. `on_line` is called in the event loop with each line: the name of the
-    stream and the text."""
+    """One process of a part, from its start to its end. `on_line` is called in the event loop with
+    each line: the name of the stream and the text."""
 
     def __init__(self, part: PipelinePart, on_line: Callable[[str, str], None]):
         self._part = part
@@ -89,8 +90,9 @@ class ChildProcess:
         return thread
 
     def _read(self, name: str, pipe: IO[bytes], log: IO[bytes]) -> None:
-        """Reads a pipe into the log without a pause, because a child with a full pipe would stand
-        still. Closes pipe and log, which no other code may close meanwhile."""
+        """Copies a pipe into the log and passes its lines on. Reads without a pause, because a
+        child with a full pipe would stand still. Closes pipe and log at the end; no other code may
+        close them before."""
         with pipe, log:
             for line in pipe:
                 with suppress(OSError):  # If the disk is full, reading must go on.
@@ -125,8 +127,9 @@ class ChildProcess:
         return await asyncio.shield(self._ended)
 
     async def end(self, *, within: float) -> int:
-        """Sends SIGTERM, and SIGKILL after `within` seconds. Acknowledged work is durable by then.
-        A process that survives even SIGKILL for a while is left behind."""
+        """Sends SIGTERM, and SIGKILL after `within` seconds. Returns the exit status. Acknowledged
+        work is durable by then. If the process survives even SIGKILL for a while, returns without
+        waiting longer."""
         self._signal(signal.SIGTERM)
         with suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), within)
@@ -147,13 +150,13 @@ class ChildProcess:
 
 
 def is_crash(code: int, *, final: Sequence[int]) -> bool:
-    """Returns whether another start may help, because the part was killed or its failure may pass.
-    `final` has the exit codes of failures that would repeat."""
+    """Returns whether the part should be started again: it was killed, or its failure may be
+    temporary. `final` has the exit codes of failures that would repeat."""
     return code != 0 and code not in final
 
 
 class Restarts:
-    """The restarts of one part through all its lives."""
+    """Counts the crashes and restarts of one part, and decides when the part is started again."""
 
     def __init__(self, policy: RestartPolicy):
         self._policy = policy
@@ -162,8 +165,8 @@ class Restarts:
         """The number of restarts so far."""
 
     def after_crash(self) -> float | None:
-        """Counts a crash at this moment. Returns the seconds until the next start, or None if there
-        is none."""
+        """Counts a crash at this moment. Returns the seconds until the next start, or None if the
+        restart policy allows no further start."""
         now = time.monotonic()
         self._crashes.append(now)
         while self._crashes[0] < now - self._policy.within:
@@ -174,7 +177,8 @@ class Restarts:
 
 
 def last_cause(cause: str, restarts: int) -> str:
-    """Returns the cause of a part that is not started again."""
+    """Describes why a part is not started again: its last failure, and the number of its
+    restarts."""
     return f"{cause} (and so {restarts} times before)"
 
 

@@ -1,9 +1,9 @@
-"""The engine of a supervisor: the embedded one, or a vLLM that is started here. Whenever it starts,
-it serves the newest published weights.
+"""The engine of a supervisor: the embedded one, or a vLLM that is started here. At each start, it
+serves the newest published weights.
 
 The death of a trainer or a rollouter does not end the engine, and requests of the other part
-continue. If the engine dies, it is started again at its address, by the policy of restarts. Calls
-wait until it is back, and then continue.
+continue. If the engine dies, the supervisor starts it again at the same address, as often as
+`RestartPolicy` allows. Calls wait until the engine is back, and then continue.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def newest_version(address: str, run: str, *, folder: Path) -> Served | No
 
 
 class SupervisedEngine:
-    """`holdfast serve` in a child process, kept alive at one address."""
+    """Runs `holdfast serve` in a child process at one address, and starts it again when it dies."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class SupervisedEngine:
             await asyncio.to_thread(self._engine.stop)
 
     async def _start_first(self) -> None:
-        """Starts the engine for the first time. If it died before it served, it may have been
-        killed, and is started again by the policy of restarts."""
+        """Starts the engine for the first time. If the engine dies before it serves, starts it
+        again as often as the restart policy allows, because it may have been killed."""
         while True:
             try:
                 return await self._start()
@@ -104,7 +104,8 @@ class SupervisedEngine:
         await self._engine.start_in_thread()
 
     async def _keep_alive(self) -> str:
-        """Starts the engine again whenever it ends. Returns the reason when it is given up."""
+        """Starts the engine again whenever it ends. Returns the reason when the restart policy
+        allows no further start."""
         cause = await self._ended()
         while await self._wait_to_start(cause):
             try:
@@ -120,7 +121,8 @@ class SupervisedEngine:
         return how_ended("engine", await asyncio.to_thread(self._engine.stop))
 
     async def _wait_to_start(self, cause: str) -> bool:
-        """Waits for the next start and returns True, or returns False at once if there is none."""
+        """Waits until the engine may be started again, and returns True. Returns False at once if
+        the restart policy allows no further start."""
         wait = self.restarts.after_crash()
         if wait is None:
             return False

@@ -57,8 +57,8 @@ def assembly(
     rolls_out: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> "Assembly":
-    """Returns the parts of a training that works as a pipeline. `tasks` is the number of tasks in
-    an epoch."""
+    """Returns what makes `holdfast.train` work as a pipeline. `tasks` is the number of tasks in an
+    epoch."""
     from holdfast.training.run.train import Assembly
 
     def open_batches(
@@ -178,8 +178,9 @@ def _check_tokens(connection: Connection, address: EngineAddress) -> None:
 async def _find_run(
     journal: Journal, spec: RunSpec, stop: Stop, report: Callable[[str], None]
 ) -> Run | None:
-    """Waits for the run. The trainer first has to make it, or to adopt changed code, which it may
-    do until something is trained. Returns None if a stop is requested."""
+    """Waits for the run and returns it. The trainer has to create the run first. If the code has
+    changed, the trainer has to record the change, which it may do until something is trained.
+    Returns None if a stop is requested."""
     is_reported = False
     while not stop.requested:
         seen = journal.changes.count

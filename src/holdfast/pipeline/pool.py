@@ -68,7 +68,7 @@ class PoolStats(Struct, frozen=True):
     ready: int
     """Groups that are settled but not taken."""
     taken: int
-    """Groups in a step that no checkpoint holds yet."""
+    """Groups that a step has taken and that no checkpoint holds yet."""
     trained: int
     dismissed: dict[str, int]
     """Dismissed groups by reason."""
@@ -169,8 +169,8 @@ class DataPool:
 
     async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
         """Returns the groups that are neither trained nor dismissed, in the order of tasks. With
-        `step`, groups of earlier steps count as trained. Its cost grows only with the open
-        groups."""
+        `step`, groups of earlier steps count as trained. The time for a call grows only with the
+        number of open groups."""
         ledger_entries = await self._ledger(self._first)
         ended = 0
         while ended < len(ledger_entries) and ledger_entries[ended].end is not GroupEnd.OPEN:
@@ -231,7 +231,8 @@ class DataPool:
         return [run for run in stored_runs if run is not None]
 
     async def stats(self) -> PoolStats:
-        """Counts the groups of the pool. Its cost grows with all groups of the run."""
+        """Counts the groups of the pool. The time for a call grows with the number of all groups of
+        the run."""
         entries = await self._ledger(0)
         ends = Counter(entry.end for entry in entries)
         steps = Counter(entry.reason for entry in entries if entry.end is GroupEnd.OPEN)

@@ -76,8 +76,8 @@ class Rollouter:
         return await rollouts.work()
 
     async def _check_versions(self, policy: EnginePolicy) -> None:
-        """Raises `UsageError` for engines that report neither which weights sampled a token nor
-        that they were restarted. The weights of their tokens would be unknown."""
+        """Raises `UsageError` if it cannot be known which weights sample a token, because an engine
+        reports neither the versions of its weights nor its restarts."""
         request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
         spans = (await policy.sample(request)).versions
         is_labelled = all(span.source is VersionSource.ENGINE for span in spans)
@@ -95,8 +95,8 @@ class Rollouter:
         or a stop is requested.
 
         Raises `EndpointDown` if the trainer sends no weights within the policy's patience. After a
-        restart, a trainer first repeats steps that it had trained. Each of them gives it the whole
-        patience again.
+        restart, a trainer first repeats steps that it had already trained. The patience begins
+        again with each repeated step.
         """
         began, before, is_reported = time.monotonic(), None, False
         while not self._stop.requested and not (await self._journal.progress(run)).is_over:

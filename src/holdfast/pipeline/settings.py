@@ -15,25 +15,28 @@ from holdfast.training.settings import TrainingSettings
 
 
 class TooOld(StrEnum):
-    """The treatment of a group whose oldest token is too many versions old."""
+    """What is done with a group whose oldest token was sampled with weights that are too many
+    versions old."""
 
     TRAIN = "train"
-    """Trains the group with the correction of the objective, and counts it."""
+    """Trains the group with the correction of the objective, and counts the group."""
     DISMISS = "dismiss"
-    """Counts the group with its lengths, dismisses it and admits another."""
+    """Dismisses the group, counts it and the lengths of its samples, and admits another group."""
 
 
 class PipelineSettings(Struct, frozen=True, kw_only=True):
-    """How far the two sides of a training may be apart. May change on a resume."""
+    """How far rollouts may be ahead of training. The values may change on a resume."""
 
     max_staleness: int = 1
-    """How many versions a sampled token may be behind the weights that are trained on it."""
+    """The largest number of versions by which the weights that train a token may be newer than the
+    weights that sampled it."""
     straggler_seconds: float = 600.0
     """How many seconds a step waits for a group that is due, although other groups could fill the
     step."""
     too_old: TooOld = TooOld.TRAIN
     epochs: int | None = None
-    """The stream ends after so many epochs. With None, it ends with the last step."""
+    """The number of epochs after which the stream ends. None means that it ends with the last
+    step."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -49,13 +52,14 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
         return (self.max_staleness + 1) * groups
 
     def last_group(self, tasks: int) -> int | None:
-        """Returns the number of groups in the whole stream; None for as many as are needed."""
+        """Returns the number of groups in the whole stream, or None if the number of epochs is not
+        limited."""
         return None if self.epochs is None else self.epochs * tasks
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """When a crashed part is started again. It continues from what is durable, after a wait that
-    grows with each crash."""
+    """When a crashed part is started again: after a wait that grows with each crash. The part
+    continues from what is durable."""
 
     restarts: int = 5
     """The most restarts in any `within` seconds."""
@@ -74,8 +78,8 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name}={value!r} of a restart policy is not 0 or more")
 
     def wait(self, crashes: int) -> float | None:
-        """Returns the seconds before the next start, after `crashes` crashes `within` its time;
-        None if there is no further start."""
+        """Returns the seconds before the next start. `crashes` counts the crashes in the last
+        `within` seconds. Returns None if there is no further start."""
         if crashes > self.restarts:
             return None
         return float(min(self.longest, self.delay * self._grown(max(crashes - 1, 0))))
@@ -113,8 +117,8 @@ def check_pipeline(pipeline: PipelineSettings, training: TrainingSettings, *, ta
 def adapted(
     pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int
 ) -> PipelineSettings:
-    """Returns settings for a default staleness. The staleness becomes 0 if the training is too
-    short for it or its loss needs fresh samples."""
+    """Returns the settings to use if the user chose no staleness. The staleness becomes 0 if the
+    training is too short for it or its loss needs fresh samples."""
     try:
         check_pipeline(pipeline, training, tasks=tasks)
     except UsageError:

@@ -1,5 +1,5 @@
-"""The status of each part of a pipeline: a small file that is written whole. `holdfast train
---watch` and Prometheus read it. No part depends on it."""
+"""The status of each part of a pipeline: a small file that is always replaced as a whole. `holdfast
+train --watch` and Prometheus read the file. No part depends on it."""
 
 import json
 import os
@@ -192,7 +192,8 @@ async def watched_page(journal: Journal, name: str, *, folder: Path | None) -> l
 
 
 def families(parts: Sequence[PartStatus], restarts: Mapping[str, int]) -> list[Family]:
-    """Returns each number of each part as a metric. A number that only grows is a counter."""
+    """Returns the numbers of all parts, the age of each part's status, and the restarts, as
+    metrics. A number whose name ends with `_total` is a counter."""
     metrics = []
     for part in parts:
         for name, value in sorted(part.numbers.items()):

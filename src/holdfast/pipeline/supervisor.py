@@ -1,9 +1,9 @@
 """Supervisor: starts the parts of a pipeline, restarts those that crash, and ends them in order.
 
 All state that matters is in the journal and in checkpoints, so that a dead part is simply started
-again. Every end has the same order. First, no more rollouts begin. Then the rollouts in flight
-become durable, and the step in hand is trained, saved and committed. Then each part closes the
-engines and journals that it opened.
+again. A pipeline always ends in the same order. First, no more rollouts begin. Then the rollouts in
+flight become durable, and the current step is trained, saved and committed. Then each part closes
+the engines and journals that it opened.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from holdfast.pipeline.engine import SupervisedEngine
 from holdfast.pipeline.settings import RestartPolicy
 
 END_SECONDS = 120.0
-"""Seconds for one part to end by itself before it is killed."""
+"""The seconds that a part has to end by itself before it is killed."""
 
 
 class PipelineEnding(Struct, frozen=True):
@@ -34,14 +34,14 @@ class PipelineEnding(Struct, frozen=True):
     """Why the pipeline ended early: the last line of the part that caused it; "" if all work was
     done."""
     code: int
-    """The exit status of that part, or 1 for an engine. 0 if all work was done or a stop was
-    requested."""
+    """The exit status of the part that caused the early end, or 1 if an engine caused it. 0 if all
+    work was done or a stop was requested."""
     restarts: dict[str, int]
     """The number of restarts of each part."""
 
 
 class _Keeper:
-    """Keeps one part running through all its lives."""
+    """Keeps one part running: starts it again after a crash."""
 
     def __init__(self, part: PipelinePart, supervisor: "Supervisor"):
         self.part = part
@@ -53,8 +53,8 @@ class _Keeper:
         self._is_ending = False
 
     async def keep(self) -> bool:
-        """Keeps the part running. Returns True when the part has done its work, and False if it
-        never will."""
+        """Keeps the part running. Returns True when the part has done its work, and False if it is
+        not started again."""
         while not self._is_ending:
             self.child = ChildProcess(self.part, self._on_line)
             self.child.start()
@@ -82,7 +82,8 @@ class _Keeper:
         self._supervisor.on_line(self.part.name, stream, text)
 
     async def end(self, task: "asyncio.Task[bool]") -> None:
-        """Ends the part in order. A part that waits for its next start is not started."""
+        """Ends the part: sends SIGTERM to its process, and kills the process after `end_seconds`. A
+        part that waits for its next start is not started."""
         self._is_ending = True
         if self.child is not None and not task.done():
             await self.child.end(within=self._supervisor.end_seconds)
@@ -111,8 +112,8 @@ class Supervisor:
         on_line: Callable[[str, str, str], None] = lambda part, stream, text: None,
     ):
         """`final` has the exit codes after which another start would end the same way. `engine` is
-        the engine that the parts need; its caller stops it. `on_line` gets each line of each part:
-        (part, stream, text)."""
+        the engine that the parts need; its caller stops it. `on_line` is called with each line of
+        each part: (part, stream, text)."""
         self.policy = policy or RestartPolicy()
         self.final = final
         self.end_seconds = end_seconds
@@ -135,8 +136,9 @@ class Supervisor:
         return {k.part.name: k.child.pid for k in self._keepers if k.child is not None}
 
     async def run(self) -> PipelineEnding:
-        """Returns when every part has done its work, a part never will, the engine is lost, or a
-        stop is requested. No process of the parts is left then."""
+        """Runs the parts until every part has done its work, a part is not started again, the
+        engine is lost, or a stop is requested. When this returns, no process of the parts is
+        left."""
         tasks = {
             keeper: asyncio.create_task(keeper.keep(), name=keeper.part.name)
             for keeper in self._keepers
@@ -149,7 +151,8 @@ class Supervisor:
         return PipelineEnding(cause, code, self.restarts)
 
     async def _watch(self, tasks: "dict[_Keeper, asyncio.Task[bool]]") -> tuple[str, int]:
-        """Waits for the end. Returns why it came early, or "", and the exit code."""
+        """Waits until the pipeline ends. Returns the cause of an early end, or "", and the exit
+        code."""
         engine = [] if self._engine is None else [self._engine.keeper]
         while True:
             for keeper, task in tasks.items():

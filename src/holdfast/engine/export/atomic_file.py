@@ -56,7 +56,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def _part(target: Path) -> Path:
-    """Creates a new file beside the target, under a random name that nobody can have prepared."""
+    """Creates a new file beside the target. Its name is random, so that nobody can create a file or
+    a link of that name first."""
     part = target.parent / f".holdfast-{secrets.token_hex(8)}.part"
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
     return part

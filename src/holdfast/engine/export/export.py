@@ -57,10 +57,10 @@ async def rows(
     trains_shared: bool = False,
     prices: Prices | None = None,
 ) -> AsyncIterator[Row]:
-    """Yields the rows of one kind.
+    """Yields the rows of the kind `what`.
 
-    With `apart`, every sample has its own row in `ROWS`. With `prices`, rows and trajectories
-    contain costs.
+    With `apart`, the kind `ROWS` has a row for each sample, even if the samples of a group could
+    share one row. With `prices`, rows and trajectories contain costs.
     """
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
@@ -123,10 +123,12 @@ async def group_samples(
     logprobs: Accepted = Accepted.PROCESSED,
     trains_shared: bool = False,
 ) -> AsyncIterator[Sample]:
-    """Yields the samples of a group if the whole group is settled and kept. A part of a group would
-    shift the baseline that its samples are compared with.
+    """Yields the samples of a group if the whole group is settled and kept. Otherwise yields
+    nothing: a part of a group would shift the baseline that its samples are compared with.
 
-    With `trains_shared`, the first outcome of a group of forks trains what all of them share.
+    With `fixed`, yields a placeholder for each member that failed. In a group of forks, all members
+    share the tokens before the fork. With `trains_shared`, these tokens are trained once, in the
+    first outcome.
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """
@@ -151,9 +153,8 @@ async def group_samples(
 
 
 def is_kept(group: list[TrajectoryRow], run: Run) -> bool:
-    """Returns whether all members are settled, and the run keeps a group with this many valid
-    members.
-    """
+    """Returns whether all members are settled, and the run's group policy keeps a group with this
+    number of valid members."""
     if not all(member.settled for member in group):
         return False
     valid = valid_members([member.status for member in group])
@@ -238,9 +239,7 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
 
 
 def message_row(message: object) -> Row:
-    """Returns a message as a dict. It always has `content`, even if it is empty, so that
-    readers need no check.
-    """
+    """Returns a message as a dict. It always has `content`, which may be empty."""
     row: dict[str, Any] = msgspec.to_builtins(message)
     if calls := row.get("tool_calls"):
         row["tool_calls"] = [{"id": call["id"], "type": "function", **call} for call in calls]

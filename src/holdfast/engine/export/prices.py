@@ -32,7 +32,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     prompt: float
     completion: float
     cached: float | None = None
-    """The price of cached prompt tokens; None: the same as the others."""
+    """The price of cached prompt tokens. None means the same price as for other prompt tokens."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -48,7 +48,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(Struct, frozen=True):
-    """What the given usage costs according to a table."""
+    """The cost of recorded usage, computed from a price table."""
 
     amount: float
     currency: str
@@ -83,8 +83,8 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(f"the price of an hour of a {name} world must be 0 or more")
 
     def of_worlds(self, seconds: Mapping[str, float]) -> float:
-        """Returns the cost of worlds, by the seconds that those of each provider existed. A
-        provider without a price costs nothing."""
+        """Returns the cost of worlds. `seconds` has the time for which the worlds of each provider
+        existed. A provider without a price costs nothing."""
         hours = (
             (self.worlds.get(name, self.worlds.get(ANY_MODEL, 0.0)), amount / 3600)
             for name, amount in seconds.items()
@@ -126,9 +126,7 @@ def as_prices(prices: object) -> Prices:
 
 
 def chosen_prices(path: str | None) -> Prices | None:
-    """Returns the price table at `path`. Without a path, returns the table that the environment
-    names.
-    """
+    """Returns the price table in the file `path`, or `default_prices()` without a path."""
     return default_prices() if path is None else read_prices(Path(path))
 
 
@@ -151,7 +149,7 @@ def read_prices(path: Path, *, source: str = "") -> Prices:
 
 
 def _explain(fields: object) -> str:
-    """Says what is wrong with the first invalid price; "" if all are valid."""
+    """Returns what is wrong with the first invalid price, or "" if all prices are valid."""
     models = fields.get("models") if isinstance(fields, Mapping) else None
     for name, price in models.items() if isinstance(models, Mapping) else ():
         try:

@@ -24,12 +24,12 @@ async def samples(
     """Yields the samples of settled and kept groups, as `export --what samples` writes them, in the
     same order.
 
-    With `logprobs="processed"`, raises `NotTrainable` at logprobs that are known to come from
-    another distribution than the sampled one. With "raw", yields such logprobs as they are
-    (`Sample.logprobs_mode`).
+    Logprobs may come from another distribution than the one that was sampled from. With
+    `logprobs="processed"`, raises `NotTrainable` at the first sample of which this is known. With
+    "raw", yields such samples too; `Sample.logprobs_mode` marks them.
 
     A journal given by its path is opened for reading, and closed at the end. Raises `UsageError` if
-    there is no such run. `JournalCorrupt` names the trajectory that cannot be read.
+    there is no such run, and `JournalCorrupt`, with the trajectory's name, if a record is bad.
     """
     accepted = _accepted(logprobs)
     async with opened_to_read(journal) as opened:
@@ -42,9 +42,10 @@ async def samples(
 
 
 async def trajectories(journal: Journal | str | Path, run: str) -> AsyncIterator[TrajectoryView]:
-    """Yields every trajectory of the run, finished or not, by task and sample.
+    """Yields every trajectory of the run, finished or not, in the order of tasks and samples.
 
-    Each history is read when its turn comes. The journal and the errors are as with `samples`.
+    Each history is read only when its trajectory is yielded. `journal` and the errors for missing
+    runs and bad records are as in `samples`.
     """
     async with opened_to_read(journal) as opened:
         for task, members in await groups_of(opened, await run_named(opened, run)):

@@ -1,8 +1,8 @@
-"""The messages of a row, with what environments reported about them.
+"""Builds the messages of a row, with the rewards that environments reported for them.
 
-A task made from a row keeps, under `HELD`, the fields that tasks have no place for. They are put
-back here. A message that answers an environment step gets the step's reward as
-`control_plane_step`.
+A task that was made from a row keeps, in its metadata under `HELD`, the parts of the row that a
+task has no field for. This module puts these parts back. A message that answers an environment step
+gets the step's reward as `control_plane_step`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,17 @@ from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 HELD = "evaluation_row"
-"""A key in a task's metadata. It holds `messages` (whole, by their index), and `columns` with
-names that clash.
-"""
+"""The key in a task's metadata for the parts of its original row that a task has no field for:
+`messages` (whole messages, by their index), and `columns` whose names clash with other names."""
 
 RETURNED = "returned_row"
 """The name of the recorded value that holds the row that a processor of rows gave back."""
 
 
 def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
-    """Returns the row that a processor of rows gave back, without the field `but`.
+    """Returns the row that a processor of rows returned, without the field named `but`.
 
-    Returns {} for rollouts that return no row.
+    Returns {} if the rollout returned no row.
     """
     step = view.history.steps.get("0")
     if not isinstance(step, ValueRecorded) or step.name != RETURNED:
@@ -48,9 +47,8 @@ def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
 
 
 def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fields]:
-    """Returns the messages of the conversation that ends with `last`. Without `last`, returns the
-    main conversation.
-    """
+    """Returns the messages of the conversation that ends with the reply `last`. Without `last`,
+    returns the main conversation."""
     held = mapping_in(held_of(view.task), "messages")
     conversation = referenced(view.history, view.task, last)
     fields = [_fields(message, held) for message in conversation]
@@ -84,7 +82,8 @@ def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
 
 
 class _Earned(Struct, frozen=True):
-    """What an environment reported for one step, or for several steps that one message answers."""
+    """The reward and the end flags that an environment reported for one step, or their sum over
+    several steps that one message answers."""
 
     reward: float
     terminated: bool
@@ -113,11 +112,11 @@ class _Earned(Struct, frozen=True):
 def _steps(
     history: History, conversation: Sequence[ReferencedMessage], *, whole: bool
 ) -> dict[int, _Earned]:
-    """Returns what steps earned, by the index of the message that answers the step.
+    """Returns the rewards of steps by the index of the message that answers the step.
 
-    Some steps have no answering message, for example if the rollout told the model in its own
-    words. With `whole`, such a step counts at the next message after it, so that no reward is
-    missing.
+    A step may have no answering message, for example if the rollout described its result to the
+    model in other words. With `whole`, such a step counts at the next message after it, so that no
+    reward is missing.
     """
     answered = {
         entry.reference.partition(":")[2]: at
@@ -137,9 +136,9 @@ def _steps(
 
 
 def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
-    """Returns the index of the first message that the model was told after the step. If there is no
-    such message, returns the index of the last reply.
-    """
+    """Returns the index of the rollout's message that follows the last reply before the step. If no
+    such message follows, returns the index of that reply. Without a reply before the step, returns
+    0."""
     replies = [
         at
         for at, entry in enumerate(conversation)
@@ -154,7 +153,8 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
 
 
 def _step(history: History, path: str) -> _Earned | None:
-    """Returns what the step earned, or None if the step cannot earn anything."""
+    """Returns what the step at `path` earned: an environment step, or a tool call with a reward.
+    Returns None for the opening of an environment and for all other steps."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
         return _Earned(step.reward, step.done, step.truncated)

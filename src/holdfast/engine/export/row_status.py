@@ -1,4 +1,4 @@
-"""Describes how a trajectory ended, in the words of a row: a status with its details.
+"""Describes how a trajectory ended, with the statuses and reasons that rows use.
 
 A failure becomes a status with its root error, never a score (I5).
 """

@@ -67,7 +67,8 @@ def branches_of(view: TrajectoryView) -> list[Branch]:
 
 
 def _lanes(history: History) -> list[list[RowTurn]]:
-    """Returns the turns of each path from the root to a leaf, without turns that a fork cut off."""
+    """Returns a list of turns for each path from the root to a leaf of the conversation tree. A
+    path that branches off from another path begins with the turns before the branching point."""
     ends: dict[str, tuple[list[RowTurn], int]] = {}
     lanes: list[list[RowTurn]] = []
     for step in with_tokens(history):
@@ -81,9 +82,10 @@ def _lanes(history: History) -> list[list[RowTurn]]:
 
 
 def _lane(step: Generated, base: tuple[list[RowTurn], int] | None) -> tuple[list[RowTurn], int]:
-    """Returns the turns and the number of tokens that a step continues from.
+    """Returns the list of turns that a step extends, and the number of tokens that the step keeps.
 
-    This is the lane of its base, a shortened copy of the lane, or a new lane.
+    `base` is the list of the step's base, with the number of its tokens. The returned list is this
+    list, a shortened copy of it, or a new list.
     """
     if base is None:
         return [], 0

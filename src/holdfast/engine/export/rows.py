@@ -49,9 +49,8 @@ _OWN_PLACES = frozenset(
         *("completion_params", "dataset_info", "session_data", "extra"),
     }
 )
-"""Keys of a task's metadata that become no column of its row, because they have their own place
-or are not repeated.
-"""
+"""Keys of a task's metadata that do not become columns of its row, because they have their own
+place in the row or are left out."""
 _METRIC: Fields = {"is_score_valid": True, "reason": "", "data": {}}
 
 
@@ -65,9 +64,9 @@ def evaluation_rows(
 ) -> list[Fields]:
     """Returns the rows of one settled group, in (sample, branch) order.
 
-    With `turn_traces`, every row is one trajectory's, and each of its turns has its whole prompt.
-    With `apart`, every row is one trajectory's, even if its group is dropped from training. With
-    `prices`, each row has the cost of its usage.
+    With `turn_traces`, each turn has its whole prompt, so trajectories never share a row. With
+    `apart`, each trajectory has rows of its own, even if its group is dropped from training;
+    `turn_traces` then has no effect. With `prices`, each row has the cost of its usage.
     """
     rows = _rows(spec, group, turn_traces=turn_traces, apart=apart)
     return rows if prices is None else [_with_cost(row, spec, prices) for row in rows]
@@ -76,7 +75,7 @@ def evaluation_rows(
 def _with_cost(row: Fields, spec: RunSpec, prices: Prices) -> Fields:
     """Returns the row with its costs under eval-protocol's names.
 
-    The costs come from the row's own token counts, which do not know which tokens were cached.
+    The costs are computed from the row's token counts, which do not show which tokens were cached.
     """
     execution = mapping_in(row, "execution_metadata")
     usage, price = mapping_in(execution, "usage"), prices.price_of(spec.model)
@@ -108,9 +107,8 @@ def _rows(
 
 
 def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
-    """Returns whether all trajectories are single replies to the same prompt, so that they share
-    its ids.
-    """
+    """Returns whether all trajectories are single replies to the same prompt. Such trajectories can
+    share the prompt's ids."""
     steps = [view.history.generations for view in valid]
     if any(len(own) != 1 for own in steps):
         return False
@@ -123,7 +121,8 @@ def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
 def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
     """Returns the row of one trajectory's main conversation, independent of the rest of its group.
 
-    The row has no `extra`, which costs more than all the rest: see `extra_fields`.
+    The row has no `extra` fields, because they take longer to build than the rest. `extra_fields`
+    returns them.
     """
     steps = main_turns(view.history)
     return _row(
@@ -139,9 +138,8 @@ def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
 
 
 def is_untouched(view: TrajectoryView) -> bool:
-    """Returns whether the rollout generated, did and earned nothing. Then the row goes out as it
-    came in.
-    """
+    """Returns whether the rollout completed without a step and without a reward. The row of such a
+    trajectory is exported as it was read."""
     if view.status is not Status.COMPLETED or view.history.steps:
         return False
     return view.history.finished is not None and view.history.finished.reward is None
@@ -169,7 +167,8 @@ def _usage_of(steps: Sequence[Generated]) -> Fields | None:
 
 
 def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
-    """Returns the usage that an engine without tokens reports, summed over the turns.
+    """Returns the usage that the engine reported, summed over the turns, for an engine that gives
+    no token ids. Returns None if it reported none.
 
     Each prompt counts in full, because nobody knows which tokens repeat.
     """
@@ -302,9 +301,8 @@ def _row(
 
 
 def _merge_returned(fields: Fields, returned: Fields) -> Fields:
-    """Returns the row that a processor of rows gave back, completed with fields from the
-    records.
-    """
+    """Returns the row that a processor of rows returned, completed with fields from the records.
+    The returned fields win, except for the row's id and for recorded fields of `extra`."""
     metadata, recorded = (
         mapping_in(fields, "input_metadata"),
         mapping_in(fields, "execution_metadata"),
@@ -355,7 +353,8 @@ def _columns(task: Task) -> Fields:
 
 
 def _inherited(view: TrajectoryView) -> Fields:
-    """Returns what the task had in `extra`, without the names that Holdfast fills itself."""
+    """Returns the fields that the task had in `extra`. Names that Holdfast fills itself are left
+    out, unless the rollout did nothing (`is_untouched`)."""
     brought = {
         **mapping_in(mapping_in(view.task.metadata, "execution_metadata"), "extra"),
         **mapping_in(view.task.metadata, "extra"),
@@ -373,7 +372,8 @@ def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
 
 
 def _usage(prompt: int, sampled: int) -> Fields:
-    """Returns token counts in which each token counts once, even if several prompts repeat it."""
+    """Returns the usage fields. `prompt` and `sampled` count each token once, even if several
+    prompts repeat it."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
@@ -401,7 +401,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
 
 
 def _stated(details: Mapping[str, object]) -> Fields:
-    """Returns the scorer's own statement, with the default fields that its metrics leave out."""
+    """Returns the scorer's own details. Fields that its metrics lack get their default values."""
     metrics = {
         name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
         for name, metric in mapping_in(details, "metrics").items()

@@ -17,7 +17,7 @@ MAX_AT_ONCE = 1024
 
 
 def allowed_at_once(crashes: int) -> int:
-    """Returns how many suspects may run together if one of them has this crash count."""
+    """Returns how many suspects may run at once if one of them has this crash count."""
     return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECT_AFTER_CRASHES))
 
 
@@ -41,7 +41,7 @@ class Slot:
     """One acquired slot. Giving it up a second time does nothing."""
 
     def __init__(self, slots: Slots):
-        """The caller has acquired a slot of `slots`."""
+        """Makes the slot that the caller has acquired from `slots`."""
         self._slots = slots
         self._is_held = True
 
@@ -66,9 +66,11 @@ class Suspects:
 
     @asynccontextmanager
     async def turn(self, crashes: int, slot: Slot) -> AsyncIterator[None]:
-        """Runs the block when there is room for a trajectory with this crash count.
+        """Runs the block when the running suspects leave room for a trajectory with this crash
+        count.
 
-        While it waits, it gives up its slot.
+        While it waits for room, it gives up `slot`. A trajectory with too few crashes to be a
+        suspect does not wait.
         """
         if crashes < SUSPECT_AFTER_CRASHES:
             yield

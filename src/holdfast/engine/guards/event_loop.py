@@ -28,9 +28,8 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")
 _log = logging.getLogger("holdfast.engine")
 _thresholds: list[tuple[int, int, int]] = []
-"""The collector's thresholds at the start of each open `fewer_collections` block. The last
-block to end restores the first entry.
-"""
+"""The collector's thresholds from before each open `fewer_collections` block, the oldest first. The
+last block to end restores the first entry."""
 
 
 class MainCancelled(HoldfastError):
@@ -38,9 +37,8 @@ class MainCancelled(HoldfastError):
 
 
 def run_in_own_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs `main` as `asyncio.run` does, with a patient clock. Only `main` itself and a real
-    interrupt end the loop.
-    """
+    """Runs `main` as `asyncio.run` does, with a `PatientClock`. The loop ends only when `main`
+    itself ends, or at a real interrupt."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         install_patient_clock(loop)
@@ -65,9 +63,8 @@ def run_in_own_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _is_real(error: BaseException) -> bool:
-    """Returns whether the error can come from the keyboard. After Holdfast installed its signal
-    handlers, a signal raises no error.
-    """
+    """Returns whether the error can come from Ctrl-C. With Holdfast's signal handlers installed,
+    this is impossible, because they raise no error."""
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return isinstance(error, KeyboardInterrupt) and default
 
@@ -83,11 +80,13 @@ def _where(error: BaseException) -> str:
 
 @contextmanager
 def fewer_collections() -> Iterator[None]:
-    """Makes the garbage collector run more rarely during the block. For the owner of the process.
+    """Makes the garbage collector run less often during the block. Only the owner of the process
+    may call this.
 
     Turns allocate many small objects that live for one turn and form no cycles. By default, Python
     looks for cycles after every 700 allocations, which takes a tenth of a run's time and finds
-    nothing. If collections are off or rarer already, the block changes nothing.
+    nothing. If the collector is already off, or runs less often than here, the block changes
+    nothing.
     """
     thresholds = gc.get_threshold()
     _thresholds.append(thresholds)

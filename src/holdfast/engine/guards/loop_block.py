@@ -26,11 +26,11 @@ from holdfast.records.failure import is_user_code, shortened
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
-"""A loop that does not turn for this long is blocked. It should turn at every beat."""
+"""The seconds without a turn of the event loop after which the loop counts as blocked. A watched
+loop should turn at every beat."""
 WARN_SECONDS = 5.0
-"""Blocks that add up to less are not worth a warning, for instance a module that is imported
-late.
-"""
+"""Total seconds of blocking below which no warning is given, for example for a module that is
+imported late."""
 _CPU_SHARE = 0.2
 _OURS = Path(__file__).parents[2]
 OURS = "holdfast's own "
@@ -134,7 +134,7 @@ class LoopWatch:
     # --- in the thread
 
     def _watch(self, thread: int) -> None:
-        """Looks at every beat whether the loop has turned.
+        """Checks at every beat whether the loop has turned.
 
         The thread counts its own beats. If it was stopped together with the loop, for example in a
         frozen process, it blames no code.
@@ -185,9 +185,8 @@ class _Beats:
         self._last, self._cpu = time.monotonic(), time.process_time()
 
     def seconds_without_lock(self) -> float:
-        """Returns the seconds since the last beat, beyond the usual beat, in which other code kept
-        the lock.
-        """
+        """Returns by how many seconds this beat is late because other code kept the interpreter's
+        lock. Returns 0 if the process hardly used the CPU, as when it was frozen."""
         last, cpu = self._last, self._cpu
         self._last, self._cpu = time.monotonic(), time.process_time()
         late = self._last - last - BEAT_SECONDS
@@ -197,7 +196,7 @@ class _Beats:
 
 @contextmanager
 def watch_loop() -> Iterator[LoopWatch]:
-    """Watches the running loop while the block runs. A loop can have several watches."""
+    """Watches the running event loop during the block. A loop can have several watches at once."""
     loop = asyncio.get_running_loop()
     clock = loop.time if isinstance(loop.time, PatientClock) else None
     watch = LoopWatch(loop)
@@ -225,9 +224,8 @@ async def sleep_real_time(seconds: float) -> None:
 
 
 def _where(thread: int) -> str:
-    """Describes the innermost line of user code on the thread's stack, or else the innermost
-    line.
-    """
+    """Describes the innermost line of user code on the thread's stack. Without user code, describes
+    the innermost line."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way, despite its name
     frames = list(traceback.extract_stack(frame))
     # Every stack contains the caller of the loop, which may be user code.

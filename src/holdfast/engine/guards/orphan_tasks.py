@@ -16,9 +16,8 @@ WAIT_SECONDS = 5.0
 
 
 def left_behind(before: "set[asyncio.Task[object]]") -> "list[asyncio.Task[object]]":
-    """Returns the tasks that started after `before` was taken, without the probes of engines, which
-    end with their engines.
-    """
+    """Returns the running tasks that are not in `before`. Leaves out the probes of engines, because
+    they end with their engines."""
     return [
         task
         for task in asyncio.all_tasks() - before

@@ -71,7 +71,8 @@ class Spending:
 
     @property
     def _is_watched(self) -> bool:
-        """Whether something costs money that no record of this process tells of."""
+        """Whether costs can arise that no record of this process shows: those of other workers, and
+        those of worlds with a price."""
         prices = self._settings.price_table
         return self._is_shared or bool(prices is not None and prices.worlds)
 

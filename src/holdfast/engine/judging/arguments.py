@@ -22,7 +22,8 @@ EXAMPLE = 'Judge("Is the answer correct?", policy="http://127.0.0.1:8000")'
 def check_names(
     init: Callable[..., None], positional: Sequence[object], named: Mapping[str, object]
 ) -> None:
-    """Raises `UsageError` for unknown arguments, and for missing required ones."""
+    """Raises `UsageError` for arguments that `Judge` cannot take: an unknown name, a second
+    positional argument, or no rubric or policy."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
     for name in named:
         if name not in known:

@@ -28,8 +28,8 @@ def digest_of_question(model: str, sampling: Sampling, messages: tuple[Message, 
 
 
 class VerdictCache:
-    """Judges' answers by question, in the file `path`. With None, they are in memory while the
-    judge lives.
+    """Keeps the answers of judges by question, in the file `path`. Without a path, keeps them in
+    memory as long as the judge exists.
 
     Access to a file runs in a thread, because another process may be writing to the file.
     """

@@ -31,7 +31,7 @@ class JudgeConnection:
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
         self._breaker: CircuitBreaker | None = None
-        """The breaker of an outage before there is a connection."""
+        """The circuit breaker of an outage that began before there was a connection."""
         self._down_before = 0.0
         self._failed: EndpointDown | None = None
 

@@ -80,12 +80,13 @@ class Judge:
 
     The reward is the score, scaled to 0 to 1. The metrics hold the score as the judge gave it, and
     the reasons hold the judge's explanation. With a dict of criteria, each criterion is a metric,
-    and the reward is their mean. With `compare=True`, it is a group scorer: it is shown all samples
-    of a task together, and judges them against each other.
+    and the reward is their mean. With `compare=True`, the judge is a group scorer: it sees all
+    samples of a task together, and judges them against each other.
     """
 
     IS_ITS_IDENTITY = True
-    """Another `identity` makes a judge another scorer. Other changes in its file do not."""
+    """Says that `identity` alone identifies a judge: other changes in the file of its class do not
+    make it another scorer."""
 
     def __new__(cls, *positional: object, **named: object) -> "Judge":
         # A subclass may have other arguments. A copy has none.
@@ -151,8 +152,9 @@ class Judge:
     def identity(self) -> str:
         """The judge's part of a run's identity.
 
-        Another rubric, scale, sampling or model makes another scorer; another engine address does
-        not. A model that only the engine knows is recorded once the engine is asked.
+        A judge with another rubric, scale, sampling or model counts as another scorer. The engine's
+        address does not matter. If only the engine knows the model's name, the run records that
+        name once the engine is asked.
         """
         model: object = self._policy.model if is_policy(self._policy) else ()
         if self._address is not None:
@@ -302,8 +304,9 @@ class Judge:
 
     @asynccontextmanager
     async def _connected(self, use: EngineUse | None) -> AsyncIterator[Connection]:
-        """Yields the connection that is shared by the scorer, the blocks and the calls that are
-        open at once.
+        """Yields the connection, which all open blocks and calls of the judge share.
+
+        Raises `PolicyRefused` if the engine can never be used as the judge asks.
         """
         shared = self._enter()
         try:
@@ -360,10 +363,10 @@ class Judge:
 
 
 class _Key:
-    """Holds an API key so that it does not become part of an identity.
+    """Holds an API key so that the key does not become part of an identity.
 
-    For an object like this, an identity counts only its type. This also holds for a user's class
-    that inherits from `Judge`.
+    For an object of this kind, an identity counts only the type. So the key is left out even if a
+    user's own class inherits from `Judge`.
     """
 
     def __init__(self, text: str | None):
@@ -371,7 +374,7 @@ class _Key:
 
 
 class _Answer:
-    """The result of a question: a verdict, or no verdict after all repairs."""
+    """The judge's answer to a question: a verdict, or None if no answer could be read."""
 
     def __init__(self, model: str, verdict: JudgeVerdict | None = None, tries: int = 0):
         self.model = model
@@ -429,9 +432,8 @@ async def _check_key(policy: Policy) -> None:
 
 
 def _name_judge(error: HoldfastError) -> None:
-    """Puts the judge's name before the message of the policy's error. If the engine refused the
-    key, adds how to give a key.
-    """
+    """Puts "the judge" before the message of a policy's error. If the engine refused the key, adds
+    how to give a key."""
     # Imported late, so that bad input is reported fast.
     from holdfast.policy.client.endpoint import Denied
 

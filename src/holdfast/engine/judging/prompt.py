@@ -56,9 +56,8 @@ def messages_for(rubric: Rubric, candidate: Candidate) -> tuple[Message, ...]:
 
 
 def messages_to_compare(rubric: Rubric, candidates: Mapping[str, Candidate]) -> tuple[Message, ...]:
-    """Returns the prompt that compares candidates of one task, by label, in the order in which they
-    are shown.
-    """
+    """Returns the prompt that asks the judge to compare candidates of one task. `candidates` has
+    them by label, in the order in which they are shown."""
     shown = "\n\n".join(
         _shown(Candidate(candidate.conversation), f"candidate {label}")
         for label, candidate in candidates.items()
@@ -144,9 +143,8 @@ class NoVerdict(ValueError):
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """The judge's scores and reasons, by criterion or candidate. A score of None means that it
-    cannot be judged.
-    """
+    """The judge's scores and reasons, by criterion or candidate. A score of None means that the
+    judge could not judge that criterion or candidate."""
 
     scores: dict[str, float | None]
     reasons: dict[str, str]

@@ -42,7 +42,8 @@ def clustered_error(influences: Iterable[float]) -> float | None:
 
 
 class RewardMean:
-    """The mean of growing data with its error, from the sum and count of each task.
+    """The mean of rewards that arrive one after the other, with its error. It needs only the sum
+    and count of each task.
 
     It equals `clustered_mean` of the statistics on the same rewards.
     """

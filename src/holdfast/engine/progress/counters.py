@@ -41,9 +41,8 @@ class ProgressSnapshot(Struct, frozen=True, kw_only=True):
     seconds: float
     """Seconds since the first trajectory was started."""
     seconds_left: float | None
-    """An estimate, without outages of the engine. None until there is something to compute it
-    from.
-    """
+    """An estimate, without outages of the engine. None as long as there are no data for an
+    estimate."""
 
 
 class Progress:
@@ -136,7 +135,8 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate from the time in which the engine was up. None until a trajectory is done."""
+        """The estimated seconds until the end, computed from the time in which the engine was up.
+        None until a trajectory is done."""
         if self.done == 0:
             return None
         left = self.total - self.done_before - self.done
@@ -207,9 +207,8 @@ class WatchedProgress(Progress):
         self.failed = sum(row.settled and row.status is Status.FAILED for row in rows)
 
     def look(self, now: RunProgress) -> None:
-        """Updates the progress from the journal's counts, which cost the same for a run of any
-        size.
-        """
+        """Updates the progress from the journal's counts. Reading them takes the same time for a
+        run of any size."""
         if not self.total:
             self.done_before = now.settled
         self.total, self.done = now.planned, now.settled - self.done_before

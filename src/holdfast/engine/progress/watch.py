@@ -20,10 +20,9 @@ from holdfast.rollout.threads.contain import in_background
 CALL_SECONDS = 1.0
 LINE_SECONDS = 10.0
 OnProgress = Callable[[ProgressSnapshot], object] | bool | None
-"""Who is shown the progress. A function is called. True prints a line on standard error from
+"""How progress is shown. A function is called with it. True prints a line on standard error from
 time to time, or shows a line in a notebook. None shows a line only in a notebook. False shows
-nothing.
-"""
+nothing."""
 _log = logging.getLogger("holdfast")
 
 

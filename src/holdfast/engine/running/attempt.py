@@ -63,7 +63,7 @@ FATAL = (
 
 
 class AttemptOutcome(Struct, frozen=True):
-    """How a rollout ended by the policy's own doing."""
+    """How a rollout ended if no failure ended it."""
 
     status: Status
     reason: str
@@ -91,7 +91,8 @@ class TrajectoryRunner:
         self._keeps_interrupted = context.spec.group.keep_interrupted
 
     async def load(self, lease: Lease) -> History:
-        """Loads the records so far. A torn log is cut to its last good record, and reported."""
+        """Loads the records so far. If the log is torn, cuts it to its last good record and reports
+        the cut. Raises `JournalCorrupt` if the log cannot be cut."""
         if lease.next_seq == 0:
             return History()
         journal = self._context.journal
@@ -135,7 +136,8 @@ class TrajectoryRunner:
         return history
 
     async def _outcome(self, session: Session) -> AttemptOutcome:
-        """Returns the outcome of the rollout. Raises if an accident prevented one."""
+        """Returns the outcome of the rollout. Raises an error if an accident prevented an
+        outcome."""
         try:
             returned = await self._perform(session)
         except Exception as error:
@@ -180,9 +182,9 @@ class TrajectoryRunner:
 
 
 def _misused(stopped: RunStopped) -> UsageError:
-    """Returns the error for a `RunStopped` that was raised while the run goes on.
+    """Returns the error for a rollout that raised `RunStopped` while the run goes on.
 
-    It came from the context of an attempt that is over.
+    Such a rollout has used the context of an attempt that is over.
     """
     error = UsageError(
         "the context of a trajectory that is over was used: keep `t` in the rollout that was given "
@@ -195,8 +197,8 @@ def _environments_reward(session: Session) -> Reward:
     """Returns the reward for a rollout that returned none: the sum of its environment's step
     rewards.
 
-    If the environment gives rewards but no step was made, the reward is 0, so that doing nothing is
-    no escape. Without such an environment, returns None.
+    If the environment gives rewards but no step was made, the reward is 0, so that a model cannot
+    avoid bad rewards by doing nothing. Without step rewards and such an environment, returns None.
     """
     earned = session.history.step_rewards
     earns = any(earns_rewards(episode.environment) for episode in session.episodes)
@@ -214,9 +216,8 @@ def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
 async def _within_deadline(
     session: Session, job: "asyncio.Task[Returned]", deadline: float
 ) -> None:
-    """Waits for the job. The deadline leaves out the time in which the endpoint was down or
-    held.
-    """
+    """Waits for the job. Raises `AttemptTimeout` after `deadline` seconds, not counting the time in
+    which the endpoint was down or held. The job has ended when this returns or raises."""
     policy = session.speaker.policy
     left, down = deadline, policy.seconds_down
     try:
@@ -231,7 +232,8 @@ async def _within_deadline(
 
 
 def _returned(returned: object) -> tuple[Reward, int | None]:
-    """Checks what a rollout returned: None, its reward, or (turns used, reward)."""
+    """Returns the reward and the number of turns used, from what a rollout returned: None, its
+    reward, or (turns used, reward)."""
     turns, value = (None, returned)
     if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
         turns, value = returned
@@ -274,7 +276,8 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
 
 
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
-    """Records the failure together with its consequence, and waits before the next try."""
+    """Records the failure together with its consequence (a retry, a refill, or FAILED). Before
+    another attempt, waits."""
     history, clock = session.history, session.clock
     attempt = len(history.attempts) + (1 if session.log.is_unstarted else 0)
     root = as_exception(error)
@@ -296,7 +299,7 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
 
 
 def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:
-    """Returns the decision of the run's own retry rule.
+    """Returns the decision of the retry rule in the settings, or None without a rule.
 
     If the rule raises, returns its error, which fails the trajectory.
     """
@@ -314,8 +317,8 @@ def _may_retry(
 ) -> bool:
     """Returns whether the attempt may be retried.
 
-    All failures share the run's budget. A cause with its own limit also counts its own failures.
-    `again` is the decision of the run's own rule, if it has one.
+    All failures count towards `max_retry`. Some causes have a lower limit, for which only failures
+    with the same cause count. `again` is the decision of the retry rule in the settings, or None.
     """
     if again is not None:
         return again and history.spent < settings.max_retry

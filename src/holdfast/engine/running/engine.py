@@ -104,7 +104,7 @@ class Engine:
         """Without a scorer, outcomes are settled as they are.
 
         With `settles=False`, outcomes stay open for a later scoring (`late_scoring`). Trajectories
-        that began with one of `lost_versions` start over.
+        that began with weights of one of `lost_versions` start over.
         """
         assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
@@ -197,7 +197,7 @@ class Engine:
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
 
     async def _judge_anew(self, scorer: Scorer) -> None:
-        """Opens the verdicts of judges that the scorer would make otherwise today."""
+        """Opens verdicts again if the scorer would ask another judge for them today."""
         policy = self._scoring_policy()
         outdated = await outdated_verdicts(self._journal, self._run, scorer, policy)
         if outdated and (number := await self._journal.rescore(self._run, outdated)):
@@ -352,7 +352,7 @@ class Engine:
 
     @property
     def _most_to_claim(self) -> int:
-        """How many trajectories to claim.
+        """Returns how many trajectories to claim.
 
         A worker that shares the run claims no more than it can begin now, so that other workers can
         run the rest. One slot is already held for the first claimed trajectory.
@@ -361,8 +361,8 @@ class Engine:
         return self._slots.free + 1 if settings.join else settings.concurrency
 
     async def _wait_for_work(self, worker: Worker) -> tuple[_Group, Lease] | None:
-        """Waits for work that is admitted later. A worker that shares the run also waits for work
-        that another worker gives back, or holds when it dies.
+        """Waits for work that is admitted later, and claims it. A worker that shares the run also
+        takes over the work that another worker gives back, or held when it died.
 
         Returns None when every trajectory is settled and the run is sealed. Without sharing,
         returns None as soon as the run is sealed. Also returns None after `idle` seconds without
@@ -430,9 +430,8 @@ class Engine:
             self._unsettled.release()
 
     async def _reuse(self, lease: Lease) -> History | None:
-        """Records in this run what another run has sampled already. Returns None if there is no
-        such trajectory.
-        """
+        """Copies into this run the records that another run has for the same trajectory, or with
+        which a fork begins. Returns None if there are none."""
         source = None if lease.next_seq else self._sources.pop(lease.id, None)
         if source is None:
             return None
@@ -471,7 +470,7 @@ class Engine:
         return None
 
     def _note(self, members: Sequence[Member], *, settled: bool = True) -> None:
-        """Counts the members as done. If they are not `settled`, they will be scored later."""
+        """Counts the members as done. If `settled` is false, the members will be scored later."""
         if not settled:
             for _ in members:
                 self._progress.stopped()
@@ -487,9 +486,8 @@ class Engine:
             )
 
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
-        """Returns the members that were settled before, because a score relative to the group
-        depends on them.
-        """
+        """Returns the group's members that were settled before. A group scorer compares the new
+        members with them."""
         reused = [each for each in group.members if each.lease.settled and each.history.reused]
         return [each.view for each in reused] + [
             TrajectoryView(

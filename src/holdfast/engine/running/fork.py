@@ -44,8 +44,9 @@ async def fork(
     api_key: str | None = None,
     on_progress: OnProgress = None,
 ) -> RunResult:
-    """Samples on from a turn of the trajectory TASK/SAMPLE of a run, in a new run. Everything
-    before the turn is taken from the journal, token by token. Works until the new run is over.
+    """Samples a recorded trajectory again from one of its turns on, in a new run. The trajectory is
+    TASK/SAMPLE of the run `run`. Everything before the turn is taken from the journal, token by
+    token. Works until the new run is over.
 
     `at` is the step of the turn. `say` adds a user message before it. `edit` replaces the last
     message that the turn was given. If `at` is the step of a tool or an environment, `edit`
@@ -53,7 +54,7 @@ async def fork(
 
     With `name`, the same call again continues the new run. Without `name`, each call begins a run
     (`RUN-fork`). `rollout` and the other arguments are as in `holdfast.run`. Raises `UsageError`,
-    before anything is written, if the trajectory cannot be forked so.
+    before anything is written, if the trajectory cannot be forked in this way.
     """
     check_journal(journal)
     check_on_progress(on_progress)

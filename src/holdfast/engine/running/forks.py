@@ -50,29 +50,30 @@ class Fork(Struct, frozen=True):
 
     origin: ForkOrigin
     spec: RunSpec
-    """The run of the other trajectory."""
+    """The spec of the run that has the other trajectory."""
     task: Task
     history: History
-    """The other trajectory."""
+    """The history of the other trajectory."""
     step: Generated
-    """The turn at which it is forked."""
+    """The turn of the other trajectory at which the forks begin."""
     given: list[Message]
-    """The conversation that its model was given."""
+    """The conversation that the model was given in the other trajectory."""
     edited: list[Message]
-    """The conversation that the model of a fork is given."""
+    """The conversation that the model is given in a fork, with the user's changes."""
     records: tuple[Record, ...]
     """The records with which each fork begins."""
 
     def seed(self) -> int | None:
-        """Returns a seed for the forks, with which they differ from the other trajectory."""
+        """Returns the seed of the forks, which differs from the other trajectory's seed. Returns
+        None if the other trajectory's run has no seed."""
         name = f"fork at {self.origin.step}"
         return seed_for(
             self.spec.seed, task=self.task.id, sample=self.origin.sample, life=0, path=name
         )
 
     def check(self, renderer: Renderer) -> None:
-        """Raises `UsageError` if the renderer does not make the recorded tokens of the turn, or
-        cannot express the edit without changing earlier tokens."""
+        """Raises `UsageError` if the renderer makes other tokens of the turn's conversation than
+        the recorded ones, or cannot express the edit without changing earlier tokens."""
         step, stream = self.step, self._stream()
         renderer = renderer_at(renderer, step.sampling)
         tools = _tools(self.history, self.task, step)
@@ -149,7 +150,7 @@ async def fork_at(
 
 async def recorded_fork(journal: Journal, origin: ForkOrigin) -> Fork:
     """Returns the forks that a run's description names. Raises `UsageError` if the trajectory is
-    gone, or has other records by now."""
+    gone, or if its records have changed since."""
     run = await run_named(journal, origin.run)
     row = await find_row(journal, run, f"{origin.task}/{origin.sample}")
     fork = await fork_at(journal, run, row, origin.step, say=origin.say, edit=origin.edit)
@@ -174,7 +175,8 @@ async def find_row(journal: Journal, run: Run, name: str) -> TrajectoryRow:
 
 
 async def find_beginnings(journal: Journal, run: Run, origin: ForkOrigin) -> dict[int, Beginning]:
-    """Returns the beginnings of those forks of a run that have none yet, by their numbers."""
+    """Returns the records with which forks of a run begin, by the forks' numbers. Leaves out forks
+    that have begun."""
     rows = [row for row in await journal.trajectories(run) if not (row.records or row.resting)]
     if not rows:
         return {}
@@ -186,8 +188,8 @@ async def find_beginnings(journal: Journal, run: Run, origin: ForkOrigin) -> dic
 
 
 def _turn_at(history: History, at: str, *, edits: bool, name: str) -> tuple[Generated, int | None]:
-    """Returns the turn, and the place of the message to edit, counted from the end; None if it is a
-    tool's answer that no message shows."""
+    """Returns the turn to fork at, and the index of the message to edit, counted from the end. The
+    index is None if `at` is a tool's answer that no message shows."""
     step = history.steps.get(at)
     if step is None:
         raise UsageError(f"{name} has no step {at!r}; {_listed(history)}")
@@ -236,8 +238,8 @@ def _listed(history: History) -> str:
 
 
 def _beginning(records: Sequence[Record], history: History, turn: Generated) -> list[Record]:
-    """Returns the records before the turn that make up present steps, in their order. A call
-    without an answer is left out, so the fork makes it itself."""
+    """Returns the records with which a fork begins: those of the present steps before the turn, in
+    their order. A call without an answer is left out, so the fork makes the call itself."""
     call = _call_of(history, turn)
     together = {turn.path} if call is None else set(call.choices)
     newest = {record.path: at for at, record in enumerate(records) if isinstance(record, Step)}
@@ -298,8 +300,9 @@ def _tools(history: History, task: Task, step: Generated) -> tuple[dict[str, obj
 
 
 def _answer_of(history: History, records: list[Record], reference: Message | str) -> Record | None:
-    """Returns the record of a tool's answer that no turn before the fork has seen. An answer of an
-    environment stays as it is, because the environment's state fits to it."""
+    """Returns the record of the tool's answer to which `reference` refers, if no turn in `records`
+    has seen the answer, or None. Returns None for the answer of an environment, because it has to
+    fit the environment's state."""
     kind, _, path = reference.partition(":") if isinstance(reference, str) else ("", "", "")
     intent = history.steps.get(path)
     if kind != "tool" or not isinstance(intent, ToolIntent) or intent.environment:
@@ -311,7 +314,8 @@ def _answer_of(history: History, records: list[Record], reference: Message | str
 
 
 def _joined(before: Edited | None, after: Edited | None) -> Edited | None:
-    """Returns two edits of one turn as one: the trajectory may be a fork that was edited here."""
+    """Combines two edits of one turn into one. There are two if the trajectory is itself a fork
+    that was edited at this turn."""
     if before is None or after is None:
         return after or before
     kept = len(before.messages) - after.dropped

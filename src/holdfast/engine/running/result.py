@@ -118,9 +118,8 @@ class RunResult(tuple[Ending, RunReport]):
 
 
 def _to_read_again(journal: Any) -> Callable[[], AbstractAsyncContextManager[Journal]]:
-    """Returns a function that opens the journal again, because the original may be closed or
-    belong to another loop by then.
-    """
+    """Returns a function that opens the journal again, because the original may be closed or belong
+    to another loop by then. The function returns a journal in memory as it is."""
     path, address = getattr(journal, "path", None), getattr(journal, "address", None)
     if isinstance(path, str | Path):
         return partial(opened_journal, Path(path).absolute(), read_only=True)

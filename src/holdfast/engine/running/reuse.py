@@ -35,7 +35,8 @@ class OlderTrajectory(Struct, frozen=True):
     has_score: bool
     """Whether the old score is also valid for the new trajectory."""
     has_failed: bool
-    """Whether the trajectory failed for good. It has an outcome only if just its scoring failed."""
+    """Whether the trajectory failed for good. If only its scoring failed, it still has an
+    outcome."""
 
 
 class Beginning(Struct, frozen=True):
@@ -53,9 +54,8 @@ Sources = dict[int, OlderTrajectory]
 
 
 async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = False) -> Sources:
-    """Finds reusable trajectories for those that have not begun. If several runs have one,
-    takes the newest run.
-    """
+    """Returns where trajectories that have not begun can be copied from. If several runs have the
+    same trajectory, chooses the newest run."""
     sources: Sources = {}
     if not run.spec.series or run.spec.fresh:
         return sources
@@ -153,7 +153,8 @@ def _is_whole(over: dict[tuple[str, int], TrajectoryRow], task: str, run: Run, o
 
 
 def _reads_alike(task: Task, other: Task | None, run: Run) -> bool:
-    """Returns whether a rollout can see no difference between the tasks."""
+    """Returns whether a rollout can see no difference between the tasks. If the run has a scorer,
+    `ground_truth` may differ."""
     if other is None:
         return False
     if run.spec.scorer:

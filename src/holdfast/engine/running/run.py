@@ -235,11 +235,11 @@ async def _recorded(
     accept_changes: bool,
     starts_engine: bool,
 ) -> RunResult | Connection | None:
-    """Returns what is possible without asking the engine.
+    """Returns what the journal alone can provide, without asking the engine.
 
-    This is the result of a finished run, or a connection for a run that only needs scores, or None.
-    If the embedded engine would be started for a run that is recorded differently, raises
-    `RunChanged` now.
+    This is the result of a finished run, or a connection for a run that needs no more samples. If
+    the engine has to be asked, returns None. If the embedded engine would be started for a run that
+    is recorded differently, raises `RunChanged` now.
     """
     if not _is_there(journal):
         return None
@@ -273,7 +273,7 @@ def is_meant_by(
     model: "str | PurePath | None",
     renderer: Renderer | None,
 ) -> bool:
-    """Returns whether the arguments can stand for the recorded model and renderer."""
+    """Returns whether the arguments name the recorded model and renderer, or leave them open."""
     if renderer is not None and renderer.name != recorded.renderer:
         return False
     if is_policy(policy):

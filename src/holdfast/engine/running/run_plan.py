@@ -47,7 +47,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """What a run samples, and how it works."""
 
     spec: RunSpec
-    """The run's recorded spec. `model` and `renderer` are "" until `bind`."""
+    """The spec to record for the run. `model` and `renderer` are "" until `bind` fills them in."""
     tasks: Sequence[Task]
     processor: RolloutProcessor
     scorer: Scorer | None = None
@@ -56,13 +56,13 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     world: WorldSpec | None = None
     """The world of each task that names none."""
     fork: Fork | None = None
-    """The forks that the run samples; None in other runs, and in one that has begun."""
+    """The forks that the run samples. None if the run samples no forks, or has already begun."""
 
     def bind(self, connection: Connection) -> "RunPlan":
-        """Returns the plan for a connected policy.
+        """Returns the plan with the model and the renderer of a connected policy.
 
-        Raises `Unsupported` if its renderer or its engine cannot do what the sampling asks for. The
-        error comes here, not in each trajectory.
+        Raises `Unsupported` if the renderer or the engine cannot do what the sampling asks for. The
+        error comes here, once, and not in each trajectory.
         """
         check_supported(connection, self.spec.sampling)
         if self.fork is not None:
@@ -74,7 +74,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         )
 
     async def check_taken(self, connection: Connection) -> None:
-        """Raises `Unsupported` if the engine refuses the sampling.
+        """Asks the engine whether it accepts the sampling. Raises `Unsupported` if the engine
+        refuses it.
 
         The error comes before the run is recorded with that sampling, not in each trajectory.
         """
@@ -85,11 +86,12 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             await connection.policy.check_taken(self.spec.sampling)
 
     async def bind_scorer(self) -> "RunPlan":
-        """Returns the plan with the models that its scorer asks. Only the engine of a judge may
-        know its model.
+        """Returns the plan with the names of the models that its scorer asks. A judge's model may
+        be known only to its engine, which is asked here.
 
-        Raises if the scorer cannot score, for example if a judge's engine is down or has no price.
-        The error comes before anything is sampled, not for each trajectory.
+        Raises an error if the scorer cannot score, for example if a judge's engine is down, or if
+        there is a cost limit and a judge's model has no price. The error comes before anything is
+        sampled, not for each trajectory.
         """
         scorer, samples = self.scorer, self.spec.samples
         models = [] if scorer is None else await scorer.check(samples=samples)
@@ -103,9 +105,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return self.scorer is not None or self.processor.may_reward
 
     def check_rewarded(self) -> None:
-        """Raises `UsageError` if it is certain before sampling that no trajectory will have a
-        reward.
-        """
+        """Raises `UsageError` if nothing can give a trajectory a reward."""
         if not self.is_rewarded:
             raise UsageError(
                 f"nothing gives the trajectories of run {self.spec.name!r} a reward: give a scorer "
@@ -175,8 +175,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 def with_fork(plan: RunPlan, origin: ForkOrigin, spec: RunSpec, fork: Fork | None) -> RunPlan:
-    """Returns the plan of a run of forks, which are sampled as `spec` says. `fork` is None if the
-    run has begun."""
+    """Returns the plan of a run of forks. The sampling comes from `spec`. `fork` is None if the run
+    has begun."""
     made = structs.replace(plan.spec, fork=origin.to_text(), sampling=spec.sampling)
     return structs.replace(plan, spec=made, fork=fork)
 

@@ -25,8 +25,8 @@ async def name_in_series(
 ) -> str:
     """Returns the name of the run to continue, or else the next free name.
 
-    No engine has been asked yet, so the model and renderer are taken as recorded if `is_meant`
-    accepts the run.
+    No engine has been asked yet. If `is_meant` accepts a recorded run, its model and renderer are
+    taken as those of the new one. With `accept_changes`, continues the newest run of the series.
     """
     for run in reversed(await journal.find_series(spec.series)):
         if accept_changes or (
@@ -62,7 +62,9 @@ async def _next_name(journal: Journal, series: str) -> str:
 async def open_in_series(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, code: str
 ) -> tuple[Run, str]:
-    """Opens the run. Also returns a line about what changed, if the run is new but not the first.
+    """Opens the newest run that is the same as `spec`, or else creates the next run of the series.
+    Also returns a line about what changed since the last run; it is "" for an old run and for the
+    first run.
 
     `code` is the name for the user's code in that line.
     """
@@ -98,7 +100,8 @@ async def _why_another(
 async def changes_of(
     journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
 ) -> list[str]:
-    """Returns the changes in a few words each. Rollout and scorer share one line about the code."""
+    """Returns the changes since the run `before`, in a few words each. Rollout and scorer share one
+    line about the code."""
     spec = structs.replace(spec, name=before.spec.name)
     lines = []
     names = [each.scorer.partition("@")[0] or "none" for each in (before.spec, spec)]

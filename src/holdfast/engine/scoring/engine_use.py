@@ -17,7 +17,7 @@ from holdfast.records.usage import Usage, UsageByModel, add_usages
 
 
 class Outages(Protocol):
-    """An engine that says for how long it was down so far."""
+    """Something that knows for how many seconds an engine has been down so far."""
 
     @property
     def seconds_down(self) -> float: ...
@@ -31,7 +31,7 @@ class EngineUse:
     """The use of engines by one call of a scorer, visible in all tasks and threads of the call."""
 
     def __init__(self, patience: float, *, asks: bool = True):
-        """Without `asks`, the call ends at its first judge, and no engine is asked."""
+        """If `asks` is false, the call ends at its first judge, and no engine is asked."""
         self._asks = asks
         self.patience = patience
         """How many seconds an outage may last."""
@@ -44,7 +44,8 @@ class EngineUse:
         self.first_judge = ""
         """The identity of the first judge that was asked."""
         self.makes_judges = False
-        """Whether a judge was asked that the scorer made in this call or an earlier one."""
+        """Whether one of the judges that were asked was made by the scorer itself, in this call or
+        an earlier one."""
         self._before: dict[Outages, float] = {}
 
     def add_judge(self, identity: str, *, is_made: bool) -> None:

@@ -132,9 +132,8 @@ class ScorerAt(Struct, frozen=True):
 
 
 class _Notices:
-    """Prints messages from all processes of a pool. A line that another process has just
-    printed is not repeated.
-    """
+    """Logs messages from all processes of a pool. A line is left out if it is still the last line
+    of any process."""
 
     def __init__(self) -> None:
         self._last: dict[object, str] = {}
@@ -196,9 +195,8 @@ class _Slot:
     async def _in_time(
         self, future: "asyncio.Future[ScorerAnswer]", number: int, seconds: float
     ) -> None:
-        """Raises `ScorerTimeout` and ends the process if it does not answer in time. The
-        process itself may extend the time.
-        """
+        """Waits for the answer to a call. If there is no answer in time, ends the process and
+        raises `ScorerTimeout`. The process itself may extend the time."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds + SLACK_SECONDS
         if not await finishes_in_time(
@@ -208,7 +206,8 @@ class _Slot:
             raise ScorerTimeout(f"its process did not answer within {seconds:g} s and was ended")
 
     async def _retire(self, answer: ScoreResult | ScoreFailed) -> None:
-        """Stops using a process in which a call timed out, once its other calls are answered."""
+        """Gives up a process in which a call timed out, and closes it once its other calls are
+        answered."""
         self._is_spent = self._is_spent or (isinstance(answer, ScoreFailed) and answer.timed_out)
         if self._is_spent and not self._waiting:
             await self.close()
@@ -297,7 +296,8 @@ class ScorerPool(Scorer):
         return [slot.seat for slot in self._slots]
 
     async def replace(self, seats: Sequence[ScorerSeat]) -> None:
-        """Replaces the processes. What the removed processes were scoring is scored again."""
+        """Replaces the processes by those of `seats`. Processes whose seat is in `seats` keep
+        running. What the removed processes were scoring is scored again."""
         kept = [slot for slot in self._slots if slot.seat in seats]
         gone = [slot for slot in self._slots if slot.seat not in seats]
         known = [slot.seat for slot in kept]

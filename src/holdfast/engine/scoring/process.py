@@ -68,8 +68,8 @@ async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
     """Serves every connection that sends the token as its first frame within `TOKEN_SECONDS`.
 
     Ends this process if its working folder is gone, as the folders of Ray are after their node
-    ends. The process then cannot load anything. This is not the scorer's fault, and whoever started
-    the process starts another one.
+    ends, because the process can then load no scorer. The code that started the process has to
+    start another one.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +124,8 @@ class Serving:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Returns when the connection is closed, and cancels the calls that still run."""
+        """Serves calls until the connection is closed, and then cancels the calls that still
+        run."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             home = msgspec.msgpack.decode(
                 await receive(self._reader, most=MAX_FRAME), type=ScorerHome

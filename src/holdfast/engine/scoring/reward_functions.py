@@ -3,8 +3,7 @@
 A reference names them: `verl:FILE.py[:NAME]` (by default `compute_score`), or `trl:FILE.py:NAME`.
 In this module, the name of such a function begins with its framework: `verl:compute_score`.
 
-As in TRL, the data decide what a function of TRL gets: texts if the prompt is a text, or else
-messages.
+A function of TRL gets texts if the prompt is a text, and messages otherwise, as in TRL.
 """
 
 import inspect
@@ -34,9 +33,8 @@ def split_framework(reference: str) -> tuple[str, str]:
 
 
 def scorer_named(module: ModuleType, name: str) -> Any:
-    """Returns the attribute of the module with that name. If the name begins with a framework,
-    wraps the function as a scorer.
-    """
+    """Returns the attribute `name` of the module. If the name begins with a framework, returns that
+    function wrapped as a scorer."""
     framework, plain = split_framework(name)
     function = getattr(module, plain)
     return RewardFunction(function, framework) if framework else function

@@ -199,7 +199,8 @@ class Scorer:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Closes what the scorer has opened when the last open block ends.
+        """Counts a user of the scorer during the block. When the last open block ends, closes what
+        the scorer has opened.
 
         Several blocks may be open at once, because the evaluations of a training share its scorer.
         The scorer can be used again afterwards.
@@ -288,7 +289,7 @@ def _with_unread(scores: list[Score]) -> list[Score]:
 
 
 def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
-    """Adds the used tokens that the scores do not mention.
+    """Adds to the scores the tokens that were used but that no score mentions.
 
     This happens if a function asks a judge and returns only a number. The scores of a group share
     the tokens.
@@ -314,9 +315,8 @@ def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
 
 
 class _Deadline:
-    """The deadline of one call. It moves by every second in which an engine that the call asks
-    is down.
-    """
+    """The deadline of one call. It is extended by the time in which an engine that the call asks is
+    down."""
 
     def __init__(self, seconds: float | None, use: EngineUse, on_extended: Callable[[float], None]):
         self.seconds = math.inf if seconds is None else seconds
@@ -340,7 +340,7 @@ class _InThread:
         self._argument = argument
         self.is_running = False
         """True from the call's beginning to its end. It stays false if the call was given up before
-        its turn."""
+        it began."""
 
     def __call__(self) -> object:
         self.is_running = True
@@ -353,9 +353,11 @@ class _InThread:
 def by_position(
     scores: object, given: Sequence[object], left: Sequence[object], called: str
 ) -> list[object]:
-    """Returns the scores in the order of `given`, one for each. `left` is the list that the scorer
-    got, as the scorer left it. The scores belong to its places, because the scorer may have sorted
-    it."""
+    """Returns one score for each item of `given`, in the order of `given`.
+
+    `left` is the list that the scorer was given, in its state after the call. The scorer may have
+    sorted this list, and its scores are in the order of `left`.
+    """
     checked = listed(scores, len(given), called)
     places = {id(each): place for place, each in enumerate(given)}
     by_place = {places.get(id(each)): score for each, score in zip(left, checked, strict=False)}

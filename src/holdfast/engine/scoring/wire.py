@@ -50,7 +50,8 @@ class ScoreRequest(Struct, frozen=True):
     views: list[EncodedView]
     patience: float = PATIENCE.default
     only_judge: bool = False
-    """Whether only the scorer's first judge is wanted: a `ScoreResult` with `MADE_JUDGE`."""
+    """Whether only the scorer's first judge is asked for. The answer is then a `ScoreResult` with
+    `MADE_JUDGE`."""
 
 
 class ScorerReady(Struct, frozen=True, tag=True):
