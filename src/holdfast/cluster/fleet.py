@@ -104,7 +104,7 @@ class Fleet:
         self._losses = 0
 
     async def room(self) -> int:
-        """Returns how many processes fit onto the nodes that may run them."""
+        """Returns how many processes fit onto the nodes that the fleet may use."""
         nodes = await self._nodes()
         cpus, gpus = self._resources.cpus, self._resources.gpus
         by_cpu = sum(int(node.cpus // cpus) for node in nodes) if cpus else 2**31
@@ -164,8 +164,8 @@ class Fleet:
             self.error = self.error or error
 
     async def _report(self, report: WorkerReport, member: FleetMember) -> None:
-        """Passes a report on. An error here ends the fleet, but not the process, which may finish
-        its work in flight."""
+        """Passes a report to the caller's `on_report`. An error in `on_report` ends the fleet, but
+        not the process, which may finish its work in flight."""
         if self._on_report is None:
             return
         try:
@@ -240,8 +240,8 @@ class Fleet:
         return [node for node in nodes if not node.gpus]
 
     def _emptiest(self, nodes: Iterable[str]) -> list[str]:
-        """Returns a list with the node that has the fewest of these processes, or [] without a
-        node."""
+        """Returns a list with the node that has the fewest of these processes, or [] if there are
+        no nodes."""
         taken = [member.node for member in self.members]
         return [node for _, node in sorted((taken.count(node), node) for node in nodes)[:1]]
 

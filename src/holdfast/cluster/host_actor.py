@@ -117,8 +117,9 @@ class ProcessHost:
         return True
 
     def reports(self, seen: int) -> list[bytes]:
-        """Returns the reports after the first `seen`. The list is empty if none came for a while,
-        or if the process has ended."""
+        """Returns the reports after the first `seen`. If there are none, waits for more. The list
+        is empty if no report came in this time, or if the process has ended and all of its reports
+        were seen."""
         with self._change:
             self._change.wait_for(
                 lambda: len(self._reports) > seen or self._ended.is_set(), REPORT_SECONDS

@@ -58,15 +58,15 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True):
     """One line from a process to its driver."""
 
     worker: Worker | None = None
-    """The worker as which the process has joined the run. It claims nothing before the order to
-    go."""
+    """The worker that the process became when it joined the run. The worker claims nothing until
+    the process gets the order to go."""
     refused: str = ""
     """Why the process cannot work. Another try would fail the same way."""
     fatal: str = ""
     """The kind of the error that ended the process; its text is in `message`."""
     message: str = ""
     again: bool = False
-    """Whether another process may succeed."""
+    """Whether another process may succeed where this process failed."""
     port: int = 0
     """The port on which the process listens."""
     url: str = ""

@@ -40,7 +40,7 @@ class Node(Struct, frozen=True):
 
 
 class NodeProbe(Struct, frozen=True):
-    """A question to a node, or its answer."""
+    """A question to a node, or the node's answer."""
 
     modules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -82,8 +82,8 @@ def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
 async def probe_nodes(
     ray: Any, nodes: Sequence[Node], *, modules: Iterable[str], hosts: Iterable[str] = ()
 ) -> list[Place]:
-    """Asks every node for its place. Raises `UsageError` if a node has another version, lacks a
-    module, or cannot resolve the name of a host."""
+    """Returns the place of every node, after asking each node. Raises `UsageError` if a node has
+    another version, lacks a module, or cannot resolve the name of a host."""
     question = msgspec.json.encode(NodeProbe(tuple(modules), tuple(hosts)))
     results = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
     answers = [answer for answer in results if answer is not None]

@@ -31,7 +31,7 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     scorer: Resources = Resources(cpus=0.0)
     off_gpu_nodes: bool = False
     one_per_node: bool = False
-    """One process on each node, whatever the size. Used for gateways."""
+    """If True, exactly one process runs on each node, and `size` is ignored. Used for gateways."""
     grace: float = 20.0
     """Seconds for workers to finish their work in flight."""
     patience: float = 900.0
@@ -111,7 +111,8 @@ class RunWorkers:
             await fleet.stop(reason, grace=self._settings.grace)
 
     def addresses(self, but: FleetMember | None = None) -> list[ScorerAddress]:
-        """Returns the addresses of the scorers that listen, without that of `but`."""
+        """Returns the addresses of the scorers that listen, except the scorer of the member
+        `but`."""
         members = [] if self.scorers is None else self.scorers.members
         return [
             ScorerAddress(member.place.address, member.listens.port, _token_of(member))
@@ -124,8 +125,8 @@ class RunWorkers:
         return [self.workers, *([self.scorers] if self.scorers is not None else [])]
 
     async def _progress(self) -> RunProgress:
-        """Returns the run's progress. A journal that is out of reach is asked again with patience,
-        as the workers do."""
+        """Returns the run's progress. If the journal is out of reach, asks it again each second for
+        as long as the setting `patience` allows."""
         loop = asyncio.get_running_loop()
         deadline, is_known = loop.time() + self._settings.patience, False
         while True:

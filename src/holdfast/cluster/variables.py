@@ -27,7 +27,7 @@ NAMES = (
 )
 PREFIXES = ("HF_", "HOLDFAST_", "PG")
 LOCAL = ("HOLDFAST_CRASH",)
-"""Variables that are only for this process."""
+"""Variables that are never passed to other processes of the cluster."""
 MAX_SHOWN = 80
 
 

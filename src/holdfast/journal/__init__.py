@@ -43,20 +43,20 @@ PASSWORDS = "HOLDFAST_JOURNAL_PASSWORDS"
 
 
 def is_server(where: object) -> bool:
-    """Returns whether the address is the URL of a server, so that there is no file to look for."""
+    """Returns whether the address is the URL of a server rather than the path of a file."""
     return isinstance(where, str) and where.startswith(tuple(f"{name}://" for name in POSTGRES))
 
 
 def shown_address(where: str | Path) -> str:
-    """Returns the address without its password, for everyone to see."""
+    """Returns the address without its password, for messages."""
     if not is_server(where):
         return str(where)
     return public_address(str(where))
 
 
 def take_password(where: str) -> str:
-    """Returns the address for command lines and messages. This process keeps the password of the
-    address."""
+    """Returns the address without its password. This process remembers the password and uses it
+    when it opens the returned address."""
     if not is_server(where):
         return where
     from holdfast.journal.postgres.address import keep_password
@@ -65,8 +65,8 @@ def take_password(where: str) -> str:
 
 
 def share_passwords() -> None:
-    """Passes the passwords that this process took to child processes that are started from now
-    on."""
+    """Sets the environment variable from which child processes learn the passwords that this
+    process knows. Only child processes that are started later get them."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if taken_passwords:
@@ -86,7 +86,7 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
     """Opens a journal by its address: a file path (SQLite), the URL of a PostgreSQL server, or
     `memory:` for a journal in memory.
 
-    The first use of the journal connects to the server.
+    Opening a journal on a server does not connect to the server; the first use does.
     """
     check_address(where)
     if str(where) == MEMORY:

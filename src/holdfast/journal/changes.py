@@ -54,8 +54,8 @@ async def look_until(
     wait: float,
     poll: float,
 ) -> Result:
-    """Calls `look` until its result is enough or `wait` seconds are over. Returns the last
-    result."""
+    """Calls `look` until `is_enough` accepts the result or `wait` seconds are over. Returns the
+    last result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:

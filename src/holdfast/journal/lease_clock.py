@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from holdfast.journal.process import boot_id, time_namespace
 
 JUMP_SECONDS = 5.0
-"""How far the wall clock may drift from the boot clock between two looks. Normal corrections are
+"""How far the wall clock may drift from the boot clock between two checks. Normal corrections are
 much smaller."""
 _log = logging.getLogger("holdfast.journal")
 
@@ -23,11 +23,11 @@ IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until 
     ELSE (w.lease_until > :wall
             AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds))
         OR (w.lease_until > 0 AND :wall BETWEEN :since AND :since + w.lease_seconds) END)"""
-"""SQL that is true while the lease of a worker or consumer `w` lasts at an `Instant`.
+"""SQL that is true if the lease of a worker or consumer `w` lasts at an `Instant`.
 
-If a lease would last longer than leases do, it was written before the wall clock was set back, and
-it counts as ended. If the journal was away, a holder that could not renew its lease has the time of
-one lease to come back.
+If more time is left than two leases take, the lease was written before the wall clock was set back,
+and it counts as ended. If the journal was out of reach, holders could not renew their leases. They
+then have the time of one lease, counted from `since`, to renew them.
 """
 
 
@@ -37,8 +37,8 @@ SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_unt
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
-    """Returns a worker's name with the end of its lease, after which others can take its work
-    over."""
+    """Returns a worker's name, and in how many seconds its lease ends, so that others can take over
+    its work."""
     return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 
@@ -50,7 +50,8 @@ class Instant(Struct, frozen=True):
     ticks: float
     wall: float
     since: float = 0.0
-    """The time on the wall clock since which the journal has been reachable."""
+    """The time on the wall clock at which the journal last became reachable, such as the start of
+    the server."""
 
     @property
     def parameters(self) -> dict[str, object]:

@@ -150,7 +150,7 @@ class LogCheck:
 
 
 def wrong_tokens(step: Generated) -> Iterator[str]:
-    """Yields each fault of a generation that shows without other records."""
+    """Yields each fault of a generation that can be seen without other records."""
     if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
         yield "has token arrays of a broken length"
         return

@@ -13,7 +13,8 @@ from holdfast.journal.sqlite.store import SqliteStore
 _SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables whose indexes can be rebuilt, because another check finds their damaged rows. The table of
-deliveries is not here: its index may be right where the row is damaged."""
+deliveries is not listed: if its index and a row differ, the index may be right and the row
+damaged."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
 
@@ -26,8 +27,7 @@ def _indexes(store: Store, report: Report) -> None:
 
 
 def _pages(store: Store, report: Report) -> None:
-    """Checks the pages of all tables. Damage that an index explains is already reported, with its
-    remedy."""
+    """Checks the pages of all tables. Leaves out what the check of indexes has already reported."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in _connection(store).execute("PRAGMA quick_check"):
         if line not in known:

@@ -31,12 +31,16 @@ class Damage(Struct, frozen=True):
     counts: bool = False
     """Whether stored counts are wrong."""
     has_whole_rows: bool = False
-    """Whether rows are whole, so that tasks and samples can get their places back."""
+    """Whether no row is lost, so that tasks and samples can be numbered again."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
-    """Returns whether a table has another shape or shares pages. A write to a page of two tables
-    damages one of them, and a log in a page without a table does not end there."""
+    """Returns whether a repair could do more damage: a table has a wrong schema, a page belongs to
+    two tables, or a page belongs to no table.
+
+    A write to a page of two tables damages one of them. If pages of the table of records are lost,
+    logs seem to end too early.
+    """
     if any(pages.schema(connection)):
         return True
     lines = _wrong_pages(connection) or []
