@@ -80,8 +80,8 @@ def _proc_is_ours() -> bool:
 
 
 def _born(name: str) -> str:
-    """Returns the start of process `name` as the boot id and ticks since boot; "" if /proc does not
-    say it."""
+    """Returns the start of process `name` as the boot id and ticks since boot. Returns "" if /proc
+    does not show the start."""
     stat, boot = _read(f"/proc/{name}/stat"), boot_id()
     if not stat or not boot:
         return _UNKNOWN

@@ -16,7 +16,7 @@ _PACKED = b"\x78"
 
 
 def references(body: bytes) -> set[bytes]:
-    """Returns everything in the body that has the shape of a digest."""
+    """Returns every sequence of bytes in the body that has the shape of a digest."""
     matches = set(_DIGEST.findall(body))
     if body.startswith(_PACKED):
         matches |= set(_DIGEST.findall(_unpacked(body)))

@@ -54,8 +54,8 @@ def check_version(name: object, step: object, digest: object) -> None:
 
 
 def known_version(run: Run, name: str, digest: str, *, known: tuple[int, str]) -> int:
-    """Returns the ordinal of a published version. Raises `UsageError` if the digest is another
-    one."""
+    """Returns the ordinal of a published version. Raises `UsageError` if the version was published
+    with another digest."""
     ordinal, recorded = known
     if recorded != digest:
         raise UsageError(
@@ -103,7 +103,7 @@ def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> Consum
 
 
 def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
-    """Returns the error for renaming or deleting a run that a consumer holds."""
+    """Returns the error for an attempt to rename or delete a run that a consumer holds."""
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
         "more; stop it, or wait for it, and try again; nothing was changed"
@@ -127,8 +127,8 @@ def lease_lost(consumer: Consumer) -> LeaseLost:
 
 
 def two_scorers(held: Mapping[str, Sequence[str]]) -> str:
-    """Returns why another scorer is refused while consumers have groups, and how to give the groups
-    back."""
+    """Returns the reason why a run cannot get another scorer while consumers have its groups, and
+    how to give the groups back."""
     return (
         f"{held_text(held)} with the rewards of the recorded scorer, and would get those of two: "
         f"give these groups back first, {give_back(next(iter(held)))}"
@@ -171,7 +171,7 @@ def _differs(recorded: Task, now: Task) -> bool:
 
 
 def held_text(held: Mapping[str, Sequence[str]]) -> str:
-    """Returns a text that says which consumers have how many groups; "" if there are no groups."""
+    """Returns a text that says how many groups each consumer has; "" if there are no groups."""
     numbers = {name: len(tasks) for name, tasks in held.items() if tasks}
     return " and ".join(
         f"consumer {name!r} has {number:,} group{'' if number == 1 else 's'}"

@@ -13,9 +13,9 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 CONNECT_SECONDS = 15.0
-"""How many seconds to try a server that has not answered yet."""
+"""Seconds for which a connection is tried if the server has not answered yet."""
 OUTAGE_SECONDS = 300.0
-"""How many seconds writes wait for a server that answered before."""
+"""Seconds for which writes wait for a server that answered before."""
 _OWN = ("allow_fsync_off", "allow_synchronous_commit_off", "connect_timeout", "outage")
 """Our own parameters, which the driver would otherwise send to the server."""
 
@@ -70,8 +70,8 @@ def address_of(where: str) -> ServerAddress:
 
 
 def keep_password(where: str) -> str:
-    """Returns the URL without its password, so that it may go anywhere. This process keeps the
-    password."""
+    """Returns the URL without its password, so that the URL may be shown. This process remembers
+    the password."""
     bare, password = _parted(where)
     if password is not None:
         taken_passwords[bare] = password

@@ -41,7 +41,8 @@ ATTEMPT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
 """The seconds after which a statement counts as lost, because the network may have swallowed it."""
 IDLE_SECONDS = 10
-"""How many seconds a process that is frozen within a transaction keeps its locks."""
+"""The seconds after which the server ends the transaction of a frozen process, and so frees its
+locks."""
 _PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.05, 1.0
 _log = logging.getLogger("holdfast.journal")
 _Cursor = Cursor[tuple[Any, ...]]
@@ -126,7 +127,7 @@ class ServerConnection:
 
 
 Connect = Callable[[ServerAddress], ServerConnection]
-"""A function that makes one attempt to connect."""
+"""A function that tries once to connect to a server."""
 Ready = Callable[[ServerConnection], None]
 
 
@@ -143,7 +144,7 @@ def plain_connect(address: ServerAddress) -> ServerConnection:
 
 
 class Outage:
-    """The time since which the server has not been reached. Connections to one server share it."""
+    """An outage of a server, which all connections to this server share."""
 
     since: float | None = None
 
@@ -161,8 +162,8 @@ class Link:
         *,
         read_only: bool = False,
     ):
-        """`ready` checks a new connection before it is used. With `read_only`, the server may be a
-        standby, on which no transaction can write."""
+        """`ready` checks each new connection before it is used. With `read_only`, the server may be
+        a standby, on which no transaction can write."""
         self._address = address
         self._connect = connect
         self._ready = ready
@@ -191,8 +192,10 @@ class Link:
         return self._connection
 
     def insist(self, attempt: Callable[[ServerConnection], Result]) -> Result:
-        """Calls `attempt` with one connection after the other, until the deadline of an outage.
-        `ready` on a new connection finds out the outcome of the last attempt."""
+        """Calls `attempt` until it returns, with a new connection after each lost one. Repeats it
+        after outages and conflicts of transactions. Raises `JournalUnreachable` when the time limit
+        for outages is over, and other errors at once. On each new connection, `ready` finds out
+        whether the last attempt was committed."""
         deadline: float | None = None
         while True:
             connection = self.get()

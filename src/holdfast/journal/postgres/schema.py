@@ -163,8 +163,9 @@ def describe_losses(losses: list[Loss]) -> str:
 
 
 def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = None) -> list[Loss]:
-    """Returns the losses of each writer: `known` batches were acknowledged, and `found` exist. The
-    sources are earlier discoveries, this machine's notes and the caller's knowledge."""
+    """Returns the losses: the writers that have more acknowledged batches than the journal has
+    batches of them. The numbers of acknowledged batches come from earlier discoveries, this
+    machine's notes and `known`."""
     lags, identity = _row(
         connection,
         "SELECT pg_is_in_recovery(), (SELECT value FROM holdfast.meta WHERE name = 'identity')",
@@ -201,7 +202,7 @@ def identity_of(connection: ServerConnection) -> str:
 
 
 def _row(connection: ServerConnection, query: str) -> tuple[Any, ...]:
-    """Returns the row of a query that always has one."""
+    """Returns the row of a query whose result always has a row."""
     row = connection.execute(query).fetchone()
     assert row is not None, "it has one row"
     return row

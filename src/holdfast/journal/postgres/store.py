@@ -61,8 +61,8 @@ class PostgresStore(Store):
     def __init__(self, connection: ServerConnection):
         self.connection = connection
         self.batch: tuple[str, int] | None = None
-        """The writer and the number to which the next append moves it; None if another statement
-        moves it."""
+        """The writer whose row the next append must move, and the number to which it moves the row;
+        None if another statement of the transaction moves the row."""
         self.moment: Row | None = None
         """The time at which the transaction first asked for it."""
         self._messages: list[str] = []

@@ -54,8 +54,8 @@ def replica_weights(store: Store, run: Run) -> list[ReplicaWeights]:
 
 
 def _record(replica: str, number: int, body: bytes) -> ReplicaWeights:
-    """Decodes a record. A damaged record becomes a WANTED record, so that the replica gets its
-    weights again."""
+    """Decodes a record. Returns a WANTED record instead of a damaged one, so that the replica gets
+    its weights again."""
     try:
         return msgspec.json.decode(body, type=ReplicaWeights)
     except (msgspec.DecodeError, UnicodeDecodeError):

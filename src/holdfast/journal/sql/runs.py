@@ -203,8 +203,8 @@ def held_groups(store: Store, run: Run) -> dict[str, list[str]]:
 
 
 def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
-    """Opens outcomes of these tasks again, so that they are only scored again. No consumer may have
-    such a group."""
+    """Opens outcomes of these tasks again for scoring, without sampling them again. No consumer may
+    have such a group."""
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND task = ANY(:tasks) AND status = ANY(:outcomes) AND settled IS NOT NULL RETURNING task",
@@ -383,7 +383,7 @@ def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
-    """Returns the ordinals without numbers that a database cannot hold."""
+    """Returns the ordinals that a database can hold as numbers."""
     return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 
@@ -434,8 +434,8 @@ def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryR
 
 
 def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
-    """Returns the number of records of trajectories that were begun but whose rows count no
-    records. Such records mean damage."""
+    """Returns the number of records of each of these trajectories that was begun although its row
+    counts no records. Such records mean damage."""
     if not trajectories:
         return {}
     return dict(store.rows(_UNCOUNTED, ids=trajectories))

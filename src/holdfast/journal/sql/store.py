@@ -98,13 +98,14 @@ class Store(Protocol):
 
     def delete_records(self, run: int) -> int: ...
     def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
-        """Yields the bodies of the run's records, or of the records of all other runs."""
+        """Yields the bodies of the run's records, or with `of_others` the bodies of the records of
+        all other runs."""
         ...
 
 
 def refuse_none(number: int, error: JournalError) -> None:
-    """Raises the error. It serves appends with epochs that the same transaction has read, which
-    cannot be refused."""
+    """Raises the error. Pass it as `refuse` if no append can be refused, because the same
+    transaction has read the epochs."""
     raise error
 
 
