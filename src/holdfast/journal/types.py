@@ -22,8 +22,8 @@ class WorkerIdentity(Struct, frozen=True):
     host: str
     pid: int
     born: str
-    """The start time of the process, in the machine's own terms. The system may reuse a pid, so the
-    pid is not enough."""
+    """The start time of the process, in units of its machine. It is needed because the system may
+    give the pid to another process later."""
     namespace: str = ""
     """The boot and the PID namespace in which the pid is valid; "" if unknown."""
 
@@ -153,13 +153,13 @@ class Batch(Struct, frozen=True):
 
     consumer: str
     step: int | None
-    """None for groups that were taken before their step was known."""
+    """The step of the batch; None if the groups were taken before their step was known."""
     groups: tuple[tuple[TrajectoryRow, ...], ...]
     ended: bool = False
     """Whether no batch can follow: the run is sealed, every trajectory is settled, and every group
     was taken or dismissed."""
     missing: int = 0
-    """The number of settled groups that the batch still lacks."""
+    """The number of groups that have to become ready before the batch is complete."""
 
 
 class Deletion(Struct, frozen=True):

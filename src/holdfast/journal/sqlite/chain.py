@@ -99,7 +99,8 @@ def rows_without_links(
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Makes the reads of the block see one state, even if others commit in the meantime."""
+    """Makes all reads inside the block see the same state, even if other connections commit
+    meanwhile."""
     if connection.in_transaction:
         yield
         return
@@ -147,8 +148,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def _sized(statement: str, columns: int) -> dict[int, str]:
-    """Returns the statement for each number of rows. It skips rows of NULLs, which fill up the
-    parameters."""
+    """Returns, for each size of `_SIZES`, the statement with that many rows of parameters."""
     row = f"({','.join('?' * columns)})"
     return {size: statement.format(f"VALUES {','.join([row] * size)}") for size in _SIZES}
 
@@ -229,8 +229,9 @@ def _execute(
 
 
 def _size_for(rows: int) -> int:
-    """Returns a statement size that `rows` nearly fill. If there is none, returns the largest size
-    that they fill completely. A row of NULLs costs as much as any other row."""
+    """Returns the size of `_SIZES` that `rows` rows fill completely or nearly. If there is none,
+    returns the largest size that the rows fill completely. The rest of a statement is filled with
+    rows of NULLs, each of which costs as much as any other row."""
     return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
         size for size in _SIZES if size <= rows
     )
