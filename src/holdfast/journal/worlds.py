@@ -121,8 +121,8 @@ class WorldLedger(Protocol):
         cpu_seconds: float = 0.0,
     ) -> bool:
         """Writes a new state, and with a `lease` the epoch of the lease. Returns False without
-        writing if the row has a later state, or if there is no `lease` and a living worker holds
-        the trajectory. Raises `LeaseLost` if the lease is stale."""
+        writing if there is no such row, if the row has a later state, or if there is no `lease` and
+        a living worker holds the trajectory. Raises `LeaseLost` if the lease is stale."""
         ...
 
     async def worlds(

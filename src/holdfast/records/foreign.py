@@ -92,8 +92,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def readable(error: BaseException) -> BaseException:
-    """Returns the error, or a stand-in if reading the error raises. The causes and contexts of the
-    error are treated in the same way."""
+    """Returns the error, or a stand-in if reading the error raises. Also replaces the causes and
+    contexts of the error that cannot be read."""
     text = _looked_at(error)
     left, seen = [text], {id(text)}
     while left:

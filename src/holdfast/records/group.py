@@ -39,7 +39,8 @@ class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
         check_whole("group at_least", self.at_least, least=1)
 
     def refills(self, life: int) -> bool:
-        """Returns whether a member in its `life` (0 is the first) may be rolled out anew."""
+        """Returns whether a member may be rolled out anew after its life number `life`, counted
+        from 0."""
         return life < self.refill
 
     def keeps(self, valid: int, *, of: int) -> bool:

@@ -33,7 +33,7 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         )
 
     def less(self, other: "Usage") -> "Usage":
-        """Returns the difference to the other usage, at least 0 in each count."""
+        """Returns this usage minus `other`. Counts that would be negative are 0."""
         names = self.__struct_fields__
         return Usage(*(max(0, getattr(self, name) - getattr(other, name)) for name in names))
 

@@ -42,9 +42,9 @@ def change_world(
     handle: str = "",
     cpu_seconds: float = 0.0,
 ) -> bool:
-    """Writes a new state. Returns False without writing if the row has a later state, or if there
-    is no `lease` and a living worker holds the trajectory. Raises `LeaseLost` if the lease is
-    stale."""
+    """Writes a new state. Returns False without writing if there is no such row, if the row has a
+    later state, or if there is no `lease` and a living worker holds the trajectory. Raises
+    `LeaseLost` if the lease is stale."""
     if lease is not None:
         _fence(store, lease)
     row = store.row(

@@ -401,8 +401,8 @@ def _remove(*files: Path) -> None:
 
 
 def set_aside(file: Path) -> Path:
-    """Renames the file to the first free name for files that are set aside, and returns the new
-    path. Removes an empty file instead."""
+    """Renames the file to the first free name of the form `NAME.kept-1`, and returns the new path.
+    Removes an empty file instead."""
     if not file.stat().st_size:
         file.unlink()
         return file

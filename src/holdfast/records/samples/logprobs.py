@@ -66,7 +66,8 @@ def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
 
 
 def distribution_of(sampling: Sampling) -> str:
-    """Describes the part of the sampling that decides how far logprobs can be off."""
+    """Describes the parameters that change the distribution of tokens, such as `temperature 1 and
+    top_p 0.9`."""
     text = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
     numbers = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     for name in sampling.altered_by:

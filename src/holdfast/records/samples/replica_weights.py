@@ -1,8 +1,8 @@
-"""Records which weights a replica has, with one record each time that weights are sent or looked
-for.
+"""Records which weights a replica has.
 
-The sender of weights writes these records, and every sampler reads them. Both use the rule of
-`why_not_counted`.
+There is one record for each time that a process sent weights to the replica, or found that weights
+must be sent to it. The sender of weights writes these records, and every sampler reads them. Both
+use the rule of `why_not_counted`.
 """
 
 from collections.abc import Sequence

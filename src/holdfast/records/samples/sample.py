@@ -33,7 +33,7 @@ class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
     """Whether the tokens are trained in this sample."""
     is_cut: bool = False
     """Whether the tokens were sampled from another distribution than the model's own at this
-    temperature, because the sampling cuts or bends it (`Sampling.altered_by`)."""
+    temperature, because sampling parameters changed the distribution (`Sampling.altered_by`)."""
 
 
 class StepReward(Struct, frozen=True, array_like=True, gc=False):
@@ -135,12 +135,12 @@ class _Branch:
         self.turns: list[TurnSpan] = []
         self.step_rewards: list[StepReward] = []
         self.used = NOTHING
-        """The usage of the branch's own turns."""
+        """The usage of the turns that are new in this branch."""
         self.experts: list[RoutedExperts] = []
 
     def fork(self, keep: int) -> "_Branch":
-        """Returns a new branch with the first `keep` tokens of this branch. These tokens are
-        trained only in this branch."""
+        """Returns a new branch that begins with the first `keep` tokens of this branch. The new
+        branch masks these tokens, so that only this branch trains them."""
         other = _Branch()
         other.ids, other.logprobs = self.ids[:keep], self.logprobs[:keep]
         other.mask = array("b", bytes(keep))
