@@ -1,9 +1,9 @@
-"""The processes of one kind: as many as the queue needs, spread over the nodes, each replaced when
-it is gone.
+"""The processes of one kind: as many as the queue needs, spread over the nodes. A process that is
+lost is replaced.
 
-No one decides which trajectory runs where: each worker leases groups from the journal, and ends
-when it finds none for a while. The fleet only looks how much is open, and starts the missing
-processes.
+Nobody decides which trajectory runs where: each worker leases groups from the journal, and ends
+when it finds none for a while. The fleet only looks how many trajectories are open, and starts the
+missing processes.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ trajectory settles."""
 
 
 class WorkerRefused(HoldfastError):
-    """Raised when a node cannot work on the run."""
+    """Raised when a process reports that it cannot work on the run."""
 
 
 class WorkersLost(HoldfastError):
@@ -36,7 +36,7 @@ class WorkersLost(HoldfastError):
 
 
 class WorkerStopped(HoldfastError):
-    """Raised when a worker met an error that every worker would meet."""
+    """Raised when a worker met an error that every other worker would meet, too."""
 
 
 class FleetSize(Struct, frozen=True):
@@ -45,7 +45,7 @@ class FleetSize(Struct, frozen=True):
     most: int | None
     """The largest number of processes. None means as many as fit on the nodes."""
     each: int = 1
-    """The trajectories that one process takes at once. Used only if `most` is None."""
+    """The number of trajectories that one process works on at once. Used only if `most` is None."""
 
     def wanted(self, open_: int, *, room: int) -> int:
         if self.most is not None:
@@ -58,8 +58,8 @@ class Fleet:
     fleet is used once.
 
     `error` holds the error that ends the fleet: a process that cannot work, too many lost
-    processes, or an error from `on_gone`, `on_report` or the watching of a process. Nothing is
-    started after it.
+    processes, or an error from `on_gone`, `on_report` or the watching of a process. After such an
+    error, the fleet starts no process.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class Fleet:
         return max(1, min(by_cpu, by_gpu))
 
     async def grow(self, wanted: int) -> None:
-        """Starts the missing processes. Surplus processes end by themselves."""
+        """Starts processes until there are `wanted`, or one on each node if the fleet was made so.
+        Processes beyond that number end by themselves."""
         if not self._may_start():
             return
         if not (self._one_per_node or self._off_gpu_nodes):
@@ -152,7 +153,8 @@ class Fleet:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Removes a process that is no longer watched. An error of its watching ends the fleet."""
+        """Removes a process that is no longer watched. If watching it raised an error, this error
+        ends the fleet."""
         del self._members[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)

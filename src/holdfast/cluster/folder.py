@@ -18,14 +18,14 @@ LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
     ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".ipynb_checkpoints",
 )  # fmt: skip
-"""Folders without code of the user."""
+"""Folders that are not copied, because they contain no code of the user."""
 JOURNALS = ("*.db", "*.db-wal", "*.db-shm", "*.db-witness", "*.gateway-secret")
 
 
 class TravelFolder(Struct, frozen=True):
     root: Path
     excludes: tuple[str, ...]
-    """The patterns of files that stay behind, in the syntax of a .gitignore."""
+    """The patterns of files that are not copied, in the syntax of a .gitignore."""
 
     def place(self, file: Path) -> str:
         """Returns the path that a file of the folder has on a node."""

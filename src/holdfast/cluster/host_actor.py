@@ -27,7 +27,7 @@ NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
 """The environment variable with the address at which other nodes reach this node."""
 END_SECONDS = 10.0
 READ_SECONDS = 5.0
-"""Seconds to read the reports that a process sent before it ended."""
+"""Seconds for reading the reports that a process sent before it ended."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
 """Seconds for which a call waits for a report before it returns without one."""

@@ -24,7 +24,7 @@ AGAIN_SECONDS = 0.5
 
 class HowEnded(StrEnum):
     DONE = "done"
-    """The process ended by itself, because no work was left."""
+    """The process ended without an error, for example because no work was left."""
     REFUSED = "refused"
     """The process reported that it cannot work on the run. Another try would fail in the same
     way."""

@@ -1,5 +1,8 @@
-"""Checks the machines of a cluster for everything that a run needs. One small task on each node
-finds out at the start, rather than the first trajectory that fails there."""
+"""Checks the machines of a cluster for everything that a run needs.
+
+A small task on each node checks this at the start. Otherwise the first trajectory on a bad node
+would fail.
+"""
 
 import asyncio
 import importlib.util
@@ -30,7 +33,7 @@ EXTRAS = {
 
 
 class Node(Struct, frozen=True):
-    """A live node."""
+    """A node of the cluster that is alive."""
 
     id: str
     address: str
@@ -61,7 +64,8 @@ def live_nodes(ray: Any) -> list[Node]:
 
 
 def check_resources(nodes: Sequence[Node], *, what: str, cpus: float, gpus: float) -> None:
-    """Raises `UsageError` if such a process fits onto no node."""
+    """Raises `UsageError` if no node has this many CPUs and GPUs for one process. Errors call the
+    process `what`."""
     if any(node.cpus >= cpus and node.gpus >= gpus for node in nodes):
         return
     most_cpus = max((node.cpus for node in nodes), default=0.0)
@@ -116,8 +120,8 @@ async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
 
 
 def answer_probe(question: bytes) -> bytes:
-    """Runs on a node, and reports its place, the modules that it lacks and the hosts that it cannot
-    resolve."""
+    """Runs on a node. Returns the node's place, the modules that it lacks and the hosts that it
+    cannot resolve."""
     probe = msgspec.json.decode(question, type=NodeProbe)
     return msgspec.json.encode(
         NodeProbe(

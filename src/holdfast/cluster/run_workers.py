@@ -1,7 +1,7 @@
 """The workers of one run on a cluster, and their scorers, kept running until the run is over.
 
-This module neither samples nor schedules. It looks how much of the run is open, starts missing
-processes, and at once gives back the work of a process that is known to be gone.
+This module neither samples nor schedules. It looks how many trajectories of the run are open,
+starts missing processes, and at once gives back the work of a process that is known to be gone.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     one_per_node: bool = False
     """If True, exactly one process runs on each node, and `size` is ignored. Used for gateways."""
     grace: float = 20.0
-    """Seconds for workers to finish their work in flight."""
+    """Seconds for which stopped workers may finish their work in flight."""
     patience: float = 900.0
-    """Seconds for which the journal may be out of reach."""
+    """Seconds for which an unreachable journal is asked again."""
 
 
 WorkerJobOf = Callable[[list[ScorerAddress]], ProcessJob]
@@ -57,7 +57,8 @@ class RunWorkers:
         on_log: Callable[[FleetMember, str], None] = lambda member, role: None,
         on_report: Callable[[WorkerReport, FleetMember], Awaitable[None]] | None = None,
     ):
-        """`worker_job` makes the job of a worker, from the scorers that are available."""
+        """`worker_job` makes the job of a worker, and gets the addresses of the scorers that
+        listen."""
         self._journal = journal
         self._run = run
         self._settings = settings
@@ -93,8 +94,8 @@ class RunWorkers:
     async def until_over(
         self, stopping: asyncio.Event, *, on_look: Callable[[RunProgress], None]
     ) -> None:
-        """Returns when no trajectory of the run is open, or when `stopping` is set. Raises the
-        error that ends all workers."""
+        """Keeps the workers and scorers running. Returns when no trajectory of the run is open, or
+        when `stopping` is set. Raises an error that ends all workers."""
         while not stopping.is_set():
             now = await self._progress()
             on_look(now)

@@ -1,8 +1,8 @@
-"""The data plane: durable, fenced, append-only.
+"""The journal: durable, append-only logs, each written only by the present holder of its lease.
 
-The package knows how records are kept, leased and delivered. It never knows what they mean.
+The package keeps, leases and delivers records. It does not know what the records mean.
 
-- `types`: The nouns of a journal, such as leases and batches.
+- `types`: The basic data types of a journal, such as leases and batches.
 - `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.
@@ -74,8 +74,8 @@ def share_passwords() -> None:
 
 
 def adopt_passwords() -> None:
-    """Takes the shared passwords out of this process's environment, so that agents and tools do not
-    inherit them."""
+    """Removes the shared passwords from this process's environment and remembers them, so that
+    agents and tools do not inherit them."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if passwords := os.environ.pop(PASSWORDS, None):
@@ -132,7 +132,7 @@ def check_journal(journal: object) -> None:
 
 def check_address(where: object) -> None:
     """Raises `UsageError` unless the argument is the address of a journal. Without this check, the
-    URL of another kind of server would be taken for a file."""
+    URL of an unknown kind of server would be treated as a file name."""
     if not isinstance(where, str | Path) or not str(where):
         raise UsageError(f"a journal is the path of a file, or {MEMORY}, not {where!r:.100}")
     if is_server(where):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 POLL_SECONDS = 1.0
-"""How many seconds a change of another process may go unnoticed."""
+"""Seconds for which a change of another process may go unnoticed."""
 Result = TypeVar("Result")
 
 

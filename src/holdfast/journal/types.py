@@ -1,4 +1,5 @@
-"""The nouns of a journal: workers, leases, claims, runs as they are listed, and the ledger."""
+"""The basic data types of a journal: workers, leases, claims, runs as they are listed, and the
+ledger."""
 
 import hashlib
 from collections.abc import Sequence
@@ -107,7 +108,7 @@ class RunRow(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """A torn or corrupt record, and what the journal gave up with it."""
+    """What was cut from a log: the bad record and the records after it."""
 
     trajectory: str
     id: int
@@ -163,7 +164,7 @@ class Batch(Struct, frozen=True):
 
 
 class Deletion(Struct, frozen=True):
-    """The numbers of what was deleted with a run."""
+    """The numbers of trajectories, records and blobs that were deleted with a run."""
 
     trajectories: int = 0
     records: int = 0

@@ -320,8 +320,8 @@ class ScorerDied(HoldfastError):
 
 
 class ScorerUnloadable(HoldfastError):
-    """A scorer's process cannot load the scorer, or loads another one. The run stops, no trajectory
-    fails, and scoring can happen later."""
+    """A scorer's process cannot load the scorer, or loads another scorer. The run stops, no
+    trajectory fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False

@@ -1,6 +1,6 @@
-"""Classifies failures, once, where they are caught.
+"""Classifies each failure once, where it is caught.
 
-Only this module has the table from cause to gradient (see `TREATMENT`).
+Only this module has the table from cause to treatment (see `TREATMENT`).
 """
 
 import os

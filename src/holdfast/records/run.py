@@ -70,7 +70,7 @@ class ForkOrigin(Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """Returns the origin for people."""
+        """Returns the origin as one line for people to read."""
         change = f", said {self.say!r}" if self.say else ""
         change = f", edited to {self.edit!r}" if self.edit else change
         return f"forked from {self.run}/{self.task}/{self.sample} at step {self.step}{change}"

@@ -10,8 +10,8 @@ from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 
 KEPT = 64
-"""The number of records that are kept per replica, which is larger than the number of updates
-during one reply."""
+"""The number of records that are kept per replica. A replica gets fewer updates during one
+reply."""
 
 
 def note_weights(

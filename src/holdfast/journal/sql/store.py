@@ -87,8 +87,8 @@ class Store(Protocol):
         ...
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
-        """Returns the number of records according to the log's head, and whether the head leads to
-        these positions."""
+        """Returns the number of records according to the log's head, and whether following the head
+        leads to exactly these positions."""
         ...
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:

@@ -79,5 +79,6 @@ def distribution_of(sampling: Sampling) -> str:
 
 
 def worst(modes: Iterable[LogprobsMode]) -> LogprobsMode:
-    """Returns the worst of the modes; PROCESSED if there are none."""
+    """Returns the worst of the modes, which is the first in the order of `LogprobsMode`; PROCESSED
+    if there are no modes."""
     return min(modes, key=_FROM_THE_WORST.index, default=LogprobsMode.PROCESSED)
