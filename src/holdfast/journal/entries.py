@@ -1,4 +1,4 @@
-"""Encodes the entries of a log for a database, and gives them their places.
+"""Encodes the entries of a log for a database, and reserves their places in the log.
 
 Each append of a batch is written whole or not at all, and only at the end of its log.
 """

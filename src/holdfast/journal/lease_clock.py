@@ -1,8 +1,9 @@
 """The clock of leases: the time since boot, which users cannot set.
 
 All processes and containers of one machine share this clock, so setting the wall clock ends no
-lease. The wall clock judges only workers of another boot, because the two boots share no other
-clock. Clocks decide when a worker counts as dead. They never decide whether a write is correct.
+lease. Only the leases of workers of another boot are measured by the wall clock, because two boots
+share no other clock. Clocks decide when a worker counts as dead. They never decide whether a write
+is correct.
 """
 
 import logging
@@ -43,7 +44,7 @@ def with_lease_end(worker: object, seconds: float) -> str:
 
 
 class Instant(Struct, frozen=True):
-    """One moment on both clocks of a lease."""
+    """One moment on the boot clock and on the wall clock."""
 
     clock: str
     """The name of the boot clock; "" without one. Only ticks of the same clock can be compared."""
@@ -77,8 +78,8 @@ class BootClock:
 
 
 class JumpWatch:
-    """Logs a warning when the wall clock was set, because other uses of the wall clock may go
-    wrong."""
+    """Logs a warning when somebody has set the wall clock, because other uses of the wall clock may
+    go wrong."""
 
     def __init__(self) -> None:
         self._before: Instant | None = None

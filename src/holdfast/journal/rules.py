@@ -15,7 +15,8 @@ MAX_TAG = 60
 
 
 def check_size(run: Run, *, planned: int, more: int) -> None:
-    """Raises `UsageError` if `more` tasks would make the run too large."""
+    """Raises `UsageError` if the run would have too many trajectories: `planned` trajectories, and
+    the trajectories of `more` tasks."""
     total = planned + more * run.spec.samples
     if total > MAX_TRAJECTORIES:
         raise UsageError(

@@ -26,8 +26,8 @@ _MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Accepts the loss of a log that is damaged, missing, old, or another journal's. No process may
-    have the journal open."""
+    """Accepts the loss of a log that is damaged, missing, old, or of another journal, and describes
+    what was lost. No process may have the journal open."""
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
@@ -103,7 +103,8 @@ def make_last(path: Path) -> int:
 
 
 def copy_to_mend(path: Path) -> Path:
-    """Copies a cut file with its log, and fills the copy's last page with zeros."""
+    """Copies a file that ends too early, with its log, and fills up the copy's last page with
+    zeros. Returns the path of the copy."""
     copy = beside(path, _MENDING)
     remove_copy(copy)
     shutil.copyfile(beside(path, ""), copy)
@@ -172,7 +173,8 @@ def _kept_of(file: Path) -> Path | None:
 
 
 def remove_copy(copy: Path) -> None:
-    """Removes the copy with everything beside it, including files that its own repair kept."""
+    """Removes the copy and all files beside it, including files that the repair of the copy
+    kept."""
     for file in list(copy.parent.iterdir()):
         if file.name.startswith(copy.name):
             file.unlink(missing_ok=True)

@@ -70,8 +70,8 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
 
 
 def _types(store: Store, report: Report) -> None:
-    """Checks that numbers are numbers. A damaged page can turn a number into text, and text sorts
-    after every number."""
+    """Checks that columns of numbers contain numbers. A damaged page can turn a number into text,
+    which SQLite sorts after every number."""
     connection = _connection(store)
     for table in _TYPED:
         for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():

@@ -160,7 +160,8 @@ def _counts(store: Store, report: Report) -> None:
 
 
 def wrong_counts(store: Store) -> Iterator[tuple[str, list[int]]]:
-    """Yields each table whose stored counts are wrong, with the runs concerned."""
+    """Yields the name of each table whose stored counts are wrong, with the runs that have wrong
+    counts."""
     for table, (kept, counted) in COUNTS.items():
         rows = store.rows(f"{kept} EXCEPT {counted}") + store.rows(f"{counted} EXCEPT {kept}")
         if table == "task_groups":

@@ -40,7 +40,7 @@ class ServerAddress(Struct, frozen=True):
 
 
 taken_passwords: dict[str, str] = {}
-"""The passwords that were removed from a command line's URLs, by the rest of the URL."""
+"""The passwords that were removed from URLs, by the URL without its password."""
 
 
 def address_of(where: str) -> ServerAddress:
@@ -79,8 +79,8 @@ def keep_password(where: str) -> str:
 
 
 def _parted(where: str) -> tuple[str, str | None]:
-    """Returns the URL without its password, and the password. It does not use `urlsplit`, which
-    refuses brackets in a password with an error that quotes the password."""
+    """Returns the URL without its password, and the password. Does not use `urlsplit`, because
+    `urlsplit` refuses brackets in a password with an error that quotes the password."""
     scheme, _, rest = where.partition("://")
     place, mark, query = rest.partition("?")
     netloc, slash, path = place.partition("/")
@@ -102,7 +102,8 @@ def _joined(parts: SplitResult) -> str:
 
 
 def hide_password(text: str, address: ServerAddress) -> str:
-    """Returns `text` without the password of that address, in case an error repeats it."""
+    """Returns `text` with the password of that address, and the password in PGPASSWORD, replaced by
+    `…`."""
     for secret in (address.password, os.environ.get("PGPASSWORD")):
         if secret:
             text = text.replace(secret, "…").replace(quote(secret, safe=""), "…")

@@ -64,8 +64,8 @@ BEGIN = "BEGIN"
 
 
 class ServerConnection:
-    """The part of the driver that we use. Each statement is a transaction, unless a transaction was
-    begun."""
+    """The part of the driver that the journal uses. Each statement is its own transaction unless a
+    transaction was begun."""
 
     def __init__(self, driver: _Driver):
         self.driver = driver
@@ -180,10 +180,9 @@ class Link:
 
     def get(self) -> ServerConnection:
         """Returns the open connection, or tries to connect until a deadline. The deadline is short
-        before the first success and long after it.
+        if the server has never answered, and long if it has.
 
-        If an outage has already lasted until its deadline, there is one more attempt and no second
-        wait.
+        If an outage has already lasted until its deadline, there is only one more attempt.
         """
         if self._connection is not None and self.is_open:
             return self._connection
@@ -400,7 +399,7 @@ def _grant(address: ServerAddress) -> str:
 
 
 def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """Returns the error for a server that never answered within its time."""
+    """Returns the error for a server that has never answered in time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.connect_seconds)}; check the address, and that the "
         "server runs; the same command goes on when it does"
@@ -408,7 +407,7 @@ def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreacha
 
 
 def gone(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """Returns the error for a server that answered before and did not come back within its time."""
+    """Returns the error for a server that answered before, but did not answer again in time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.outage_seconds)}; what it had confirmed is safe, and the "
         "same command goes on when it is back"
