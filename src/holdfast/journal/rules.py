@@ -215,7 +215,8 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
 
 
 def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
-    """Returns the new spec of an amended run, with the notes of the recorded spec."""
+    """Returns the new spec of an amended run. Keeps the recorded tags, training settings, series,
+    `fresh` and lineage, and the recorded command if the new spec has none."""
     return structs.replace(
         spec,
         tags=recorded.tags,

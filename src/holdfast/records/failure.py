@@ -153,9 +153,9 @@ def failure_of(
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Returns the worst error inside exception groups, and the first of equally bad errors.
-    Cancellations and harmless errors beside it do not hide it (I4). An unreadable error is replaced
-    by a readable one."""
+    """Returns the worst error inside exception groups; if several are equally bad, the first of
+    them. Cancellations and harmless errors in a group do not hide the worst error (I4). An
+    unreadable error is replaced by a readable one."""
     return _worst_first(error)[0]
 
 

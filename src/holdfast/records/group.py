@@ -12,7 +12,7 @@ from holdfast.records.trajectory import Status
 
 
 class Shortfall(StrEnum):
-    """The treatment of a group that is still short after its refills."""
+    """The treatment of a group that still has too few valid members after its refills."""
 
     PARTIAL = "partial"
     """Keep the valid members, if there are at least `at_least`."""
@@ -22,7 +22,7 @@ class Shortfall(StrEnum):
 
 class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
     """The treatment of a task's trajectories when some of them fail for good. The policy is
-    recorded with the run. A resume with another policy is refused unless the user accepts
+    recorded with the run. Resuming the run with another policy is refused unless the user accepts
     changes."""
 
     refill: int = 1

@@ -166,7 +166,8 @@ def take(
 def _reserved(
     store: Store, consumer: Consumer, step: int | None, groups: int, committed: int | None
 ) -> tuple[list[int], int]:
-    """Returns the tasks that the step already has, and the number of groups that it still needs."""
+    """Returns the tasks of the groups that the step already has, and the number of groups that it
+    still needs."""
     if step is None:
         return [], groups
     reserved = _tasks_in(store, consumer, step)
@@ -283,7 +284,8 @@ def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
 
 
 def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int | None:
-    """Returns the last step that has groups or that a checkpoint holds; None if there is none."""
+    """Returns the last step that has groups or that a checkpoint holds; None if there is no such
+    step."""
     [(last,)] = store.rows(
         "SELECT max(step) FROM deliveries "
         "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
@@ -329,7 +331,8 @@ def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: 
 
 
 def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, KnownGroup]:
-    """Returns the consumer's row of each named group; `UNKNOWN` if it has no such group."""
+    """Returns the consumer's row of each named group; `UNKNOWN` for a group that the consumer does
+    not have."""
     rows = store.rows(
         "SELECT k.id, d.task, d.state, d.step, d.reason FROM tasks k "
         "JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name "

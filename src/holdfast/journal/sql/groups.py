@@ -93,8 +93,8 @@ def recount_totals(store: Store, run: int) -> None:
 def settle(
     store: Store, trajectories: Mapping[int, bytes | None], *, restated: Collection[int] = ()
 ) -> None:
-    """Settles these trajectories in this order. Each gets the next place in the order of settling
-    and keeps its summary.
+    """Settles trajectories in the order of the mapping `trajectories`, which has the encoded
+    summary of each. Each trajectory gets the next place in the order of settling.
 
     `restated` names trajectories that were settled before and have another status now.
     """
@@ -115,8 +115,8 @@ def settle(
 
 
 def reopen(store: Store, run: int, tasks: Collection[int]) -> None:
-    """Notes that these groups have open members again. A consumer that saw a group ready looks at
-    it again later."""
+    """Notes that these groups have open members again, and withdraws their dismissals by the group
+    policy. Consumers look at these groups again later."""
     ordinals = sorted(set(tasks))
     if not ordinals:
         return

@@ -103,8 +103,8 @@ def writes(
 
 
 class Journal:
-    """The store of everything durable. All methods are safe to call concurrently from one event
-    loop. An `async with` block closes the journal at its end."""
+    """The durable store of runs, records and ledgers. All methods are safe to call concurrently
+    from one event loop. An `async with` block closes the journal at its end."""
 
     changes: Changes
     """Notifies waiters when this process admits, seals, settles or gives back work."""
@@ -230,7 +230,7 @@ class Journal:
         await self._append([entry_of(lease, records, status, settled)], settled)
 
     async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
-        """Appends to several trajectories, all or nothing."""
+        """Appends records to several trajectories, all or nothing."""
         if self._read_only or not self._writer.has_room:
             await self._writable()
         await self._append(entries_of(entries, settled), settled)

@@ -45,8 +45,8 @@ def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
 
 
 def refuse_if_shared(store: Store, run: Run) -> None:
-    """Raises `UsageError` if a run that shares trajectories with this run is consumed. Call it
-    before the run is consumed."""
+    """Raises `UsageError` if another run that shares trajectories with this run is consumed. Call
+    it before this run gets a consumer."""
     if not run.spec.series:
         return
     held = _lock(store, [run, *_relatives(store, run)])

@@ -1,4 +1,4 @@
-"""The weights of each replica: its last sendings, in their order."""
+"""The weights of each replica: the records of its last updates, in their order."""
 
 import msgspec
 

@@ -153,8 +153,9 @@ def annotate(
     command: RecordedCommand | None = None,
     training: str | None = None,
 ) -> Run:
-    """Replaces a run's tags, recorded command or training settings, even while others work on the
-    run. None keeps the old value. `amend_run` keeps all three."""
+    """Replaces a run's tags, recorded command or training settings, even while other processes work
+    on the run. None keeps the old value. `amend_run` keeps the tags and the training settings, and
+    the command if the new spec has none."""
     recorded = lock(store, run)
     spec = structs.replace(
         recorded.spec,
@@ -167,7 +168,8 @@ def annotate(
 
 
 def rename(store: Store, run: Run, name: str) -> Run:
-    """Renames the run. Only the run's own row contains its name."""
+    """Renames the run. Changes only the run's own row, because no other row contains the name.
+    Raises `UsageError` if the name is taken."""
     recorded = lock(store, run)
     spec = structs.replace(recorded.spec, name=name)
     spec.check(tasks=0)
@@ -355,7 +357,8 @@ def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightV
 
 
 def text_of(value: object, *, of: str) -> str:
-    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it."""
+    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it. Errors
+    call the value `of`."""
     if not isinstance(value, str):
         raise JournalCorrupt(f"{of} is not text")
     try:

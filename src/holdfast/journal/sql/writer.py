@@ -189,8 +189,8 @@ class Writer:
             await waiter
 
     def _waiter(self, is_over: Callable[[], bool], *, until: int) -> "asyncio.Future[None] | None":
-        """Returns a future that is done when a batch has raised the number of finished operations
-        to `until`. Returns None if `is_over` returns True."""
+        """Returns a future that is done after the next batch with which at least `until` operations
+        are finished. Returns None if `is_over` returns True."""
         with self._counting:
             if is_over():
                 return None
@@ -331,7 +331,7 @@ class Writer:
                 loop.call_soon_threadsafe(self._settle, here, waiting)
 
     def _count_done(self, batch: list[Operation]) -> "list[asyncio.Future[None]]":
-        """Subtracts the batch from the queue's counts. Returns the waiters that this releases."""
+        """Subtracts the batch from the queue's counts. Returns the waiters whose wait is over."""
         with self._counting:
             self._done += len(batch)
             self._rows -= sum([operation.rows for operation in batch])
@@ -359,7 +359,7 @@ class Writer:
         return batch, False
 
     def _may_grow(self, operation: Operation) -> bool:
-        """Returns whether the operation may share a transaction with others."""
+        """Returns whether the operation may share a transaction with other operations."""
         return self._committer.mixes_calls or isinstance(operation, Append)
 
     def _share(self, waiting: int) -> int:

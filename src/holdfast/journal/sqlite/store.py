@@ -177,8 +177,9 @@ class SqliteStore(Store):
                 yield body
 
     def _doom(self, run: int) -> int:
-        """Collects the positions of the run's records and returns their number. Its time grows with
-        the run, unless links are damaged."""
+        """Collects the positions of the run's records in a temporary table, and returns their
+        number. The time grows with the run; if links are damaged, with the number of all
+        records."""
         execute = self.connection.execute
         execute("DROP TABLE IF EXISTS temp.doomed")
         execute("CREATE TEMP TABLE doomed(position INTEGER PRIMARY KEY)")
