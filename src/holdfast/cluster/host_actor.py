@@ -30,7 +30,7 @@ READ_SECONDS = 5.0
 """Seconds for reading the reports that a process sent before it ended."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
-"""Seconds for which a call waits for a report before it returns without one."""
+"""Seconds for which a call waits for new reports. After that, it returns an empty list."""
 
 
 def this_place() -> bytes:

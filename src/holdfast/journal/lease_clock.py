@@ -38,8 +38,8 @@ SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_unt
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
-    """Returns a worker's name, and in how many seconds its lease ends, so that others can take over
-    its work."""
+    """Returns a worker's name, and in how many seconds its lease ends. After that, other workers
+    can take over its work."""
     return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 
@@ -47,7 +47,8 @@ class Instant(Struct, frozen=True):
     """One moment on the boot clock and on the wall clock."""
 
     clock: str
-    """The name of the boot clock; "" without one. Only ticks of the same clock can be compared."""
+    """The name of the boot clock; "" if there is none. Only ticks of the same clock can be
+    compared."""
     ticks: float
     wall: float
     since: float = 0.0

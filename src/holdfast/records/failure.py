@@ -77,7 +77,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str
     step: str = ""
-    """The path of the step that was running; "" without one."""
+    """The path of the step that was running; "" if no step was running."""
     attempt: int = 0
     phase: str = "rollout"
 

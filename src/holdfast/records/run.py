@@ -110,15 +110,15 @@ class RunSpec(Struct, frozen=True):
     training: str = ""
     """The settings that identify a training, as JSON; "" if the run is not a training."""
     series: str = ""
-    """The series of the run; "" without one. Runs of a series share trajectories: later runs reuse
-    what earlier runs have sampled."""
+    """The series of the run; "" if it is in no series. Runs of a series share trajectories: later
+    runs reuse what earlier runs have sampled."""
     fresh: bool = False
     """Whether the run reuses no trajectories."""
     lineage: tuple[str, ...] = ()
     """For a run in a series: the run's own mark, and the marks of the runs whose trajectories the
     run may have."""
     world: str = ""
-    """The world of each trajectory whose task names none; "" without one."""
+    """The world of each trajectory whose task names no world; "" for no world."""
     fork: str = ""
     """The `ForkOrigin` of a run of forks, as JSON; "" for other runs."""
 

@@ -249,13 +249,13 @@ class Finished(_Record, frozen=True, tag=9):
     status: Status
     reason: str
     reward: float | None
-    """The reward that the rollout returned, if any."""
+    """The reward that the rollout returned; None if it returned none."""
     at: float
     unseen: tuple[str, ...] = ()
     """Generations that are not part of the rollout. They became durable after the rollout had given
     up on them, or they answer an agent's probes."""
     turns_used: int | None = None
-    """The number of turns that the rollout reported, if any."""
+    """The number of turns that the rollout reported; None if it reported none."""
     added: tuple[str | Message, ...] = ()
     """The messages of the main conversation after its last reply, as in `Generated.added`. Empty if
     tools and environments wrote all these messages, because their records contain the messages."""

@@ -263,8 +263,8 @@ def _number_in(position: str) -> str:
 
 
 def own(task: Task) -> Task:
-    """Returns a deep copy, so that user code can change metadata and contents without effect on
-    others."""
+    """Returns a deep copy of the task, so that user code can change metadata and contents without
+    effect on other code."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=Task)
 
 

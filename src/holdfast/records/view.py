@@ -81,7 +81,7 @@ class TrajectoryView:
 
     @property
     def reply(self) -> str:
-        """Returns the text of the assistant's last message; "" without one."""
+        """Returns the text of the assistant's last message; "" if there is no such message."""
         replies = [message for message in self.messages if message.role is Role.ASSISTANT]
         return replies[-1].text if replies else ""
 

@@ -53,8 +53,9 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -> Iterator[Finding]:
-    """Checks the indexes table by table, so that an unreadable index does not hide damage in
-    others. The large table of records has no index and is not read here."""
+    """Yields a finding for each broken index. Checks the indexes of one table at a time, so that an
+    unreadable index does not hide damage in other tables. The large table of records has no index
+    and is not read here."""
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
         "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"

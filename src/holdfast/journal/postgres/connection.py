@@ -260,8 +260,8 @@ class Link:
         )
 
     def _pooled_begin(self) -> str:
-        """Returns the statement that begins a transaction which ends by itself if this process is
-        frozen in it."""
+        """Returns the statement that begins a transaction. The server ends this transaction if this
+        process is frozen in it."""
         mode = "" if self._read_only else " READ WRITE"
         return (
             f"BEGIN ISOLATION LEVEL READ COMMITTED{mode}; SET LOCAL "

@@ -223,7 +223,7 @@ def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[
 
 def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]]:
     """Returns the epoch and length of each log according to the newest of its leases in the batch.
-    Appends under older leases are stale in any case."""
+    Appends under older leases are stale."""
     ends: dict[int, tuple[int, int]] = {}
     for entries in appends:
         for entry in entries:

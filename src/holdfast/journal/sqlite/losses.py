@@ -101,8 +101,8 @@ def _is_of_content(error: Exception) -> bool:
 
 
 def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
-    """Returns what a journal lost if SQLite can read its file, but not its file with the log.
-    Returns None if SQLite cannot read the file either."""
+    """Returns what a journal lost if SQLite can read its file, but not the file together with its
+    log. Returns None if SQLite cannot read the file in any way."""
     alone = _alone(path) if schema.log_size(path) else None
     if alone is None or alone.identity is None:
         return None

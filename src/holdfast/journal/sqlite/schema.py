@@ -93,7 +93,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def log_size(path: Path) -> int:
-    """Returns the size in bytes of the write-ahead log beside the file; 0 without one."""
+    """Returns the size in bytes of the write-ahead log beside the file; 0 if there is no log."""
     try:
         return log_of(path).stat().st_size
     except FileNotFoundError:

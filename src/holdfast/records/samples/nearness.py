@@ -60,8 +60,8 @@ def is_as_near(gap: Gap, plain: Gap, *, factor: float = FACTOR) -> bool:
     """Returns whether logprobs that are off by `gap` are as near to float32 as logprobs that are
     off by `plain`.
 
-    The mean and each quantile may exceed those of `plain` by `factor` and by float32's own
-    rounding. Measure both gaps on the same tokens, a hundred or more. With 20 tokens, the 99 %
+    The mean and each quantile of `gap` may be `factor` times as large as in `plain`, plus float32's
+    own rounding. Measure both gaps on the same tokens, a hundred or more. With 20 tokens, the 99 %
     quantile would be the largest difference.
     """
     pairs = zip((gap.mean, *gap.quantiles), (plain.mean, *plain.quantiles), strict=True)

@@ -241,9 +241,9 @@ def experts_of(history: History) -> list[list[RoutedExperts]]:
 
 
 def has_tokens(history: History) -> bool:
-    """Returns whether there are tokens to train. Replies without token ids, such as those of a
-    simulated user behind a chat API, count as part of the environment if the policy's replies have
-    token ids."""
+    """Returns whether the trajectory has token ids that can be trained. If the policy's replies
+    have token ids, replies without token ids count as part of the environment, such as the replies
+    of a simulated user behind a chat API."""
     generations = history.generations
     return all(step.ids for step in generations) or any(
         step.ids and step.trainable for step in generations
