@@ -20,8 +20,8 @@ Job = TypeVar("Job")
 
 
 class Child:
-    """The process's link to its actor. Make it before anything else, because the job is the first
-    line of the standard input."""
+    """The process's link to its actor. Create it before anything else reads the standard input,
+    because the job is the first line there."""
 
     def __init__(self, report: int):
         """`report` is the descriptor of the pipe for reports."""

@@ -57,10 +57,11 @@ def _is_ours(worker: WorkerIdentity) -> bool:
 
 @cache
 def _namespace() -> str:
-    """Returns where our pids are valid: the boot, the PID namespace and the time namespace.
+    """Returns the name of the namespace in which this process's pids are valid. On Linux, it
+    consists of the boot, the PID namespace and the time namespace.
 
-    A process never changes its own namespace; only a child may be elsewhere. The value is cached,
-    because a thousand workers may be looked up in a row.
+    The value is cached, because a process never changes its own namespace, and a thousand workers
+    may be looked up in a row.
     """
     if not sys.platform.startswith("linux"):
         return sys.platform  # The whole machine has one table of processes.

@@ -110,8 +110,8 @@ def policy_of(store: Store, run: Run) -> GroupPolicy:
 def amend(
     store: Store, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
 ) -> Run:
-    """Replaces the run's spec and tasks in one step. The journal plans new tasks, and missing tasks
-    rest.
+    """Replaces the run's spec and tasks in one step. The journal plans tasks that are new. Recorded
+    tasks that are missing in `tasks` rest: they are kept, but not worked on.
 
     If the scorer changes, settled outcomes are opened again, so that the new scorer scores them and
     no run mixes rewards of two scorers. If the content of a task changes, the outcomes of that task

@@ -55,7 +55,7 @@ class _State(Struct, frozen=True):
 
 
 def refuse_losses(path: Path) -> None:
-    """Raises `LostCommits` if commits are lost, because they may belong to calls that must not
+    """Raises `LostCommits` if commits are lost. The lost commits may belong to calls that must not
     happen twice."""
     loss = find_loss(path)
     if loss is not None:

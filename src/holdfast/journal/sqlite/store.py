@@ -107,7 +107,7 @@ class SqliteStore(Store):
 
     def index_records(self) -> None:
         """Indexes the records for `logs_to_check`. Call it before other reads, because SQLite
-        creates no tables after an error elsewhere."""
+        creates no more tables after it has met an error in any table."""
         for statement in _SORTED:
             self.connection.execute(statement)
 

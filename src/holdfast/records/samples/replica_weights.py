@@ -64,7 +64,7 @@ def is_undecided(records: Sequence[ReplicaWeights]) -> bool:
 def why_not_counted(
     spans: Sequence[VersionSpan], records: Sequence[ReplicaWeights], incarnation: str
 ) -> str:
-    """Returns why tokens do not count; "" if they count.
+    """Returns the reason why tokens do not count and must be sampled again; "" if they count.
 
     `records` are the records of the replica, starting with the record in force when the request
     began. `incarnation` is the engine's incarnation when the tokens arrived. Each version label

@@ -123,7 +123,8 @@ def _wrong_logprobs(logprobs: Sequence[float]) -> str:
 
 
 class _Branch:
-    """A root-to-leaf path under construction."""
+    """A branch under construction: the tokens from the root to a leaf of the tree of
+    generations."""
 
     def __init__(self) -> None:
         self.ids: array[int] = array("i")
