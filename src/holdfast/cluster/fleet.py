@@ -112,8 +112,8 @@ class Fleet:
         return max(1, min(by_cpu, by_gpu))
 
     async def grow(self, wanted: int) -> None:
-        """Starts processes until there are `wanted`, or one on each node if the fleet was made so.
-        Processes beyond that number end by themselves."""
+        """Starts processes until there are `wanted` of them. With `one_per_node`, starts one on
+        each node instead. Surplus processes end by themselves."""
         if not self._may_start():
             return
         if not (self._one_per_node or self._off_gpu_nodes):

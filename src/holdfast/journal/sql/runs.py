@@ -437,8 +437,8 @@ def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryR
 
 
 def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
-    """Returns the number of records of each of these trajectories that was begun although its row
-    counts no records. Such records mean damage."""
+    """Returns, for each of these trajectories that was begun but whose row counts no records, the
+    number of its records. Such records mean damage."""
     if not trajectories:
         return {}
     return dict(store.rows(_UNCOUNTED, ids=trajectories))

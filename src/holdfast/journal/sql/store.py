@@ -104,8 +104,8 @@ class Store(Protocol):
 
 
 def refuse_none(number: int, error: JournalError) -> None:
-    """Raises the error. Pass it as `refuse` if no append can be refused, because the same
-    transaction has read the epochs."""
+    """Raises the error. Pass it as `refuse` for appends whose epochs the same transaction has read:
+    no such append can be refused."""
     raise error
 
 
