@@ -20,8 +20,8 @@ Job = TypeVar("Job")
 
 
 class Child:
-    """The process's link to its actor. Make it before anything else, because the job is the first
-    line of the standard input."""
+    """The process's link to its actor. Create it before anything else reads the standard input,
+    because the job is the first line there."""
 
     def __init__(self, report: int):
         """`report` is the descriptor of the pipe for reports."""
@@ -52,8 +52,8 @@ class Child:
             os.write(self._report, line(message))
 
     def obey(self, handle: Callable[[Order], None]) -> None:
-        """Starts to read orders, and calls `handle` in this loop with each of them. The process now
-        ends with the actor."""
+        """Starts to read orders, and calls `handle` in the running event loop with each order. From
+        now on, this process exits when its actor is gone."""
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -71,7 +71,7 @@ class Child:
         handle(order)
 
     async def joined(self, worker: Worker) -> None:
-        """Reports that this process has joined, and waits until the driver knows it. If the process
-        dies later, the driver can give back its work at once."""
+        """Reports that this process has joined the run, and waits for the driver's order to go. If
+        the process dies later, the driver can give back its work at once."""
         self.report(WorkerReport(worker=worker))
         await self._may_go.wait()

@@ -25,7 +25,7 @@ _HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
 
 
 def import_ray() -> Any:
-    """Imports Ray, without its usage report and its own output."""
+    """Imports Ray with its usage report and its own output turned off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Otherwise Ray warns at each start about a future change for GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -35,7 +35,7 @@ def import_ray() -> Any:
 
 
 def check_cluster(address: str) -> None:
-    """Raises `UsageError` for text that is not an address, without any request."""
+    """Raises `UsageError` if the text is not an address. Sends no request."""
     if address != AUTO and not _HOST_PORT.match(address):
         raise UsageError(
             f"--cluster {address}: wants {AUTO}, or the HOST:PORT of the cluster's head (6379 "

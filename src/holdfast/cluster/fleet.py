@@ -1,9 +1,9 @@
-"""The processes of one kind: as many as the queue needs, spread over the nodes, each replaced when
-it is gone.
+"""The processes of one kind: as many as the queue needs, spread over the nodes. A process that is
+lost is replaced.
 
-No one decides which trajectory runs where: each worker leases groups from the journal, and ends
-when it finds none for a while. The fleet only looks how much is open, and starts the missing
-processes.
+Nobody decides which trajectory runs where: each worker leases groups from the journal, and ends
+when it finds none for a while. The fleet only looks how many trajectories are open, and starts the
+missing processes.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ trajectory settles."""
 
 
 class WorkerRefused(HoldfastError):
-    """Raised when a node cannot work on the run."""
+    """Raised when a process reports that it cannot work on the run."""
 
 
 class WorkersLost(HoldfastError):
@@ -36,7 +36,7 @@ class WorkersLost(HoldfastError):
 
 
 class WorkerStopped(HoldfastError):
-    """Raised when a worker met an error that every worker would meet."""
+    """Raised when a worker met an error that every other worker would meet, too."""
 
 
 class FleetSize(Struct, frozen=True):
@@ -45,7 +45,7 @@ class FleetSize(Struct, frozen=True):
     most: int | None
     """The largest number of processes. None means as many as fit on the nodes."""
     each: int = 1
-    """The trajectories that one process takes at once. Used only if `most` is None."""
+    """The number of trajectories that one process works on at once. Used only if `most` is None."""
 
     def wanted(self, open_: int, *, room: int) -> int:
         if self.most is not None:
@@ -58,8 +58,8 @@ class Fleet:
     fleet is used once.
 
     `error` holds the error that ends the fleet: a process that cannot work, too many lost
-    processes, or an error from `on_gone`, `on_report` or the watching of a process. Nothing is
-    started after it.
+    processes, or an error from `on_gone`, `on_report` or the watching of a process. After such an
+    error, the fleet starts no process.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Fleet:
         self._losses = 0
 
     async def room(self) -> int:
-        """Returns how many processes fit onto the nodes that may run them."""
+        """Returns how many processes fit onto the nodes that the fleet may use."""
         nodes = await self._nodes()
         cpus, gpus = self._resources.cpus, self._resources.gpus
         by_cpu = sum(int(node.cpus // cpus) for node in nodes) if cpus else 2**31
@@ -112,7 +112,8 @@ class Fleet:
         return max(1, min(by_cpu, by_gpu))
 
     async def grow(self, wanted: int) -> None:
-        """Starts the missing processes. Surplus processes end by themselves."""
+        """Starts processes until there are `wanted` of them. With `one_per_node`, starts one on
+        each node instead. Surplus processes end by themselves."""
         if not self._may_start():
             return
         if not (self._one_per_node or self._off_gpu_nodes):
@@ -152,7 +153,8 @@ class Fleet:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Removes a process that is no longer watched. An error of its watching ends the fleet."""
+        """Removes a process that is no longer watched. If watching it raised an error, this error
+        ends the fleet."""
         del self._members[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -164,8 +166,8 @@ class Fleet:
             self.error = self.error or error
 
     async def _report(self, report: WorkerReport, member: FleetMember) -> None:
-        """Passes a report on. An error here ends the fleet, but not the process, which may finish
-        its work in flight."""
+        """Passes a report to the caller's `on_report`. An error in `on_report` ends the fleet, but
+        not the process, which may finish its work in flight."""
         if self._on_report is None:
             return
         try:
@@ -240,8 +242,8 @@ class Fleet:
         return [node for node in nodes if not node.gpus]
 
     def _emptiest(self, nodes: Iterable[str]) -> list[str]:
-        """Returns a list with the node that has the fewest of these processes, or [] without a
-        node."""
+        """Returns a list with the node that has the fewest of these processes, or [] if there are
+        no nodes."""
         taken = [member.node for member in self.members]
         return [node for _, node in sorted((taken.count(node), node) for node in nodes)[:1]]
 

@@ -18,24 +18,25 @@ LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
     ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".ipynb_checkpoints",
 )  # fmt: skip
-"""Folders without code of the user."""
+"""Folders that are not copied, because they contain no code of the user."""
 JOURNALS = ("*.db", "*.db-wal", "*.db-shm", "*.db-witness", "*.gateway-secret")
 
 
 class TravelFolder(Struct, frozen=True):
     root: Path
     excludes: tuple[str, ...]
-    """The patterns of files that stay behind, in the syntax of a .gitignore."""
+    """The patterns of files that are not copied, in the syntax of a .gitignore."""
 
     def place(self, file: Path) -> str:
-        """Returns the path of one of the folder's files on a node."""
+        """Returns the path that a file of the folder has on a node."""
         return str(file.resolve().relative_to(self.root))
 
 
 def travel_folder(
     file: Path, *, exclude: tuple[str, ...] = (), most: int = MAX_BYTES
 ) -> TravelFolder:
-    """Returns the folder that has `file`. Raises `UsageError` if it is too large to travel."""
+    """Returns the folder to copy to the nodes, which contains `file`. Raises `UsageError` if the
+    folder has more than `most` bytes."""
     here = Path.cwd().resolve()
     root = here if here in file.resolve().parents else file.resolve().parent
     excludes = (*(f"{name}/" for name in LEFT_OUT), *JOURNALS, *exclude)
@@ -52,7 +53,8 @@ def travel_folder(
 
 
 def _sizes(root: Path, exclude: tuple[str, ...]) -> dict[str, int]:
-    """Returns the bytes of each entry of the folder, without entries that are left out."""
+    """Returns the size in bytes of each entry of the folder. Entries that are not copied are left
+    out."""
     sizes: dict[str, int] = {}
     for path in _files(root, {name.strip("/") for name in exclude}):
         first = path.relative_to(root).parts[0]

@@ -27,10 +27,10 @@ NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
 """The environment variable with the address at which other nodes reach this node."""
 END_SECONDS = 10.0
 READ_SECONDS = 5.0
-"""Seconds to read the reports that a process sent before it ended."""
+"""Seconds for reading the reports that a process sent before it ended."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
-"""Seconds for which a call waits for a report before it returns without one."""
+"""Seconds for which a call waits for new reports. After that, it returns an empty list."""
 
 
 def this_place() -> bytes:
@@ -117,8 +117,9 @@ class ProcessHost:
         return True
 
     def reports(self, seen: int) -> list[bytes]:
-        """Returns the reports after the first `seen`. The list is empty if none came for a while,
-        or if the process has ended."""
+        """Returns the reports after the first `seen`. If there are none, waits for more. The list
+        is empty if no report came in this time, or if the process has ended and all of its reports
+        were seen."""
         with self._change:
             self._change.wait_for(
                 lambda: len(self._reports) > seen or self._ended.is_set(), REPORT_SECONDS

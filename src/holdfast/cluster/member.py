@@ -1,7 +1,8 @@
 """One process of the fleet, from its start to its end, seen from the driver.
 
-The fleet replaces it; it never replaces itself. Its lease in the journal is ended at once only if
-its actor's node, its own machine or Ray's control plane knows that it is gone.
+The fleet replaces a lost process; a `FleetMember` never starts its process again. The driver ends
+the process's lease in the journal at once only if the process is known to be gone: its actor's
+node, the driver's machine or Ray's control plane must say so.
 """
 
 import asyncio
@@ -23,13 +24,14 @@ AGAIN_SECONDS = 0.5
 
 class HowEnded(StrEnum):
     DONE = "done"
-    """It ended by itself, without work left to do."""
+    """The process ended without an error, for example because no work was left."""
     REFUSED = "refused"
-    """It cannot work, and another process could not, either."""
+    """The process reported that it cannot work on the run. Another try would fail in the same
+    way."""
     STOPPED = "stopped"
-    """An error ended it that other processes would meet, too."""
+    """An error ended the process, and other processes would meet the same error."""
     LOST = "lost"
-    """It died, or lost the journal. Another process takes its place."""
+    """The process died, or lost the journal. Another process takes its place."""
 
 
 class MemberEnd(Struct, frozen=True):
@@ -88,8 +90,8 @@ class FleetMember:
     async def work(self) -> MemberEnd:
         """Starts the process, watches it, and returns how it ended. Its actor is gone afterwards.
 
-        An error while its reports are read is raised at once, because the process would otherwise
-        wait for its work for ever. Its work is then released when its lease ends.
+        Raises an error of the reading of reports at once, because the process would otherwise wait
+        for work for ever. In this case, its work is released only when its lease ends.
         """
         try:
             self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)

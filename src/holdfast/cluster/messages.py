@@ -30,14 +30,15 @@ class Place(Struct, frozen=True):
 
 
 class ProcessJob(Struct, frozen=True):
-    """The process that an actor starts on its node."""
+    """A description of the process that an actor starts on its node."""
 
     arguments: list[str]
     """The arguments of the Python interpreter."""
     role: str
     run: str
     journal: str
-    """The journal's name, without a password. Run and journal name the log's folder."""
+    """The journal's name, without a password. The folder of the log is named after the run and the
+    journal."""
     variables: dict[str, str]
     message: str
     """The first line of the process's standard input."""
@@ -58,15 +59,15 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True):
     """One line from a process to its driver."""
 
     worker: Worker | None = None
-    """The worker as which the process has joined the run. It claims nothing before the order to
-    go."""
+    """The worker that the process became when it joined the run. The worker claims nothing until
+    the process gets the order to go."""
     refused: str = ""
-    """Why the process cannot work. Another try would fail the same way."""
+    """The reason why the process cannot work. Another try would fail the same way."""
     fatal: str = ""
     """The kind of the error that ended the process; its text is in `message`."""
     message: str = ""
     again: bool = False
-    """Whether another process may succeed."""
+    """Whether another process may succeed where this process failed."""
     port: int = 0
     """The port on which the process listens."""
     url: str = ""
@@ -77,7 +78,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
     go: bool = False
     stop: str = ""
-    """Why the process has to stop, after it has finished its work in flight."""
+    """The reason why the process has to stop. It finishes its work in flight first."""
     scorers: "list[ScorerAddress] | None" = None
     """The scorers that are available from now on."""
 

@@ -1,5 +1,8 @@
-"""Checks the machines of a cluster for everything that a run needs. One small task on each node
-finds out at the start, rather than the first trajectory that fails there."""
+"""Checks the machines of a cluster for everything that a run needs.
+
+A small task on each node checks this at the start. Otherwise the first trajectory on a bad node
+would fail.
+"""
 
 import asyncio
 import importlib.util
@@ -30,7 +33,7 @@ EXTRAS = {
 
 
 class Node(Struct, frozen=True):
-    """A live node."""
+    """A node of the cluster that is alive."""
 
     id: str
     address: str
@@ -40,7 +43,7 @@ class Node(Struct, frozen=True):
 
 
 class NodeProbe(Struct, frozen=True):
-    """A question to a node, or its answer."""
+    """A question to a node, or the node's answer."""
 
     modules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -61,7 +64,8 @@ def live_nodes(ray: Any) -> list[Node]:
 
 
 def check_resources(nodes: Sequence[Node], *, what: str, cpus: float, gpus: float) -> None:
-    """Raises `UsageError` if such a process fits onto no node."""
+    """Raises `UsageError` if no node has this many CPUs and GPUs for one process. Errors call the
+    process `what`."""
     if any(node.cpus >= cpus and node.gpus >= gpus for node in nodes):
         return
     most_cpus = max((node.cpus for node in nodes), default=0.0)
@@ -82,8 +86,8 @@ def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
 async def probe_nodes(
     ray: Any, nodes: Sequence[Node], *, modules: Iterable[str], hosts: Iterable[str] = ()
 ) -> list[Place]:
-    """Asks every node for its place. Raises `UsageError` if a node has another version, lacks a
-    module, or cannot resolve the name of a host."""
+    """Returns the place of every node, after asking each node. Raises `UsageError` if a node has
+    another version, lacks a module, or cannot resolve the name of a host."""
     question = msgspec.json.encode(NodeProbe(tuple(modules), tuple(hosts)))
     results = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
     answers = [answer for answer in results if answer is not None]
@@ -116,8 +120,8 @@ async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
 
 
 def answer_probe(question: bytes) -> bytes:
-    """Runs on a node, and reports its place, the modules that it lacks and the hosts that it cannot
-    resolve."""
+    """Runs on a node. Returns the node's place, the modules that it lacks and the hosts that it
+    cannot resolve."""
     probe = msgspec.json.decode(question, type=NodeProbe)
     return msgspec.json.encode(
         NodeProbe(

@@ -1,7 +1,7 @@
 """The workers of one run on a cluster, and their scorers, kept running until the run is over.
 
-This module neither samples nor schedules. It looks how much of the run is open, starts missing
-processes, and at once gives back the work of a process that is known to be gone.
+This module neither samples nor schedules. It looks how many trajectories of the run are open,
+starts missing processes, and at once gives back the work of a process that is known to be gone.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     scorer: Resources = Resources(cpus=0.0)
     off_gpu_nodes: bool = False
     one_per_node: bool = False
-    """One process on each node, whatever the size. Used for gateways."""
+    """If True, exactly one process runs on each node, and `size` is ignored. Used for gateways."""
     grace: float = 20.0
-    """Seconds for workers to finish their work in flight."""
+    """Seconds for which stopped workers may finish their work in flight."""
     patience: float = 900.0
-    """Seconds for which the journal may be out of reach."""
+    """Seconds for which an unreachable journal is asked again."""
 
 
 WorkerJobOf = Callable[[list[ScorerAddress]], ProcessJob]
@@ -57,7 +57,8 @@ class RunWorkers:
         on_log: Callable[[FleetMember, str], None] = lambda member, role: None,
         on_report: Callable[[WorkerReport, FleetMember], Awaitable[None]] | None = None,
     ):
-        """`worker_job` makes the job of a worker, from the scorers that are available."""
+        """`worker_job` makes the job of a worker, and gets the addresses of the scorers that
+        listen."""
         self._journal = journal
         self._run = run
         self._settings = settings
@@ -93,8 +94,8 @@ class RunWorkers:
     async def until_over(
         self, stopping: asyncio.Event, *, on_look: Callable[[RunProgress], None]
     ) -> None:
-        """Returns when no trajectory of the run is open, or when `stopping` is set. Raises the
-        error that ends all workers."""
+        """Keeps the workers and scorers running. Returns when no trajectory of the run is open, or
+        when `stopping` is set. Raises an error that ends all workers."""
         while not stopping.is_set():
             now = await self._progress()
             on_look(now)
@@ -111,7 +112,8 @@ class RunWorkers:
             await fleet.stop(reason, grace=self._settings.grace)
 
     def addresses(self, but: FleetMember | None = None) -> list[ScorerAddress]:
-        """Returns the addresses of the scorers that listen, without that of `but`."""
+        """Returns the addresses of the scorers that listen, except the scorer of the member
+        `but`."""
         members = [] if self.scorers is None else self.scorers.members
         return [
             ScorerAddress(member.place.address, member.listens.port, _token_of(member))
@@ -124,8 +126,8 @@ class RunWorkers:
         return [self.workers, *([self.scorers] if self.scorers is not None else [])]
 
     async def _progress(self) -> RunProgress:
-        """Returns the run's progress. A journal that is out of reach is asked again with patience,
-        as the workers do."""
+        """Returns the run's progress. If the journal is out of reach, asks it again each second for
+        as long as the setting `patience` allows."""
         loop = asyncio.get_running_loop()
         deadline, is_known = loop.time() + self._settings.patience, False
         while True:

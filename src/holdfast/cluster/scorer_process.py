@@ -1,7 +1,7 @@
-"""The process of a scorer that others reach over the network: `python -m …scorer_process FD`.
+"""The process of a scorer that workers reach over the network: `python -m …scorer_process FD`.
 
-It listens at its node's address for clients that have its token, loads the scorer once for each
-client, and ends with its actor.
+The process listens at its node's address for clients that have its token, loads the scorer once for
+each client, and ends with its actor.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Which environment variables travel to the processes of a cluster. The list is explicit and is
-shown.
+"""Which environment variables are passed to the processes of a cluster. The list is explicit and is
+shown to the user.
 
 The values of secrets, and of variables that the user named, are not shown. Variables go to a
 process with its job, and not by Ray's `runtime_env`, because everyone who can look at the cluster
@@ -27,14 +27,15 @@ NAMES = (
 )
 PREFIXES = ("HF_", "HOLDFAST_", "PG")
 LOCAL = ("HOLDFAST_CRASH",)
-"""Variables that are only for this process."""
+"""Variables that are never passed to other processes of the cluster."""
 MAX_SHOWN = 80
 
 
 def traveling(
     names: Iterable[str] = (), *, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the variables of this process that are on the list or in `names`."""
+    """Returns the variables of this process that are passed on: variables on the list, and
+    variables in `names`."""
     wanted = {*NAMES, *names}
     return {
         name: value

@@ -1,8 +1,8 @@
-"""The data plane: durable, fenced, append-only.
+"""The journal: durable, append-only logs, each written only by the present holder of its lease.
 
-The package knows how records are kept, leased and delivered. It never knows what they mean.
+The package keeps, leases and delivers records. It does not know what the records mean.
 
-- `types`: The nouns of a journal, such as leases and batches.
+- `types`: The basic data types of a journal, such as leases and batches.
 - `worlds`: The rows of the ledger of worlds.
 - `changes`: Waits for changes of this process.
 - `rules`: Checks and errors that every journal shares.
@@ -43,20 +43,20 @@ PASSWORDS = "HOLDFAST_JOURNAL_PASSWORDS"
 
 
 def is_server(where: object) -> bool:
-    """Returns whether the address is the URL of a server, so that there is no file to look for."""
+    """Returns whether the address is the URL of a server rather than the path of a file."""
     return isinstance(where, str) and where.startswith(tuple(f"{name}://" for name in POSTGRES))
 
 
 def shown_address(where: str | Path) -> str:
-    """Returns the address without its password, for everyone to see."""
+    """Returns the address without its password, for messages."""
     if not is_server(where):
         return str(where)
     return public_address(str(where))
 
 
 def take_password(where: str) -> str:
-    """Returns the address for command lines and messages. This process keeps the password of the
-    address."""
+    """Returns the address without its password. This process remembers the password and uses it
+    when it opens the returned address."""
     if not is_server(where):
         return where
     from holdfast.journal.postgres.address import keep_password
@@ -65,8 +65,8 @@ def take_password(where: str) -> str:
 
 
 def share_passwords() -> None:
-    """Passes the passwords that this process took to child processes that are started from now
-    on."""
+    """Sets the environment variable from which child processes learn the passwords that this
+    process knows. Only child processes that are started later get them."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if taken_passwords:
@@ -74,8 +74,8 @@ def share_passwords() -> None:
 
 
 def adopt_passwords() -> None:
-    """Takes the shared passwords out of this process's environment, so that agents and tools do not
-    inherit them."""
+    """Removes the shared passwords from this process's environment and remembers them, so that
+    agents and tools do not inherit them."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if passwords := os.environ.pop(PASSWORDS, None):
@@ -86,7 +86,7 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
     """Opens a journal by its address: a file path (SQLite), the URL of a PostgreSQL server, or
     `memory:` for a journal in memory.
 
-    The first use of the journal connects to the server.
+    Opening a journal on a server does not connect to the server; the first use does.
     """
     check_address(where)
     if str(where) == MEMORY:
@@ -132,7 +132,7 @@ def check_journal(journal: object) -> None:
 
 def check_address(where: object) -> None:
     """Raises `UsageError` unless the argument is the address of a journal. Without this check, the
-    URL of another kind of server would be taken for a file."""
+    URL of an unknown kind of server would be treated as a file name."""
     if not isinstance(where, str | Path) or not str(where):
         raise UsageError(f"a journal is the path of a file, or {MEMORY}, not {where!r:.100}")
     if is_server(where):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 POLL_SECONDS = 1.0
-"""How many seconds a change of another process may go unnoticed."""
+"""Seconds for which a change of another process may go unnoticed."""
 Result = TypeVar("Result")
 
 
@@ -54,8 +54,8 @@ async def look_until(
     wait: float,
     poll: float,
 ) -> Result:
-    """Calls `look` until its result is enough or `wait` seconds are over. Returns the last
-    result."""
+    """Calls `look` until `is_enough` accepts the result or `wait` seconds are over. Returns the
+    last result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:

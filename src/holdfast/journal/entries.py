@@ -1,4 +1,4 @@
-"""Encodes the entries of a log for a database, and gives them their places.
+"""Encodes the entries of a log for a database, and reserves their places in the log.
 
 Each append of a batch is written whole or not at all, and only at the end of its log.
 """
@@ -17,7 +17,8 @@ from holdfast.records.trajectory import Status
 Row = tuple[int, int, int, int, bytes]
 """Trajectory, seq, epoch, checksum, body."""
 Refuse = Callable[[int, JournalError], None]
-"""Called with the number of an append that is not written, and with the reason."""
+"""A function that is called for each append that is not written, with the append's index in the
+batch and the reason."""
 
 
 class AppendEntry(Struct):
@@ -48,9 +49,10 @@ class BadRecord(JournalCorrupt):
 def entry_of(
     lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
 ) -> AppendEntry:
-    """Encodes all records before it takes places, so that a failed encoding takes no place.
+    """Encodes the records and reserves their places at the end of the lease's log. If a record
+    cannot be encoded, reserves no place.
 
-    The order of the records is fixed from here on.
+    The order of the records is fixed when this function returns.
     """
     # One function with few objects, because nothing runs more often on the event loop.
     if lease.broken is not None:
@@ -72,7 +74,7 @@ def entry_of(
 
 def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:
     """Encodes entries that are written together or not at all. If one of them cannot be encoded,
-    all places are given back."""
+    frees all reserved places."""
     made: list[AppendEntry] = []
     try:
         for lease, records, status in entries:
@@ -85,8 +87,8 @@ def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:
 
 
 def refusal(lease: Lease, epoch: int | None) -> JournalError:
-    """Returns why an entry is not written. `epoch` is the trajectory's epoch; None if the
-    trajectory is gone."""
+    """Returns the reason why an entry is not written. `epoch` is the trajectory's epoch; None if
+    the trajectory is gone."""
     if epoch != lease.epoch:
         return lost(lease, epoch)
     # An earlier append of this lease failed when this one was already queued. Writing this one
@@ -121,8 +123,9 @@ class Head(Struct, array_like=True, gc=False):
 def place(
     appends: Sequence[Sequence[AppendEntry]], heads: Mapping[int, Head], refuse: Refuse
 ) -> tuple[list[Row], dict[int, Status | None]]:
-    """Moves the heads past the appends that are accepted, and calls `refuse` for the others.
-    Returns the rows to write and the touched trajectories, each with its new status or None."""
+    """Moves the heads of the logs past the accepted appends, and calls `refuse` for each other
+    append. Returns the rows to write, and the new status of each trajectory that gets rows; None if
+    it keeps its status."""
     rows: list[Row] = []
     touched: dict[int, Status | None] = {}
     for number, entries in enumerate(appends):

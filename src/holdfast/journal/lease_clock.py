@@ -1,8 +1,9 @@
 """The clock of leases: the time since boot, which users cannot set.
 
 All processes and containers of one machine share this clock, so setting the wall clock ends no
-lease. The wall clock judges only workers of another boot, because the two boots share no other
-clock. Clocks decide when a worker counts as dead. They never decide whether a write is correct.
+lease. Only the leases of workers of another boot are measured by the wall clock, because two boots
+share no other clock. Clocks decide when a worker counts as dead. They never decide whether a write
+is correct.
 """
 
 import logging
@@ -15,7 +16,7 @@ from msgspec import Struct, structs
 from holdfast.journal.process import boot_id, time_namespace
 
 JUMP_SECONDS = 5.0
-"""How far the wall clock may drift from the boot clock between two looks. Normal corrections are
+"""How far the wall clock may drift from the boot clock between two checks. Normal corrections are
 much smaller."""
 _log = logging.getLogger("holdfast.journal")
 
@@ -23,11 +24,11 @@ IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until 
     ELSE (w.lease_until > :wall
             AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds))
         OR (w.lease_until > 0 AND :wall BETWEEN :since AND :since + w.lease_seconds) END)"""
-"""SQL that is true while the lease of a worker or consumer `w` lasts at an `Instant`.
+"""SQL that is true if the lease of a worker or consumer `w` lasts at an `Instant`.
 
-If a lease would last longer than leases do, it was written before the wall clock was set back, and
-it counts as ended. If the journal was away, a holder that could not renew its lease has the time of
-one lease to come back.
+If more time is left than two leases take, the lease was written before the wall clock was set back,
+and it counts as ended. If the journal was out of reach, holders could not renew their leases. They
+then have the time of one lease, counted from `since`, to renew them.
 """
 
 
@@ -37,20 +38,22 @@ SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_unt
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
-    """Returns a worker's name with the end of its lease, after which others can take its work
-    over."""
+    """Returns a worker's name, and in how many seconds its lease ends. After that, other workers
+    can take over its work."""
     return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 
 class Instant(Struct, frozen=True):
-    """One moment on both clocks of a lease."""
+    """One moment on the boot clock and on the wall clock."""
 
     clock: str
-    """The name of the boot clock; "" without one. Only ticks of the same clock can be compared."""
+    """The name of the boot clock; "" if there is none. Only ticks of the same clock can be
+    compared."""
     ticks: float
     wall: float
     since: float = 0.0
-    """The time on the wall clock since which the journal has been reachable."""
+    """The time on the wall clock at which the journal last became reachable, such as the start of
+    the server."""
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -76,8 +79,8 @@ class BootClock:
 
 
 class JumpWatch:
-    """Logs a warning when the wall clock was set, because other uses of the wall clock may go
-    wrong."""
+    """Logs a warning when somebody has set the wall clock, because other uses of the wall clock may
+    go wrong."""
 
     def __init__(self) -> None:
         self._before: Instant | None = None

@@ -16,7 +16,7 @@ class DeliveryState(IntEnum):
     """What became of a group that was ready. The journal stores these numbers."""
 
     TAKEN = 1
-    """The group is taken for its `step`. It is trained when a checkpoint holds that step."""
+    """The group is taken for its `step`. It counts as trained when a checkpoint holds that step."""
     DISMISSED = 2
     """The consumer dismissed the group."""
     SHORT = 3
@@ -26,7 +26,8 @@ class DeliveryState(IntEnum):
 def end_of(
     state: int | None, step: int | None, reason: str | None, *, committed: int | None, settled: bool
 ) -> tuple[GroupEnd, int | None, str]:
-    """Returns the end of a group, its step, and the reason of the dismissal or the progress."""
+    """Returns the end of a group, its step, and a text: the reason of the dismissal, or the
+    progress of an open group."""
     if state == DeliveryState.TAKEN:
         if step is not None and committed is not None and step <= committed:
             return GroupEnd.TRAINED, step, ""

@@ -57,10 +57,11 @@ def _is_ours(worker: WorkerIdentity) -> bool:
 
 @cache
 def _namespace() -> str:
-    """Returns where our pids are valid: the boot, the PID namespace and the time namespace.
+    """Returns the name of the namespace in which this process's pids are valid. On Linux, it
+    consists of the boot, the PID namespace and the time namespace.
 
-    A process never changes its own namespace; only a child may be elsewhere. The value is cached,
-    because a thousand workers may be looked up in a row.
+    The value is cached, because a process never changes its own namespace, and a thousand workers
+    may be looked up in a row.
     """
     if not sys.platform.startswith("linux"):
         return sys.platform  # The whole machine has one table of processes.
@@ -80,8 +81,8 @@ def _proc_is_ours() -> bool:
 
 
 def _born(name: str) -> str:
-    """Returns the start of process `name` as the boot id and ticks since boot; "" if /proc does not
-    say it."""
+    """Returns the start of process `name` as the boot id and ticks since boot. Returns "" if /proc
+    does not show the start."""
     stat, boot = _read(f"/proc/{name}/stat"), boot_id()
     if not stat or not boot:
         return _UNKNOWN

@@ -16,7 +16,7 @@ _PACKED = b"\x78"
 
 
 def references(body: bytes) -> set[bytes]:
-    """Returns everything in the body that has the shape of a digest."""
+    """Returns every sequence of bytes in the body that has the shape of a digest."""
     matches = set(_DIGEST.findall(body))
     if body.startswith(_PACKED):
         matches |= set(_DIGEST.findall(_unpacked(body)))
@@ -34,7 +34,7 @@ def _unpacked(body: bytes) -> bytes:
 def reachable(
     bodies: Iterable[bytes], blob: Callable[[bytes], bytes | None], *, among: set[bytes]
 ) -> set[bytes]:
-    """Returns the blobs of `among` that `bodies` refer to, directly or through other blobs. `blob`
+    """Returns the blobs of `among` to which `bodies` refer, directly or through other blobs. `blob`
     reads a blob by its digest, and returns None if the blob is missing."""
     names: set[bytes] = set()
     for body in bodies:

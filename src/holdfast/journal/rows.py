@@ -1,4 +1,4 @@
-"""What must be true of the rows of tasks and trajectories in every database.
+"""The rules for the rows of tasks and trajectories in every database.
 
 A task's row has a checksum of its text and of its place among the run's tasks. Trajectories find
 their task by this place, so a task at a wrong place is as bad as a flipped bit.

@@ -15,7 +15,8 @@ MAX_TAG = 60
 
 
 def check_size(run: Run, *, planned: int, more: int) -> None:
-    """Raises `UsageError` if `more` tasks would make the run too large."""
+    """Raises `UsageError` if the run would have too many trajectories: `planned` trajectories, and
+    the trajectories of `more` tasks."""
     total = planned + more * run.spec.samples
     if total > MAX_TRAJECTORIES:
         raise UsageError(
@@ -54,8 +55,8 @@ def check_version(name: object, step: object, digest: object) -> None:
 
 
 def known_version(run: Run, name: str, digest: str, *, known: tuple[int, str]) -> int:
-    """Returns the ordinal of a published version. Raises `UsageError` if the digest is another
-    one."""
+    """Returns the ordinal of a published version. Raises `UsageError` if the version was published
+    with another digest."""
     ordinal, recorded = known
     if recorded != digest:
         raise UsageError(
@@ -103,7 +104,7 @@ def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> Consum
 
 
 def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
-    """Returns the error for renaming or deleting a run that a consumer holds."""
+    """Returns the error for an attempt to rename or delete a run that a consumer holds."""
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
         "more; stop it, or wait for it, and try again; nothing was changed"
@@ -127,8 +128,8 @@ def lease_lost(consumer: Consumer) -> LeaseLost:
 
 
 def two_scorers(held: Mapping[str, Sequence[str]]) -> str:
-    """Returns why another scorer is refused while consumers have groups, and how to give the groups
-    back."""
+    """Returns the reason why a run cannot get another scorer while consumers have its groups, and
+    how to give the groups back."""
     return (
         f"{held_text(held)} with the rewards of the recorded scorer, and would get those of two: "
         f"give these groups back first, {give_back(next(iter(held)))}"
@@ -171,7 +172,7 @@ def _differs(recorded: Task, now: Task) -> bool:
 
 
 def held_text(held: Mapping[str, Sequence[str]]) -> str:
-    """Returns a text that says which consumers have how many groups; "" if there are no groups."""
+    """Returns a text that says how many groups each consumer has; "" if there are no groups."""
     numbers = {name: len(tasks) for name, tasks in held.items() if tasks}
     return " and ".join(
         f"consumer {name!r} has {number:,} group{'' if number == 1 else 's'}"
@@ -214,7 +215,8 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
 
 
 def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
-    """Returns the new spec of an amended run, with the notes of the recorded spec."""
+    """Returns the new spec of an amended run. Keeps the recorded tags, training settings, series,
+    `fresh` and lineage, and the recorded command if the new spec has none."""
     return structs.replace(
         spec,
         tags=recorded.tags,

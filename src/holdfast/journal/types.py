@@ -1,4 +1,5 @@
-"""The nouns of a journal: workers, leases, claims, runs as they are listed, and the ledger."""
+"""The basic data types of a journal: workers, leases, claims, runs as they are listed, and the
+ledger."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ class WorkerIdentity(Struct, frozen=True):
     host: str
     pid: int
     born: str
-    """The start time of the process, in the machine's own terms. The system may reuse a pid, so the
-    pid is not enough."""
+    """The start time of the process, in units of its machine. It is needed because the system may
+    give the pid to another process later."""
     namespace: str = ""
     """The boot and the PID namespace in which the pid is valid; "" if unknown."""
 
@@ -107,7 +108,7 @@ class RunRow(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """A torn or corrupt record, and what the journal gave up with it."""
+    """What was cut from a log: the bad record and the records after it."""
 
     trajectory: str
     id: int
@@ -153,17 +154,17 @@ class Batch(Struct, frozen=True):
 
     consumer: str
     step: int | None
-    """None for groups that were taken before their step was known."""
+    """The step of the batch; None if the groups were taken before their step was known."""
     groups: tuple[tuple[TrajectoryRow, ...], ...]
     ended: bool = False
     """Whether no batch can follow: the run is sealed, every trajectory is settled, and every group
     was taken or dismissed."""
     missing: int = 0
-    """The number of settled groups that the batch still lacks."""
+    """The number of groups that have to become ready before the batch is complete."""
 
 
 class Deletion(Struct, frozen=True):
-    """The numbers of what was deleted with a run."""
+    """The numbers of trajectories, records and blobs that were deleted with a run."""
 
     trajectories: int = 0
     records: int = 0

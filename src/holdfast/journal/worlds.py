@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class WorldPhase(IntEnum):
-    """What the provider may have. A state is durable before the provider is asked to reach it, and
-    only ever grows."""
+    """The state of a world or a snapshot at its provider. A state is durable before the provider is
+    asked to reach it. A state is only ever replaced by a later state."""
 
     WANTED = 0
-    """The provider is about to be asked, or was asked. It may exist."""
+    """The provider was asked for the world or is about to be asked. The world may exist."""
     READY = 1
-    """It exists, and has the state that the trajectory's record describes."""
+    """The world exists and is in the state that the trajectory's record describes."""
     REMOVING = 2
-    """Nobody uses it any more. It may still exist."""
+    """Nobody uses the world any more. It may still exist."""
     REMOVED = 3
-    """The provider confirmed that it is gone."""
+    """The provider confirmed that the world is gone."""
 
 
 class WorldIntent(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class WorldIntent(Struct, frozen=True, kw_only=True):
     run: str
     """The run's name when the world was made."""
     episode: str = ""
-    """The path of the opening of the environment."""
+    """The path of the step that opened the environment."""
     is_snapshot: bool = False
     origin: str = ""
     """For a snapshot, the handle of its world. For a restored world, the handle of its snapshot."""
@@ -63,12 +63,12 @@ class WorldRow(Struct, frozen=True):
     created: float
     """When the intent was written, in seconds since 1970."""
     ended: float | None
-    """When it was removed; None before."""
+    """When the world was removed, in seconds since 1970; None if it was not removed yet."""
     cpu_seconds: float
     is_held: bool
-    """Whether a living worker holds its trajectory."""
+    """Whether a living worker holds the world's trajectory."""
     is_over: bool
-    """Whether its trajectory is settled or deleted, so that nobody will need it."""
+    """Whether the world's trajectory is settled or deleted, so that nobody will need the world."""
 
     @property
     def name(self) -> str:
@@ -79,12 +79,13 @@ class WorldRow(Struct, frozen=True):
         return self.intent.is_snapshot
 
     def seconds(self, now: float) -> float:
-        """Returns how long it has existed."""
+        """Returns the number of seconds for which the world has existed. `now` is in seconds since
+        1970."""
         return max(0.0, (now if self.ended is None else self.ended) - self.created)
 
 
 class WorldUse(Struct, frozen=True):
-    """What worlds have used together."""
+    """The resources that several worlds have used together."""
 
     worlds: int = 0
     seconds: dict[str, float] = {}
@@ -93,7 +94,7 @@ class WorldUse(Struct, frozen=True):
 
 
 def use_of_worlds(rows: Sequence[WorldRow]) -> WorldUse:
-    """Returns what the worlds among the rows have used so far."""
+    """Returns the resources that the worlds among the rows have used so far."""
     now, seconds = time.time(), dict[str, float]()
     worlds = [row for row in rows if not row.is_snapshot]
     for row in worlds:
@@ -106,7 +107,8 @@ class WorldLedger(Protocol):
     """The part of a journal that knows which worlds may exist."""
 
     async def plan_world(self, lease: "Lease", intent: WorldIntent) -> None:
-        """Writes that a world or snapshot is about to be made. Raises `LeaseLost`."""
+        """Writes that a world or snapshot is about to be made. Raises `LeaseLost` if the lease is
+        stale."""
         ...
 
     async def change_world(
@@ -118,18 +120,19 @@ class WorldLedger(Protocol):
         handle: str = "",
         cpu_seconds: float = 0.0,
     ) -> bool:
-        """Writes a new state, and with a lease its owner's epoch. Returns False without writing if
-        the row has a later state, or if there is no `lease` and a living worker holds the
-        trajectory. Raises `LeaseLost`."""
+        """Writes a new state, and with a `lease` the epoch of the lease. Returns False without
+        writing if there is no such row, if the row has a later state, or if there is no `lease` and
+        a living worker holds the trajectory. Raises `LeaseLost` if the lease is stale."""
         ...
 
     async def worlds(
         self, *, run: Run | None = None, trajectory: int = 0, removed: bool = False
     ) -> list[WorldRow]:
         """Returns the worlds and snapshots of a run, of a trajectory (by its number), or all, in
-        the order in which they were planned. `removed` includes those that are gone."""
+        the order in which they were planned. With `removed`, includes worlds and snapshots that are
+        gone."""
         ...
 
     async def worlds_label(self) -> str:
-        """Returns the mark of this journal's worlds at their providers."""
+        """Returns the label that providers keep on every world of this journal."""
         ...

@@ -1,4 +1,4 @@
-"""The nouns that everything else is made of. Read this package first.
+"""The basic data types of Holdfast. Read this package first.
 
 The package knows how these values are encoded and validated. It does no I/O except reading a task
 file.

@@ -13,8 +13,8 @@ from holdfast.records.exit_codes import Exit
 
 
 class Cause(StrEnum):
-    """The side that is responsible for a failure. The cause decides what happens to the
-    gradient."""
+    """The side that is responsible for a failure. The cause decides whether and how the trajectory
+    is trained on."""
 
     POLICY = "policy"
     """The model caused the failure. The failure is an outcome: it is kept, scored and trained
@@ -34,7 +34,7 @@ class HoldfastError(Exception):
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[Exit] = Exit.STOPPED
     arose_here: ClassVar[bool] = True
-    """Whether the frames of Holdfast in the traceback explain the error."""
+    """Whether frames of Holdfast in the traceback help to explain the error."""
 
 
 class UsageError(HoldfastError):
@@ -98,8 +98,8 @@ class JournalCorrupt(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """The damage is larger than single records, which could be cut: pages of a file, or whole
-    commits."""
+    """Pages of a file are damaged or whole commits are lost, so that cutting single records repairs
+    nothing."""
 
     exit_code = Exit.CORRUPT
 
@@ -195,14 +195,14 @@ class RowEndpointDown(PolicyError):
 
 
 class BadRequest(HoldfastError):
-    """The engine rejects the request that the rollout made as wrong."""
+    """The engine rejected the rollout's request as invalid."""
 
     cause = Cause.CODE
 
     def __init__(self, message: str, *, answer: str = ""):
         super().__init__(message)
         self.reason = answer or message
-        """The message without the engine's address."""
+        """The engine's answer; the whole message if there is no answer."""
 
 
 class RecordTooLarge(HoldfastError):
@@ -264,9 +264,9 @@ class ToolBug(HoldfastError):
 
 
 class InterruptedCall(HoldfastError):
-    """The process died in the middle of a call that must not be made twice. Because this accident
-    has shaped the trajectory, the trajectory is rolled out anew if its group has a refill left.
-    Otherwise it has failed."""
+    """The process died in the middle of a call that must not be made twice. This has shaped the
+    trajectory. The trajectory is therefore rolled out anew, or has failed if its group has no
+    refill left."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False
@@ -293,7 +293,7 @@ class ToolSaysNo(HoldfastError):
 
 
 class Diverged(HoldfastError):
-    """On replay, the rollout asked for something other than the recorded step (I9)."""
+    """A replayed rollout asked for something other than the recorded step (I9)."""
 
 
 class AttemptTimeout(HoldfastError):
@@ -320,8 +320,8 @@ class ScorerDied(HoldfastError):
 
 
 class ScorerUnloadable(HoldfastError):
-    """A scorer's process cannot load the scorer, or loads another one. The run stops, no trajectory
-    fails, and scoring can happen later."""
+    """A scorer's process cannot load the scorer, or loads another scorer. The run stops, no
+    trajectory fails, and scoring can happen later."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False

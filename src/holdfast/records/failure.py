@@ -1,6 +1,6 @@
-"""Classifies failures, once, where they are caught.
+"""Classifies each failure once, where it is caught.
 
-Only this module has the table from cause to gradient (see `TREATMENT`).
+Only this module has the table from cause to treatment (see `TREATMENT`).
 """
 
 import os
@@ -29,7 +29,7 @@ MAX_TRACEBACK = 16_000
 MAX_READ = 1_000_000
 MAX_LINE = 300
 MAX_MEMBERS = 8
-"""The number of errors of one group whose tracebacks are kept."""
+"""The number of errors in one exception group whose tracebacks are kept."""
 _AND_THEN = "\nAt the same time:\n\n"
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -42,9 +42,10 @@ class Treatment(Struct, frozen=True):
     """The treatment of a trajectory that failed for a cause."""
 
     attempts: int | None
-    """The number of new attempts; None for as many as the run allows."""
+    """The number of new attempts after the first; None for as many as the run allows."""
     refill: bool
-    """Whether a trajectory without attempts left is rolled out anew."""
+    """Whether a trajectory without attempts left is rolled out anew, if its group has a refill
+    left."""
     outcome: str
     in_loss: str
     in_baseline: bool
@@ -76,7 +77,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str
     step: str = ""
-    """The path of the step that was running; "" without one."""
+    """The path of the step that was running; "" if no step was running."""
     attempt: int = 0
     phase: str = "rollout"
 
@@ -93,8 +94,8 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
     @property
     def root(self) -> str:
-        """Returns the key by which reports group failures. It contains no numbers and does not
-        count other errors."""
+        """Returns the key by which reports group failures. The key contains no numbers, and no
+        count of the other errors in an exception group."""
         return self._headline(_NUMBER.sub("#", _MORE_ERRORS.sub("", self._first_line)))
 
     @property
@@ -152,9 +153,9 @@ def failure_of(
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Returns the worst error inside exception groups, and the first of equally bad errors.
-    Cancellations and harmless errors beside it do not hide it (I4). An unreadable error is replaced
-    by a readable one."""
+    """Returns the worst error inside exception groups; if several are equally bad, the first of
+    them. Cancellations and harmless errors in a group do not hide the worst error (I4). An
+    unreadable error is replaced by a readable one."""
     return _worst_first(error)[0]
 
 
@@ -241,8 +242,8 @@ def _is_in_library(file: str) -> bool:
 
 
 def fold_traceback(text: str) -> str:
-    """Returns a recorded traceback for people. Frames of Holdfast, and of asyncio between them,
-    become one line, even if no other frames are left."""
+    """Returns a recorded traceback in a shorter form, for people to read. Frames of Holdfast, and
+    of asyncio between them, become one line, even if no other frames are left."""
     parts = _FRAME.split(text)
     frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
     is_ours = [_is_ours(head) for head, _ in frames]
@@ -276,8 +277,8 @@ def _is_ours(head: str) -> bool:
 
 
 def _source_of(rest: str) -> tuple[str, str]:
-    """Splits text after a frame's head into the frame's own lines, which are indented further, and
-    the rest."""
+    """Splits the text after a frame's header into the frame's own lines, which are indented
+    further, and the rest."""
     lines = rest.splitlines(keepends=True)
     end = next((at for at, line in enumerate(lines) if not line.startswith("    ")), len(lines))
     return "".join(lines[:end]), "".join(lines[end:])

@@ -24,7 +24,8 @@ class Unprintable(RuntimeError):
 
 
 class ExitCalled(RuntimeError):
-    """An exception of user code that is meant for the process or the event loop."""
+    """Replaces an exception of user code that would end the process or the event loop, such as
+    `SystemExit`."""
 
 
 class _Nobody(Exception):
@@ -92,8 +93,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def readable(error: BaseException) -> BaseException:
-    """Returns the error, or a stand-in if reading the error raises. The causes and contexts of the
-    error are treated in the same way."""
+    """Returns the error, or a stand-in if reading the error raises. Also replaces the causes and
+    contexts of the error that cannot be read."""
     text = _looked_at(error)
     left, seen = [text], {id(text)}
     while left:
@@ -143,9 +144,9 @@ def harmless(error: BaseException, carrier: BaseException) -> Exception:
 
 
 def guarded(read: "Callable[[], Found]", otherwise: "Callable[[BaseException], Found]") -> Found:
-    """Returns the result of `read`. If `read` raises, returns the result of `otherwise` for the
-    raised error. Only an interrupt by the user passes. A cancellation comes from the foreign code,
-    because `read` does not await."""
+    """Returns the result of `read`. If `read` raises an error, returns the result of `otherwise`
+    for that error. Only an interrupt by the user is raised. A cancellation is treated as an error
+    of the foreign code, because `read` awaits nothing."""
     try:
         return read()
     except KeyboardInterrupt:

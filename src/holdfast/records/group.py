@@ -12,7 +12,7 @@ from holdfast.records.trajectory import Status
 
 
 class Shortfall(StrEnum):
-    """The treatment of a group that is still short after its refills."""
+    """The treatment of a group that still has too few valid members after its refills."""
 
     PARTIAL = "partial"
     """Keep the valid members, if there are at least `at_least`."""
@@ -22,7 +22,7 @@ class Shortfall(StrEnum):
 
 class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
     """The treatment of a task's trajectories when some of them fail for good. The policy is
-    recorded with the run. A resume with another policy is refused unless the user accepts
+    recorded with the run. Resuming the run with another policy is refused unless the user accepts
     changes."""
 
     refill: int = 1
@@ -39,7 +39,8 @@ class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
         check_whole("group at_least", self.at_least, least=1)
 
     def refills(self, life: int) -> bool:
-        """Returns whether a member in its `life` (0 is the first) may be rolled out anew."""
+        """Returns whether a member may be rolled out anew after its life number `life`, counted
+        from 0."""
         return life < self.refill
 
     def keeps(self, valid: int, *, of: int) -> bool:

@@ -75,13 +75,15 @@ class EpisodeLog:
 
 
 CAME_BACK_DIFFERENT = "the environment came back different"
-"""The reason of a fork after replayed actions gave other observations than the recorded ones."""
+"""The reason of a fork that was made because replayed actions gave other observations than the
+recorded ones."""
 _CONTAINERS = (dict, list, set)
 _STEPS = frozenset((Drafted, ToolResult, *get_args(Step)))
 """The kinds of records that the steps of a rollout write. Nearly all records are of these kinds,
 and to ask for the type is much faster than `isinstance` with a union."""
 WEIGHTS_LOST = "the weights that it began with are lost"
-"""The reason of a fork after a training got other weights when it repeated steps."""
+"""The reason of a fork that was made because a training that repeated steps got other weights than
+before."""
 
 
 class History:
@@ -116,7 +118,8 @@ class History:
         of an environment ran, by path. For an environment that was being brought back, the key is
         the path of its opening. A later success resets the count."""
         self.furthest = 0
-        """The largest number of steps at one time in this life."""
+        """The largest number of steps that the trajectory has had at one time since its present
+        life began."""
         self.unfinished: set[str] = set()
         """Tool calls that began and have no recorded end: neither a result nor a failed attempt. In
         a journal, the process died during these calls."""
@@ -227,7 +230,7 @@ class History:
 
     @property
     def deaths(self) -> int:
-        """Returns the largest number of interruptions of one and the same unfinished call."""
+        """Returns how often the unfinished call with the most interruptions was interrupted."""
         return max(self.interruptions.values(), default=0)
 
     @property
@@ -321,7 +324,7 @@ class History:
         self.unfinished -= self._begun
 
     def _cut_interrupted(self) -> None:
-        """Makes interrupted calls history, so that they are made again as the user asked."""
+        """Makes interrupted calls history. They are then made again, as the user asked."""
         for path in [path for path, result in self.results.items() if result.interrupted]:
             self.cut(path)
 

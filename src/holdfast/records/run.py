@@ -24,12 +24,13 @@ MAX_NAMED = 5
 _APART = frozenset(
     {"rollout_code", "scorer_code", "tags", "command", "training", "series", "fresh", "lineage"}
 )
-"""Fields that are not compared: the details behind `rollout` and `scorer`, and fields without
-effect on sampling."""
+"""Fields that are not compared: details of `rollout` and `scorer`, which are compared themselves,
+and fields without effect on sampling."""
 _SAMPLES = ("model", "renderer", "sampling", "seed", "rollout", "world")
 """The fields that, together with a task, decide how its trajectories are sampled."""
 _NOT_WRITTEN = re.compile(r"\.identity$| \(\d+\)$")
-"""What tells apart the parts of code with one name. The user wrote only the name."""
+"""Matches the ending that distinguishes two parts of code with the same name. The user wrote only
+the name."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
@@ -69,7 +70,7 @@ class ForkOrigin(Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """Returns the origin for people."""
+        """Returns the origin as one line for people to read."""
         change = f", said {self.say!r}" if self.say else ""
         change = f", edited to {self.edit!r}" if self.edit else change
         return f"forked from {self.run}/{self.task}/{self.sample} at step {self.step}{change}"
@@ -109,21 +110,22 @@ class RunSpec(Struct, frozen=True):
     training: str = ""
     """The settings that identify a training, as JSON; "" if the run is not a training."""
     series: str = ""
-    """The series of the run; "" without one. Runs of a series share trajectories: later runs reuse
-    what earlier runs have sampled."""
+    """The series of the run; "" if it is in no series. Runs of a series share trajectories: later
+    runs reuse what earlier runs have sampled."""
     fresh: bool = False
     """Whether the run reuses no trajectories."""
     lineage: tuple[str, ...] = ()
-    """For a run in a series: its own mark, and the marks of the runs whose trajectories it may
-    have."""
+    """For a run in a series: the run's own mark, and the marks of the runs whose trajectories the
+    run may have."""
     world: str = ""
-    """The world of each trajectory whose task names none; "" without one."""
+    """The world of each trajectory whose task names no world; "" for no world."""
     fork: str = ""
     """The `ForkOrigin` of a run of forks, as JSON; "" for other runs."""
 
     @property
     def origin(self) -> ForkOrigin | None:
-        """Returns where a run of forks comes from; None for other runs."""
+        """Returns the trajectory and the changes that a run of forks begins with; None for other
+        runs."""
         return ForkOrigin.from_text(self.fork) if self.fork else None
 
     def __post_init__(self) -> None:
@@ -166,7 +168,8 @@ class RunSpec(Struct, frozen=True):
         ]
 
     def changed(self, other: "RunSpec") -> dict[str, tuple[str, str]]:
-        """Returns the fields that differ, each with its recorded and its present value as text."""
+        """Returns the fields that differ, each with its value in this spec (the recorded one) and
+        in `other`, as text."""
         old, new = _flat(self), _flat(other)
         return {
             field: (_format_value(old.get(field)), _format_value(new.get(field)))
@@ -175,8 +178,8 @@ class RunSpec(Struct, frozen=True):
         }
 
     def changed_code(self, other: "RunSpec") -> str | None:
-        """Returns the names of the functions and values that changed in rollout or scorer; "" if
-        the names are unknown, None if the code is the same."""
+        """Returns the names of the functions and values that changed in the rollout or the scorer.
+        Returns "" if the names are unknown, and None if the code is the same."""
         fields = [field for field in ("rollout", "scorer") if field in self.changed(other)]
         names = [name for field in fields for name in _changed_names(self, other, field)]
         return ", ".join(_shortened(names)) if fields else None
@@ -201,8 +204,8 @@ class RunSpec(Struct, frozen=True):
         return keeps and all(getattr(self, name) == getattr(other, name) for name in _SAMPLES)
 
     def differs_by_code(self, other: "RunSpec") -> bool:
-        """Returns whether `other` differs from this spec only by its rollout or scorer. Most often
-        both are in one file."""
+        """Returns whether `other` differs from this spec only by its rollout, scorer or judge. The
+        rollout and the scorer are compared together, because both are often in one file."""
         names = ("rollout", "rollout_code", "scorer", "scorer_code", "judge")
         same = structs.replace(other, **{name: getattr(self, name) for name in names})
         return bool(self.differences(other)) and not self.differences(same)
@@ -225,11 +228,11 @@ class Run(Struct):
 
 
 def seed_for(run_seed: int | None, *, task: str, sample: int, life: int, path: str) -> int | None:
-    """Returns the seed of one request. The function is pure, so that a deterministic engine repeats
-    a run.
+    """Returns the seed of one request. The seed depends only on the arguments, so that a
+    deterministic engine repeats a run.
 
-    The seed does not depend on the run's name, so the same seed under another name gives the same
-    samples.
+    The seed does not depend on the run's name, so the same `run_seed` under another name gives the
+    same samples.
     """
     if run_seed is None:
         return None

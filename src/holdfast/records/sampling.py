@@ -60,10 +60,11 @@ _CONSTRAINING = ("json", "tool_choice", "parallel_tool_calls", "thinking_token_b
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=NamedFields):
-    """The parameters of sampling. They are part of a step's fingerprint, so another value gives
-    another step.
+    """The parameters of sampling. They are part of a step's fingerprint, so a step with other
+    parameters counts as another step.
 
-    Defaults are not written, so that a new field changes no existing record.
+    Parameters with their default values are not written, so that a new field changes no existing
+    record.
     """
 
     max_tokens: int = 1024
@@ -136,8 +137,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
 
     @property
     def starts_anew(self) -> bool:
-        """Returns whether an interrupted reply must start again. Some parameters depend on the
-        tokens of the reply, and an engine counts these from 0 in each request."""
+        """Returns whether an interrupted reply must start again from its first token. The effect of
+        some parameters depends on the tokens that the reply already has, and an engine counts these
+        from 0 in each request."""
         return bool(self.presence_penalty or self.frequency_penalty or self.extra_body)
 
     @property

@@ -25,8 +25,9 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What happens to a call if the process died during the call, so that its effect is unknown. A
-    call that ended, even with an error or at its timeout, is repeated under any contract."""
+    """What happens to a call if the process died during the call, so that nobody knows whether the
+    call took effect. A call that ended, even with an error or at its timeout, is repeated under any
+    contract."""
 
     IDEMPOTENT = "idempotent"
     """The call runs again with the same idempotency key."""
@@ -148,8 +149,8 @@ class Generated(_Record, frozen=True, tag=2):
 
     @property
     def counted(self) -> Usage:
-        """Returns the usage without interruptions, which is the same in a disturbed and an
-        undisturbed run. It therefore counts no cached tokens."""
+        """Returns the usage as if the generation had never been interrupted, so that a disturbed
+        and an undisturbed run report the same. Counts no cached tokens."""
         if self.ids or self.delta:
             sampled = self.drafted + len(self.ids) // TOKEN_BYTES
             return Usage(self.keep + len(self.delta) // TOKEN_BYTES, sampled)
@@ -226,12 +227,12 @@ class ValueRecorded(_Record, frozen=True, tag=6):
     fingerprint: bytes
     name: str
     value: bytes
-    """msgpack"""
+    """The value, encoded as msgpack."""
 
 
 class Forked(_Record, frozen=True, tag=7):
-    """A fork: from here on, the steps at and after `path` in its scope are history, no longer
-    state."""
+    """The steps at and after `path` in its scope become history. They are no longer part of the
+    trajectory's present state."""
 
     path: str
     reason: str
@@ -248,22 +249,22 @@ class Finished(_Record, frozen=True, tag=9):
     status: Status
     reason: str
     reward: float | None
-    """The reward that the rollout returned, if any."""
+    """The reward that the rollout returned; None if it returned none."""
     at: float
     unseen: tuple[str, ...] = ()
     """Generations that are not part of the rollout. They became durable after the rollout had given
     up on them, or they answer an agent's probes."""
     turns_used: int | None = None
-    """The number of turns that the rollout reported, if any."""
+    """The number of turns that the rollout reported; None if it reported none."""
     added: tuple[str | Message, ...] = ()
-    """The main conversation after its last reply, as in `Generated.added`. It is empty if tools and
-    environments wrote all these messages, because their records contain the messages."""
+    """The messages of the main conversation after its last reply, as in `Generated.added`. Empty if
+    tools and environments wrote all these messages, because their records contain the messages."""
 
 
 class Scored(_Record, frozen=True, tag=10):
     scorer: str
     reward: float | None
-    """None if the scorer declares that there is no valid score."""
+    """The score; None if the scorer declares that there is no valid score."""
     metrics: dict[str, float]
     reasons: dict[str, str]
     at: float
@@ -339,14 +340,16 @@ class CloseFailed(_Record, frozen=True, tag=16):
 
 
 class Entered(_Record, frozen=True, tag=18):
-    """The environment is about to repeat a step that an earlier process had already reached. The
-    record is durable before the call, so that a call that kills the process each time is
-    noticed."""
+    """The environment is about to be called for a step, or brought back. The record is written if
+    an earlier process had already reached the step, and before every call in a world. It is durable
+    before the call, so that a call that kills the process each time is noticed."""
 
     path: str
-    """The path of the step, or of the opening while the environment is being brought back."""
+    """The path of the step, or of the environment's opening while the environment is being brought
+    back."""
     left: bool = False
-    """Whether the environment is back."""
+    """True in a second record of the same path, which says that the environment was brought
+    back."""
 
 
 class Called(_Record, frozen=True, tag=17):
@@ -375,8 +378,8 @@ class Called(_Record, frozen=True, tag=17):
     model: str
     """The model's name in the agent's request."""
     ignored: tuple[str, ...] = ()
-    """The parts of the request that were left out because the user wished it: parameters, and
-    `tool:TYPE`."""
+    """The parts of the request that were left out because the user allowed it: names of parameters,
+    and `tool:TYPE` for tools."""
     instructed: bool = False
     """Whether the first message is a response's `instructions`. A later call that continues this
     response does not inherit them."""
@@ -415,11 +418,13 @@ class Reused(_Record, frozen=True, tag=21):
     """The other run's name at that time."""
     at: float
     fork: str = ""
-    """The step at which this trajectory leaves the other one; "" if it has all of it."""
+    """The step at which this trajectory leaves the other one; "" if this trajectory has all records
+    of the other one."""
 
 
 class Edited(_Record, frozen=True, tag=22):
-    """The model is given other messages at one turn than the rollout or the agent gives it."""
+    """An edit of one turn: the model is given other messages than the rollout or the agent
+    passed."""
 
     turn: str
     """The path of the generation; for the call of an agent, its `call_turn`."""
@@ -429,7 +434,7 @@ class Edited(_Record, frozen=True, tag=22):
     """The messages that take their place."""
 
     def apply(self, messages: list[Message]) -> None:
-        """Changes the messages of the turn's conversation."""
+        """Replaces the last messages of the turn's conversation in place."""
         messages[len(messages) - self.dropped :] = self.messages
 
 
@@ -460,7 +465,7 @@ Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 
 
 def call_turn(key: bytes, occurrence: int) -> str:
-    """Returns what names an agent's call whatever its place is."""
+    """Returns a text that identifies an agent's call and does not depend on the call's path."""
     return f"{key.hex()}.{occurrence}"
 
 

@@ -211,8 +211,12 @@ def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
 
 
 def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:
-    """Returns an id for each row. A given name (True) is the id. A derived name, and one that was
-    given before, gets a number if another row has it: `row-3fa94c-2`."""
+    """Returns a distinct id for each row. Each name comes with True if the row has the name itself,
+    and False if the name was derived from the row's content.
+
+    The first row with a given name keeps the name as its id. A derived name gets a number if
+    another row has it: `row-3fa94c-2`. A name that is given again gets a number too.
+    """
     listed = list(names)
     taken = {name for name, is_explicit in listed if is_explicit}
     seen: Counter[str] = Counter()
@@ -259,14 +263,14 @@ def _number_in(position: str) -> str:
 
 
 def own(task: Task) -> Task:
-    """Returns a deep copy, so that user code can change metadata and contents without effect on
-    others."""
+    """Returns a deep copy of the task, so that user code can change metadata and contents without
+    effect on other code."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=Task)
 
 
 def content_digest(task: Task) -> str:
-    """Returns a digest of what the task asks and holds. Its id, and the form of its prompt, change
-    nothing of that."""
+    """Returns a digest of the task's content. It does not depend on the task's id, or on whether
+    the prompt was a text or messages."""
     content = msgspec.structs.replace(task, id="", prompt_is_text=False)
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
@@ -383,7 +387,8 @@ def _check_recordable(raw: dict[str, object], *, where: str) -> None:
 
 
 def _unreadable(line: bytes) -> str:
-    """Returns why a line is refused that other JSON readers accept; "" for other reasons."""
+    """Returns the reason why a line is refused that other JSON readers accept, such as NaN; "" if
+    there is no such reason."""
     try:
         return _unrecordable(json.loads(line))
     except (ValueError, RecursionError):

@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 class Truncation(StrEnum):
-    """The reasons of truncation that Holdfast itself uses. A rollout may use others."""
+    """The reasons of truncation that Holdfast itself uses. A rollout may use other reasons."""
 
     MAX_TOKENS = "max_tokens"
     CONTENT_FILTER = "content_filter"

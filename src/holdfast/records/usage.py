@@ -33,7 +33,7 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         )
 
     def less(self, other: "Usage") -> "Usage":
-        """Returns the difference to the other usage, at least 0 in each count."""
+        """Returns this usage minus `other`. Counts that would be negative are 0."""
         names = self.__struct_fields__
         return Usage(*(max(0, getattr(self, name) - getattr(other, name)) for name in names))
 
@@ -65,18 +65,18 @@ def add_usages(left: Mapping[str, Usage], right: Mapping[str, Usage]) -> UsageBy
 
 
 JUDGE = "judge"
-"""The key in a score's details of the judge: its `model`, and its `usage`."""
+"""The key under which a score's details hold the judge: its `model` and its `usage`."""
 
 
 USED = "judge_usage"
-"""The key in a score's details of the usage of further judges, by model."""
+"""The key under which a score's details hold the usage of further judges, by model."""
 MADE_JUDGE = "judge_made"
-"""The key in a score's details of the identity of the first judge that was asked, if the scoring
-function made a judge itself."""
+"""The key under which a score's details hold the identity of the first judge that was asked, if the
+scoring function made a judge itself."""
 UNREAD = "unread"
-"""The key in a judge's details that says that the judge's answers could not be read."""
+"""The key of a judge's details that is set if the judge's answers could not be read."""
 UNREAD_JUDGE = "judge_unread"
-"""The key in a score's details that says that the scorer returned None after it asked a judge whose
+"""The key of a score's details that is set if the scorer returned None after it asked a judge whose
 answer could not be read."""
 
 

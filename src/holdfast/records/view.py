@@ -15,7 +15,7 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class ToolUse(Struct, frozen=True):
-    """A tool call that began, and its result; None without a result."""
+    """A tool call that began, with its result; the result is None if the call has none."""
 
     intent: ToolIntent
     result: ToolResult | None
@@ -81,7 +81,7 @@ class TrajectoryView:
 
     @property
     def reply(self) -> str:
-        """Returns the text of the assistant's last message; "" without one."""
+        """Returns the text of the assistant's last message; "" if there is no such message."""
         replies = [message for message in self.messages if message.role is Role.ASSISTANT]
         return replies[-1].text if replies else ""
 
@@ -90,8 +90,8 @@ class TrajectoryView:
 
 
 def other_speakers(view: TrajectoryView) -> set[str]:
-    """Returns the paths of replies by other speakers than the policy, which leads the main
-    conversation."""
+    """Returns the paths of the replies that did not come from the policy. The policy is the model
+    of the main conversation."""
     generations = view.history.generations
     main = [step for step in generations if "." not in step.path] or generations
     return {
@@ -102,8 +102,8 @@ def other_speakers(view: TrajectoryView) -> set[str]:
 
 
 def spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """Returns the texts of other speakers outside the main conversation, each with its place. A
-    text that several of them said is left out."""
+    """Returns the replies of `others` outside the main conversation: each text with its path and
+    model, such as `[3.0.1] judge`. Leaves out a text that several of the replies have."""
     generations = [
         step for step in view.history.generations if step.path in others and "." in step.path
     ]

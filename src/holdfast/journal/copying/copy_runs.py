@@ -83,8 +83,9 @@ async def _check(where: str) -> Report:
 
 
 async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
-    """Finds the runs before the other journal is created, so that a wrong name leaves no empty
-    file. Raises `RunHeld` if a run is worked on."""
+    """Returns the runs to copy: all runs, or the runs with these names. Call it before the other
+    journal is created, so that a wrong name leaves no empty file. Raises `RunHeld` if a run is
+    worked on."""
     listed = await journal.runs()
     wanted = list(names) or [row.name for row in listed if not row.name.endswith(_UNFINISHED)]
     runs = [await run_named(journal, name) for name in wanted]
@@ -103,7 +104,8 @@ async def _copy_all(left: Journal, right: Journal, runs: Sequence[Run]) -> list[
 
 
 def _unfinished(run: Run) -> str:
-    """Returns the name of an unfinished copy, which is not longer than a name may be."""
+    """Returns the temporary name of an unfinished copy. If the run's name is too long for an
+    ending, the temporary name contains a digest of the run's name instead."""
     name = run.spec.name
     if len(name) + len(_UNFINISHED) > MAX_NAME:
         name = digest_of(name.encode()).hex()

@@ -47,7 +47,7 @@ class RunImage(Struct, frozen=True):
     """Task, consumer, state, settled, step, place, reason."""
 
     def named(self, name: str) -> bytes:
-        """Returns the spec under another name."""
+        """Returns the encoded spec, with `name` as the run's name."""
         return msgpack.encode(structs.replace(msgpack.decode(self.spec, type=RunSpec), name=name))
 
     @property
@@ -58,8 +58,8 @@ class RunImage(Struct, frozen=True):
         return sorted(held | {place for _, _, _, place, *_ in self.deliveries if place})
 
     def placed_from(self, base: int) -> "RunImage":
-        """Returns the image with the same order of settling, numbered after `base` in the target
-        journal."""
+        """Returns the image with the same order of settling, but with the places numbered from
+        `base` + 1, because they must be free in the target journal."""
         places = self.places
         new = {place: base + rank for rank, place in enumerate(places, 1)}
         return structs.replace(
@@ -79,8 +79,8 @@ class RunImage(Struct, frozen=True):
         )
 
     def comparable(self) -> "RunImage":
-        """Returns the image with only what a run and its copy share. The run's name and the
-        journals' own numbers are replaced."""
+        """Returns the image with only the data that must be equal in a run and its copy. The run's
+        name and the journals' own numbers are replaced."""
         image = self.placed_from(0)
         members = [structs.replace(row, id=0) for row in image.trajectories]
         return structs.replace(image, spec=self.named("copy"), trajectories=members)
@@ -151,15 +151,16 @@ def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]
 
 
 def write_logs(store: Store, logs: Mapping[int, Sequence[LogRow]]) -> None:
-    """Writes whole logs of trajectories that have no log yet, by the new numbers of the
-    trajectories."""
+    """Writes the logs of trajectories that have no log yet. `logs` maps the number that a
+    trajectory has in the target journal to the trajectory's whole log."""
     query = "SELECT id, epoch FROM trajectories WHERE id = ANY(:ids)"
     epochs: dict[int, int] = dict(store.rows(query, ids=list(logs)))
     store.append([[_entry(each, epochs[each], logs[each])] for each in logs], refuse_none)
 
 
 def _entry(trajectory: int, epoch: int, log: Sequence[LogRow]) -> AppendEntry:
-    """Returns an entry under the trajectory's epoch. Each record keeps its own epoch."""
+    """Returns an entry under the trajectory's present epoch. Each record in the entry keeps the
+    epoch that it has in the log."""
     lease = Lease(TrajectoryKey("", "", 0), trajectory, 0, epoch, Status.PENDING, False, 0)
     rows = [
         (trajectory, seq, written, checksum(body, trajectory, seq, written), body)

@@ -26,8 +26,8 @@ _MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Accepts the loss of a log that is damaged, missing, old, or another journal's. No process may
-    have the journal open."""
+    """Accepts the loss of a log that is damaged, missing, old, or of another journal, and describes
+    what was lost. No process may have the journal open."""
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
@@ -41,8 +41,12 @@ def accept(path: Path, loss: Loss) -> str:
 
 
 def _keep(first: Path, *others: Path) -> list[Path]:
-    """Keeps copies of the files, all with one number, and returns them. The copy of the first file
-    is made last. If it exists, a killed repair has kept all files before it changed anything."""
+    """Copies the files beside the journal, with one number in the names of all copies, and returns
+    the copies.
+
+    The copy of `first` is made last, so its existence means that all files were copied. A repair
+    that was killed and starts again finds its copies and makes no second ones.
+    """
     files = (first, *others)
     for number in count(1):
         kept = [kept_name(file, number) for file in files]
@@ -75,8 +79,9 @@ def _copy(file: Path, kept: Path) -> None:
 
 
 def make_last(path: Path) -> int:
-    """Copies the log into the file and corrects the witness, so that the journal's content is the
-    whole truth. No log is left. Returns the number of the last commit."""
+    """Copies the log into the file, removes the log, and sets the witness to the file's last
+    commit. Returns the number of that commit. Raises `JournalError` if another process uses the
+    journal."""
     uri = f"{beside(path, '').as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         prepare(connection, path)
@@ -98,7 +103,8 @@ def make_last(path: Path) -> int:
 
 
 def copy_to_mend(path: Path) -> Path:
-    """Copies a cut file with its log, and fills the copy's last page with zeros."""
+    """Copies a file that ends too early, with its log, and fills up the copy's last page with
+    zeros. Returns the path of the copy."""
     copy = beside(path, _MENDING)
     remove_copy(copy)
     shutil.copyfile(beside(path, ""), copy)
@@ -119,8 +125,8 @@ def _page_size(file: Path) -> int:
 
 
 def take_mended(path: Path, copy: Path) -> Path:
-    """Puts the mended copy in the journal's place. Returns the path at which the damaged file is
-    kept."""
+    """Replaces the damaged journal by the mended copy. Returns the path at which the damaged file
+    is kept."""
     make_last(copy)
     sync_file(copy)
     log, file = log_of(path), beside(path, "")
@@ -133,15 +139,14 @@ def take_mended(path: Path, copy: Path) -> Path:
 
 
 def has_unfinished_mending(path: Path) -> bool:
-    """Returns whether a mended copy of this file waits to take its place, because a repair was
-    killed."""
+    """Returns whether a killed repair left a mended copy that has not replaced the journal yet."""
     file, mended = beside(path, ""), beside(path, _MENDED)
     return mended.exists() and _kept_of(file) is not None
 
 
 def finish_mending(path: Path) -> Path:
-    """Puts the mended copy in the journal's place. It removes the log first, because SQLite would
-    read it as part of the mended file. Both files are already kept."""
+    """Replaces the journal by the mended copy. Removes the log first, because SQLite would read it
+    as part of the mended file. Copies of both files are already kept."""
     file = beside(path, "")
     kept = _kept_of(file)
     assert kept is not None, "it was kept before the copy got its name"
@@ -168,7 +173,8 @@ def _kept_of(file: Path) -> Path | None:
 
 
 def remove_copy(copy: Path) -> None:
-    """Removes the copy with everything beside it, including files that its own repair kept."""
+    """Removes the copy and all files beside it, including files that the repair of the copy
+    kept."""
     for file in list(copy.parent.iterdir()):
         if file.name.startswith(copy.name):
             file.unlink(missing_ok=True)

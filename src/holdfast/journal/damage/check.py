@@ -128,10 +128,12 @@ def _refuse_if_held(path: Path, *, without_log: bool) -> None:
 
 
 def _choose_whole(path: Path, loss: Loss) -> Loss:
-    """Decides whether to keep the log, so that the result is a state that the journal once had.
+    """Returns `loss` with the choice whether to keep the log (`without_log`), so that the result is
+    a state that the journal once had. Raises `JournalDamaged` if neither choice gives such a state.
 
-    The file without its log may hold half of a log that was being copied. With the good part of its
-    log, the file is whole unless more than that part was copied. Other torn logs in it are mended
+    The file without its log may be incomplete, because a kill or a power loss can interrupt the
+    copying of the log into the file. The file with the good part of its log is complete, unless
+    later parts of the log were already copied. Torn logs of single trajectories are repaired
     afterwards.
     """
     findings = _findings(path, without_log=loss.without_log)
@@ -161,8 +163,8 @@ def _is_repairable(path: Path) -> bool:
 
 
 def _mend_cut(path: Path, loss: Loss) -> str:
-    """Mends a cut file completely or not at all. A file that cannot be mended stays as it is, and
-    every command refuses it."""
+    """Repairs a file that ends too early, completely or not at all. A file that cannot be repaired
+    stays as it is, and every command refuses it."""
     copy = accept_losses.copy_to_mend(path)
     try:
         cuts = repair(copy)

@@ -37,7 +37,7 @@ _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
 class TrajectoryState(Struct, frozen=True):
-    """A trajectory according to its own row."""
+    """The state of a trajectory according to the trajectory's own row."""
 
     id: int
     name: str
@@ -88,7 +88,8 @@ class LogCheck:
                 yield self.finding("", "has a summary that does not follow from its log", _STATE)
 
     def wrong_head(self, counted: int, *, is_linked: bool) -> Iterator[Finding]:
-        """Yields a finding if the log's head is wrong."""
+        """Yields a finding if the log's head is wrong. `counted` is the number of records according
+        to the head."""
         there = len(self.positions)
         if counted > there:
             what = f"has {there} records, but its head counts {counted}: the last ones are lost"
@@ -150,7 +151,7 @@ class LogCheck:
 
 
 def wrong_tokens(step: Generated) -> Iterator[str]:
-    """Yields each fault of a generation that shows without other records."""
+    """Yields each fault of a generation that can be seen without other records."""
     if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
         yield "has token arrays of a broken length"
         return

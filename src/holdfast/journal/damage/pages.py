@@ -13,7 +13,8 @@ from holdfast.journal.sqlite.store import SqliteStore
 _SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables whose indexes can be rebuilt, because another check finds their damaged rows. The table of
-deliveries is not here: its index may be right where the row is damaged."""
+deliveries is not listed: if its index and a row differ, the index may be right and the row
+damaged."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
 
@@ -26,8 +27,7 @@ def _indexes(store: Store, report: Report) -> None:
 
 
 def _pages(store: Store, report: Report) -> None:
-    """Checks the pages of all tables. Damage that an index explains is already reported, with its
-    remedy."""
+    """Checks the pages of all tables. Leaves out what the check of indexes has already reported."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in _connection(store).execute("PRAGMA quick_check"):
         if line not in known:
@@ -53,8 +53,9 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -> Iterator[Finding]:
-    """Checks the indexes table by table, so that an unreadable index does not hide damage in
-    others. The large table of records has no index and is not read here."""
+    """Yields a finding for each broken index. Checks the indexes of one table at a time, so that an
+    unreadable index does not hide damage in other tables. The large table of records has no index
+    and is not read here."""
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
         "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"
@@ -70,8 +71,8 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
 
 
 def _types(store: Store, report: Report) -> None:
-    """Checks that numbers are numbers. A damaged page can turn a number into text, and text sorts
-    after every number."""
+    """Checks that columns of numbers contain numbers. A damaged page can turn a number into text,
+    which SQLite sorts after every number."""
     connection = _connection(store)
     for table in _TYPED:
         for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():

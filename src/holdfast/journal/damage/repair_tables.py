@@ -3,8 +3,8 @@
 The data follows from rows that still exist, so nothing is lost. Data that cannot be rebuilt stays
 as it is, and the check continues to report it.
 
-Damage is searched before the transaction that repairs it, because after SQLite has met a broken
-page, a transaction creates no more indexes.
+The damage is searched before the transaction that repairs it. After SQLite has met a broken page in
+a transaction, this transaction can create no more indexes.
 """
 
 import sqlite3
@@ -26,17 +26,21 @@ class Damage(Struct, frozen=True):
     indexes: list[str]
     """The tables whose indexes are broken."""
     names: list[tuple[str, int]]
-    """Tasks with wrong names: the name in the task's text, which a checksum covers, and the task's
-    row."""
+    """Tasks whose rows have wrong names: the right name, which is in the checked text of the task,
+    and the number of the row."""
     counts: bool = False
     """Whether stored counts are wrong."""
     has_whole_rows: bool = False
-    """Whether rows are whole, so that tasks and samples can get their places back."""
+    """Whether no row is lost, so that tasks and samples can be numbered again."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
-    """Returns whether a table has another shape or shares pages. A write to a page of two tables
-    damages one of them, and a log in a page without a table does not end there."""
+    """Returns whether a repair could do more damage: a table has a wrong schema, a page belongs to
+    two tables, or a page belongs to no table.
+
+    A write to a page of two tables damages one of them. If pages of the table of records are lost,
+    logs seem to end too early.
+    """
     if any(pages.schema(connection)):
         return True
     lines = _wrong_pages(connection) or []
@@ -53,7 +57,7 @@ def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
 
 
 def damage_of(store: SqliteStore) -> Damage:
-    """Finds the damage to rebuild. Call it outside a transaction."""
+    """Returns the damage that can be repaired by rebuilding. Call it outside a transaction."""
     connection = store.connection
     if _wrong_pages(connection) is None:
         return Damage([], [])

@@ -33,7 +33,7 @@ class Report(Struct):
 
     @property
     def anew(self) -> str:
-        """Returns the remedy for data that follows from other rows."""
+        """Returns the remedy for data that can be rebuilt from other rows."""
         return (
             "repair the journal: what follows from the rows is made anew; if that does not help, "
             f"{self.salvage}"

@@ -105,12 +105,13 @@ def _numbers(store: Store, report: Report) -> None:
 
 
 def has_whole_rows(store: Store) -> bool:
-    """Returns whether each number that writers gave out is there, or can be given again."""
+    """Returns whether every number that writers gave to a row still exists or can be restored. The
+    number of a sample can be restored if the task still has all of its samples."""
     return all(remedy == _NUMBER_AGAIN for _, _, remedy in _number_faults(store))
 
 
 def _number_faults(store: Store) -> Iterator[tuple[str, str, str]]:
-    """Yields each wrong number: where, what, remedy."""
+    """Yields each wrong number: its place, the fault, and the remedy."""
     for where, what in _lost_numbers(store):
         yield where, what, ROWS
     for run, task, count, counted in store.rows(_SAMPLES):
@@ -159,7 +160,8 @@ def _counts(store: Store, report: Report) -> None:
 
 
 def wrong_counts(store: Store) -> Iterator[tuple[str, list[int]]]:
-    """Yields each table whose stored counts are wrong, with the runs concerned."""
+    """Yields the name of each table whose stored counts are wrong, with the runs that have wrong
+    counts."""
     for table, (kept, counted) in COUNTS.items():
         rows = store.rows(f"{kept} EXCEPT {counted}") + store.rows(f"{counted} EXCEPT {kept}")
         if table == "task_groups":
@@ -302,7 +304,8 @@ def refuse_if_held(store: Store) -> None:
 
 
 def put_tasks_back(store: Store) -> None:
-    """Puts tasks that swapped places back, by way of places that no task has."""
+    """Moves tasks that swapped places back to their own places. Gives them negative places first,
+    because two tasks cannot have one place at the same time."""
     for (run,) in store.rows("SELECT id FROM runs ORDER BY id"):
         tasks = store.rows(
             "SELECT ordinal, body, crc FROM tasks NOT INDEXED WHERE run = :run", run=run
@@ -318,7 +321,8 @@ def put_tasks_back(store: Store) -> None:
 
 
 def number_samples_again(store: Store) -> None:
-    """Gives samples their planned numbers, by way of numbers that no sample has."""
+    """Gives the samples of each task their planned numbers. Gives them negative numbers first,
+    because two samples cannot have one number at the same time."""
     planned = store.rows(_PLANNED)
     for numbers in ([-1 - number for _, number in planned], [number for _, number in planned]):
         store.run_many(
@@ -331,7 +335,7 @@ def number_samples_again(store: Store) -> None:
 
 
 def count_anew(store: Store) -> None:
-    """Rebuilds the tables that follow from other tables."""
+    """Rebuilds the tables whose content can be computed from other tables."""
     store.run("DELETE FROM task_groups")
     store.run("DELETE FROM totals")
     tasks = store.rows("SELECT run, ordinal, current FROM tasks NOT INDEXED")

@@ -23,14 +23,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: Path) -> None:
-    """Flushes a file to disk. Do not use it on a journal that this process has open: closing the
-    file would drop SQLite's locks."""
+    """Flushes a file to disk. Do not use it on a journal that this process has open, because
+    closing the file would drop SQLite's locks."""
     _sync(file, 0)
 
 
 def make_alike(file: Path | int, model: Path) -> None:
-    """Gives a file the permissions of the model, and its owner if root runs this. SQLite treats its
-    own files in the same way, so that one command of root does not lock out the owner."""
+    """Gives a file the permissions of `model`, and if root runs this process, the owner of `model`.
+    SQLite treats its own files in the same way, so that a command that root ran does not lock out
+    the owner."""
     status = model.stat()
     if os.geteuid() == 0:
         os.chown(file, status.st_uid, status.st_gid)

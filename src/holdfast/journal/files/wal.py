@@ -36,7 +36,7 @@ Sum = tuple[int, int]
 
 
 class LogScan(Struct, frozen=True):
-    """The content of a log, and whether a part of it cannot be reached."""
+    """The result of reading a log: its content in numbers, and whether a part of it is damaged."""
 
     size: int = 0
     commits: int = 0
@@ -83,7 +83,7 @@ class _Frame(Struct, frozen=True):
 
 
 class _Reading:
-    """One pass over one log."""
+    """The reading of one log, which happens once."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -252,7 +252,7 @@ def _mask(lanes: int) -> int:
 
 @cache
 def _power(pairs: int) -> tuple[int, int, int, int]:
-    """Returns the effect of this many pairs of zeros on the two sums, as a matrix."""
+    """Returns the matrix that changes the two sums as this many pairs of zeros do."""
     if pairs == 1:
         return 1, 1, 1, 2
     a, b, c, d = _power(pairs // 2)

@@ -3,9 +3,9 @@
 If a piece of the write-ahead log is lost, whole commits are lost, and the rest looks like a journal
 without them. After each commit was synced, and before its callers wake, the writer therefore notes
 the commit's number here. The note itself is not synced: it survives the process, and it costs no
-second wait for the disk. It is synced when the log is copied and at a clean end. After a power
-loss, the witness may know fewer commits than the journal, but never more. If it knows more, commits
-are lost.
+second wait for the disk. It is synced when the log is copied and at a clean end. A power loss can
+only take notes away, so the witness then knows fewer commits than the journal. If the witness knows
+more commits than the journal, commits are lost.
 
 The file has a fixed number of slots, and each writer chooses one slot, so that writers need not
 wait for each other. If two writers share a slot, the witness knows a little less.
@@ -47,7 +47,8 @@ class Note(Struct, frozen=True):
     number: int
     time: float
     is_of_this_boot: bool
-    """Whether the note was written since the machine's last boot, so that no note is lost."""
+    """Whether the note was written since the machine's last boot. No power loss can then have
+    removed a newer note."""
 
 
 def witness_of(journal: Path) -> Path:
@@ -100,7 +101,7 @@ def notes(path: Path) -> dict[int, Note]:
 
 
 def begin_anew(journal: Path, identity: int, number: int) -> None:
-    """Replaces the witness, so that this number is the journal's last commit."""
+    """Replaces the witness by a new file that names `number` as the journal's last commit."""
     path, new = witness_of(journal), beside(journal, _NEW)
     remove_unfinished(journal)
     file = _open(new, journal)

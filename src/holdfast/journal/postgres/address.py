@@ -13,9 +13,9 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 CONNECT_SECONDS = 15.0
-"""How many seconds to try a server that has not answered yet."""
+"""Seconds for which a connection is tried if the server has not answered yet."""
 OUTAGE_SECONDS = 300.0
-"""How many seconds writes wait for a server that answered before."""
+"""Seconds for which writes wait for a server that answered before."""
 _OWN = ("allow_fsync_off", "allow_synchronous_commit_off", "connect_timeout", "outage")
 """Our own parameters, which the driver would otherwise send to the server."""
 
@@ -40,7 +40,7 @@ class ServerAddress(Struct, frozen=True):
 
 
 taken_passwords: dict[str, str] = {}
-"""The passwords that were removed from a command line's URLs, by the rest of the URL."""
+"""The passwords that were removed from URLs, by the URL without its password."""
 
 
 def address_of(where: str) -> ServerAddress:
@@ -70,8 +70,8 @@ def address_of(where: str) -> ServerAddress:
 
 
 def keep_password(where: str) -> str:
-    """Returns the URL without its password, so that it may go anywhere. This process keeps the
-    password."""
+    """Returns the URL without its password, so that the URL may be shown. This process remembers
+    the password."""
     bare, password = _parted(where)
     if password is not None:
         taken_passwords[bare] = password
@@ -79,8 +79,8 @@ def keep_password(where: str) -> str:
 
 
 def _parted(where: str) -> tuple[str, str | None]:
-    """Returns the URL without its password, and the password. It does not use `urlsplit`, which
-    refuses brackets in a password with an error that quotes the password."""
+    """Returns the URL without its password, and the password. Does not use `urlsplit`, because
+    `urlsplit` refuses brackets in a password with an error that quotes the password."""
     scheme, _, rest = where.partition("://")
     place, mark, query = rest.partition("?")
     netloc, slash, path = place.partition("/")
@@ -102,7 +102,8 @@ def _joined(parts: SplitResult) -> str:
 
 
 def hide_password(text: str, address: ServerAddress) -> str:
-    """Returns `text` without the password of that address, in case an error repeats it."""
+    """Returns `text` with the password of that address, and the password in PGPASSWORD, replaced by
+    `…`."""
     for secret in (address.password, os.environ.get("PGPASSWORD")):
         if secret:
             text = text.replace(secret, "…").replace(quote(secret, safe=""), "…")

@@ -41,7 +41,8 @@ ATTEMPT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
 """The seconds after which a statement counts as lost, because the network may have swallowed it."""
 IDLE_SECONDS = 10
-"""How many seconds a process that is frozen within a transaction keeps its locks."""
+"""The seconds after which the server ends the transaction of a frozen process, and so frees its
+locks."""
 _PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.05, 1.0
 _log = logging.getLogger("holdfast.journal")
 _Cursor = Cursor[tuple[Any, ...]]
@@ -63,8 +64,8 @@ BEGIN = "BEGIN"
 
 
 class ServerConnection:
-    """The part of the driver that we use. Each statement is a transaction, unless a transaction was
-    begun."""
+    """The part of the driver that the journal uses. Each statement is its own transaction unless a
+    transaction was begun."""
 
     def __init__(self, driver: _Driver):
         self.driver = driver
@@ -126,7 +127,7 @@ class ServerConnection:
 
 
 Connect = Callable[[ServerAddress], ServerConnection]
-"""A function that makes one attempt to connect."""
+"""A function that tries once to connect to a server."""
 Ready = Callable[[ServerConnection], None]
 
 
@@ -143,7 +144,7 @@ def plain_connect(address: ServerAddress) -> ServerConnection:
 
 
 class Outage:
-    """The time since which the server has not been reached. Connections to one server share it."""
+    """An outage of a server, which all connections to this server share."""
 
     since: float | None = None
 
@@ -161,8 +162,8 @@ class Link:
         *,
         read_only: bool = False,
     ):
-        """`ready` checks a new connection before it is used. With `read_only`, the server may be a
-        standby, on which no transaction can write."""
+        """`ready` checks each new connection before it is used. With `read_only`, the server may be
+        a standby, on which no transaction can write."""
         self._address = address
         self._connect = connect
         self._ready = ready
@@ -179,10 +180,9 @@ class Link:
 
     def get(self) -> ServerConnection:
         """Returns the open connection, or tries to connect until a deadline. The deadline is short
-        before the first success and long after it.
+        if the server has never answered, and long if it has.
 
-        If an outage has already lasted until its deadline, there is one more attempt and no second
-        wait.
+        If an outage has already lasted until its deadline, there is only one more attempt.
         """
         if self._connection is not None and self.is_open:
             return self._connection
@@ -191,8 +191,10 @@ class Link:
         return self._connection
 
     def insist(self, attempt: Callable[[ServerConnection], Result]) -> Result:
-        """Calls `attempt` with one connection after the other, until the deadline of an outage.
-        `ready` on a new connection finds out the outcome of the last attempt."""
+        """Calls `attempt` until it returns, with a new connection after each lost one. Repeats it
+        after outages and conflicts of transactions. Raises `JournalUnreachable` when the time limit
+        for outages is over, and other errors at once. On each new connection, `ready` finds out
+        whether the last attempt was committed."""
         deadline: float | None = None
         while True:
             connection = self.get()
@@ -258,8 +260,8 @@ class Link:
         )
 
     def _pooled_begin(self) -> str:
-        """Returns the statement that begins a transaction which ends by itself if this process is
-        frozen in it."""
+        """Returns the statement that begins a transaction. The server ends this transaction if this
+        process is frozen in it."""
         mode = "" if self._read_only else " READ WRITE"
         return (
             f"BEGIN ISOLATION LEVEL READ COMMITTED{mode}; SET LOCAL "
@@ -397,7 +399,7 @@ def _grant(address: ServerAddress) -> str:
 
 
 def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """Returns the error for a server that never answered within its time."""
+    """Returns the error for a server that has never answered in time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.connect_seconds)}; check the address, and that the "
         "server runs; the same command goes on when it does"
@@ -405,7 +407,7 @@ def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreacha
 
 
 def gone(error: BaseException, address: ServerAddress) -> JournalUnreachable:
-    """Returns the error for a server that answered before and did not come back within its time."""
+    """Returns the error for a server that answered before, but did not answer again in time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.outage_seconds)}; what it had confirmed is safe, and the "
         "same command goes on when it is back"

@@ -76,13 +76,13 @@ class PostgresCommitter:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Continues under another name, so that late statements under the old name are not taken
-        for new ones."""
+        """Continues under another writer name, so that no late statement under the old name can be
+        mistaken for a new one."""
         self._name = secrets.token_hex(8)
         self._acknowledged = 0
         """The number of the last batch that is known to be in the journal."""
         self._there = 0
-        """The last batch in the journal when the connection was opened."""
+        """The number of the last batch that was in the journal when the connection was opened."""
         self._registered = False
         self._close_witness()
 

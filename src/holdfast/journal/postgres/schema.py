@@ -108,8 +108,8 @@ _OWN = (
     END $$""",
 )
 Loss = tuple[datetime, str, int, int]
-"""The time of the discovery, the writer, the number of acknowledged batches, and the number of
-batches that exist."""
+"""The time at which the loss was found, the writer, the number of acknowledged batches, and the
+number of batches that the journal has."""
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (*(statement.format(**_TYPES) for statement in TABLES), *_OWN),
 }
@@ -118,9 +118,10 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 def prepare(
     connection: ServerConnection, address: ServerAddress, *, known: Mapping[str, int] | None = None
 ) -> None:
-    """Checks, for writing, that the server keeps its confirmed commits and that the journal has all
-    acknowledged commits. Migrates an older version. `known` has the last batches of writers that
-    the caller itself knows. Raises `LostCommits` for losses, and records them."""
+    """Prepares a server for writing: checks that the server keeps its confirmed commits, migrates
+    an older version, and checks that the journal has all acknowledged commits. `known` has the last
+    batches of writers that the caller itself knows. Raises `LostCommits` for losses, and records
+    them."""
     _refuse_forgetful(connection, address)
     if _version(connection, address) < VERSION:
         _migrate(connection, address)
@@ -135,12 +136,13 @@ def prepare(
 
 
 def require(connection: ServerConnection, address: ServerAddress) -> None:
-    """Checks, for reading, that there is a journal of this version. Changes nothing."""
+    """Checks that the server has a journal of this version, for a connection that only reads.
+    Changes nothing."""
     require_version(_version(connection, address), VERSION, address.name)
 
 
 def refuse_losses(connection: ServerConnection, address: ServerAddress) -> None:
-    """Raises `LostCommits` if commits are lost, for reading."""
+    """Raises `LostCommits` if commits are lost. For connections that only read."""
     _refuse(find_losses(connection), address)
 
 
@@ -163,8 +165,9 @@ def describe_losses(losses: list[Loss]) -> str:
 
 
 def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = None) -> list[Loss]:
-    """Returns the losses of each writer: `known` batches were acknowledged, and `found` exist. The
-    sources are earlier discoveries, this machine's notes and the caller's knowledge."""
+    """Returns the losses: the writers that have more acknowledged batches than the journal has
+    batches of them. The numbers of acknowledged batches come from earlier discoveries, this
+    machine's notes and `known`."""
     lags, identity = _row(
         connection,
         "SELECT pg_is_in_recovery(), (SELECT value FROM holdfast.meta WHERE name = 'identity')",
@@ -201,7 +204,7 @@ def identity_of(connection: ServerConnection) -> str:
 
 
 def _row(connection: ServerConnection, query: str) -> tuple[Any, ...]:
-    """Returns the row of a query that always has one."""
+    """Returns the row of a query whose result always has a row."""
     row = connection.execute(query).fetchone()
     assert row is not None, "it has one row"
     return row
@@ -238,7 +241,8 @@ def _refuse_forgetful(connection: ServerConnection, address: ServerAddress) -> N
 
 
 def _warn_of_commits(address: ServerAddress, value: str) -> None:
-    """Warns of a weak `synchronous_commit`, which `Link` has strengthened or was told to leave."""
+    """Logs a warning about a weak `synchronous_commit`, which `Link` has strengthened or was told
+    to leave."""
     if address.allow_synchronous_commit_off:
         text = f"= {value}, which allow_synchronous_commit_off allows: what it confirms may be lost"
     else:
@@ -348,8 +352,8 @@ def _note_version(connection: ServerConnection) -> None:
 KEPT_DAYS = 90
 """The number of days for which a writer's row stays after its last batch."""
 _TRUSTED_SECONDS = KEPT_DAYS / 2 * 86400
-"""The greatest age of a trusted note, in seconds. The server's row for such a note cannot have been
-deleted for its age."""
+"""The greatest age of a trusted note, in seconds. It is shorter than the time after which the
+server deletes a writer's row, so a missing row of a writer with such a note means a loss."""
 
 
 def open_witness(identity: str, writer: str) -> Witness | None:

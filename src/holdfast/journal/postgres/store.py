@@ -61,10 +61,11 @@ class PostgresStore(Store):
     def __init__(self, connection: ServerConnection):
         self.connection = connection
         self.batch: tuple[str, int] | None = None
-        """The writer and the number to which the next append moves it; None if another statement
-        moves it."""
+        """The writer whose row the next append must move, and the number to which it moves the row;
+        None if another statement of the transaction moves the row."""
         self.moment: Row | None = None
-        """The time at which the transaction first asked for it."""
+        """The time of the transaction, as the server gave it at the first question; None before
+        that."""
         self._messages: list[str] = []
 
     def execute(self, statement: str, values: dict[str, object]) -> Any:
@@ -179,8 +180,8 @@ class PostgresStore(Store):
             yield trajectory, rows
 
     def _logs(self, trajectories: Sequence[int]) -> dict[int, tuple[int | None, list[LogRow]]]:
-        """Returns the length according to the head, and the rows, of each log, as one statement
-        sees them."""
+        """Returns, for each log, the length according to its head and the rows. One statement reads
+        both, so that they are of the same moment."""
         logs: dict[int, tuple[int | None, list[LogRow]]] = {
             each: (None, []) for each in trajectories
         }
@@ -221,8 +222,8 @@ def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[
 
 
 def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]]:
-    """Returns the epoch and length of each log according to its newest lease. Older leases are
-    stale in any case."""
+    """Returns the epoch and length of each log according to the newest of its leases in the batch.
+    Appends under older leases are stale."""
     ends: dict[int, tuple[int, int]] = {}
     for entries in appends:
         for entry in entries:

@@ -69,7 +69,7 @@ def refuse_if_held(store: Store, run: Run) -> None:
 
 
 def _unused_blobs(store: Store, run: Run) -> set[bytes]:
-    """Returns the blobs to which only this run's records refer. The records of other runs are read
+    """Returns the blobs to which only records of this run refer. Reads the records of other runs
     only if this run uses blobs."""
     digests = set(map(bytes, values_of(store.rows("SELECT digest FROM blobs"))))
 

@@ -1,10 +1,11 @@
 """The ledger of a run's groups, which are reserved, committed with a checkpoint, or given back.
 
-A group becomes ready when its last member is settled, and it has a place in that order. Each group
-that a consumer has taken or that was dismissed is a row of `deliveries` with one state. The primary
-key (run, task, consumer) allows only one such row, so a group is trained at most once (I6). All
-ready groups up to the consumer's place `seen` have such a row. A consumer therefore looks only at
-the groups behind it, and the cost of a step depends only on the number of its groups.
+A group becomes ready when its last member is settled. Ready groups are ordered by the moment at
+which they became ready. Each group that a consumer has taken or that was dismissed is a row of
+`deliveries` with one state. The primary key (run, task, consumer) allows only one such row, so a
+group is trained at most once (I6). All ready groups up to a consumer's place `seen` in this order
+have such a row. The consumer therefore looks only at the groups behind `seen`, and the cost of a
+step depends only on the number of its groups.
 
 Every operation first renews the consumer's lease, with its epoch (I7). The renewal locks the
 consumer's row, so that two operations of one consumer happen one after the other. The operation
@@ -79,7 +80,8 @@ def is_held(store: Store, run: Run, name: str) -> bool:
 
 
 def _holder(store: Store, run: Run, name: str) -> tuple[WorkerIdentity, float] | None:
-    """Returns the live process that holds the consumer's lease, and the seconds that are left."""
+    """Returns the live process that holds the consumer's lease, and the seconds until the lease
+    ends; None if no live process holds the lease."""
     row = store.row(_HOLDER, run=run.id, name=name, **store.now().parameters)
     if row is None or is_gone(holder := WorkerIdentity(*row[:4])):
         return None
@@ -164,7 +166,8 @@ def take(
 def _reserved(
     store: Store, consumer: Consumer, step: int | None, groups: int, committed: int | None
 ) -> tuple[list[int], int]:
-    """Returns the tasks that the step already has, and the number of groups that it still needs."""
+    """Returns the tasks of the groups that the step already has, and the number of groups that it
+    still needs."""
     if step is None:
         return [], groups
     reserved = _tasks_in(store, consumer, step)
@@ -180,8 +183,9 @@ def _reserved(
 def _take(
     store: Store, consumer: Consumer, groups: int, step: int | None, before: int | None
 ) -> tuple[list[int], int]:
-    """Takes the requested number of groups, or the rest of a run that is over. Returns their tasks
-    and the number of missing groups."""
+    """Takes `groups` ready groups, or none if there are fewer. If the run is over, takes the groups
+    that are left. Returns the tasks of the taken groups, and the number of groups that were
+    missing."""
     # Read first: groups that settle after this are examined in the next call.
     is_over = runs.progress(store, consumer.run).is_over
     if before is None:
@@ -251,7 +255,8 @@ def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
 def may_take(
     store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
 ) -> bool:
-    """Returns whether a write can yield this many groups. It writes nothing."""
+    """Returns whether it is worth calling `take` with these arguments, because it may return a
+    batch or raise an error. Writes nothing."""
     named = _named(consumer)
     if step is not None:
         groups -= len(_tasks_in(store, consumer, step))
@@ -279,7 +284,8 @@ def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
 
 
 def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int | None:
-    """Returns the last step that has groups or that a checkpoint holds; None if there is none."""
+    """Returns the last step that has groups or that a checkpoint holds; None if there is no such
+    step."""
     [(last,)] = store.rows(
         "SELECT max(step) FROM deliveries "
         "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
@@ -325,7 +331,8 @@ def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: 
 
 
 def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, KnownGroup]:
-    """Returns the consumer's row of each named group; `UNKNOWN` if it has no such group."""
+    """Returns the consumer's row of each named group; `UNKNOWN` for a group that the consumer does
+    not have."""
     rows = store.rows(
         "SELECT k.id, d.task, d.state, d.step, d.reason FROM tasks k "
         "JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name "
@@ -426,7 +433,8 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
 def publish_version(
     store: Store, run: Run, name: str, *, step: int, digest: str, consumer: Consumer | None = None
 ) -> int:
-    """Makes a version durable before any engine gets it, and returns the ordinal of the version.
+    """Records a weight version before any engine gets the weights, and returns the version's
+    ordinal.
 
     The same name and digest again give the same ordinal. The same name with another digest raises
     `UsageError`, so that a name always stands for the same bytes. If a `consumer` is given and has

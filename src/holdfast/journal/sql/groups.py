@@ -15,7 +15,8 @@ COUNTED = """SELECT run, task, count(*) AS members, count(*) - count(settled) AS
         count(*) FILTER (WHERE settled IS NOT NULL AND status = 4) AS failed,
         CASE WHEN count(*) = count(settled) THEN max(settled) END AS settled
     FROM trajectories"""
-"""Counts the trajectories as `task_groups` stores it; `WHERE` and `GROUP BY` follow."""
+"""The beginning of a query that counts trajectories for the columns of `task_groups`. `WHERE` and
+`GROUP BY` have to follow."""
 AT_ONCE = 1000
 _RECOUNT = f"""UPDATE task_groups SET members = f.members, open = f.open, held = f.held,
         failed = f.failed, settled = f.settled
@@ -36,8 +37,9 @@ _GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.numbe
 
 
 def recount(store: Store, run: int, tasks: Collection[int]) -> None:
-    """Counts these groups again while it holds their locks, so that the last counter sees the
-    changes of all others."""
+    """Counts the members of these groups again and stores the counts. Holds the groups' locks
+    meanwhile, so that if several transactions do this, the last of them sees the changes of the
+    earlier ones."""
     ordinals = sorted(set(tasks))
     # In pieces: a server without statistics of the tables may compare each group with each.
     for at in range(0, len(ordinals), AT_ONCE):
@@ -92,8 +94,8 @@ def recount_totals(store: Store, run: int) -> None:
 def settle(
     store: Store, trajectories: Mapping[int, bytes | None], *, restated: Collection[int] = ()
 ) -> None:
-    """Settles these trajectories in this order. Each gets the next place in the order of settling
-    and keeps its summary.
+    """Settles trajectories in the order of the mapping `trajectories`, which has the encoded
+    summary of each. Each trajectory gets the next place in the order of settling.
 
     `restated` names trajectories that were settled before and have another status now.
     """
@@ -114,8 +116,8 @@ def settle(
 
 
 def reopen(store: Store, run: int, tasks: Collection[int]) -> None:
-    """Notes that these groups have open members again. A consumer that saw a group ready looks at
-    it again later."""
+    """Notes that these groups have open members again, and withdraws their dismissals by the group
+    policy. Consumers look at these groups again later."""
     ordinals = sorted(set(tasks))
     if not ordinals:
         return

@@ -80,9 +80,10 @@ def writes(
 ) -> Method[Parameters, Result]:
     """Returns a journal's method that runs a function in a transaction of the writer.
 
-    With `wakes`, it then wakes everyone in this process who waits for changes. The others are for
-    functions of a run: with `takes_over`, leases are shortened first. With `hears`, notifications
-    of other processes of that kind ("work" or "ready") count as changes here from then on.
+    With `wakes`, the method then wakes everyone in this process who waits for changes. `takes_over`
+    and `hears` are only for functions of a run. With `takes_over`, the method first shortens leases
+    that are too long. With `hears` ("work" or "ready"), such notifications of other processes count
+    as changes here from then on.
     """
 
     async def method(
@@ -102,8 +103,8 @@ def writes(
 
 
 class Journal:
-    """The store of everything durable. All methods are safe to call concurrently from one event
-    loop. An `async with` block closes the journal at its end."""
+    """The durable store of runs, records and ledgers. All methods are safe to call concurrently
+    from one event loop. An `async with` block closes the journal at its end."""
 
     changes: Changes
     """Notifies waiters when this process admits, seals, settles or gives back work."""
@@ -229,7 +230,7 @@ class Journal:
         await self._append([entry_of(lease, records, status, settled)], settled)
 
     async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
-        """Appends to several trajectories, all or nothing."""
+        """Appends records to several trajectories, all or nothing."""
         if self._read_only or not self._writer.has_room:
             await self._writable()
         await self._append(entries_of(entries, settled), settled)
@@ -392,7 +393,7 @@ class Journal:
         wait: float,
         before: int | None = None,
     ) -> Batch:
-        """Waits for a batch. While it waits, it writes only to renew the lease."""
+        """Waits for a batch and returns it. During the wait, writes only to renew the lease."""
         poll = min(POLL_SECONDS, consumer.lease_seconds / 3)
         early, renewed = None, 0.0
 

@@ -48,8 +48,8 @@ _COUNT_HELD = "UPDATE task_groups SET held = open WHERE run = :run AND task = AN
 
 
 def shorten(store: Store, run: int) -> None:
-    """Shortens leases that would last longer than their own seconds from now. Call it before taking
-    work over.
+    """Shortens each lease of the run that has more time left than a lease lasts. Call it before
+    taking work over.
 
     Such leases exist after the wall clock was set back. Dead holders then keep their work for one
     more lease, and living holders have time to renew. Call it in its own transaction, because a
@@ -93,7 +93,7 @@ def release_dead(store: Store, run: Run) -> list[str]:
 
 
 def _free_orphans(store: Store, run: Run) -> None:
-    """Frees trajectories whose owner has no row."""
+    """Frees trajectories whose owner is not among the workers."""
     freed = store.rows(
         "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND settled IS NULL AND owner IS NOT NULL AND owner NOT IN (SELECT id FROM workers) "
@@ -134,8 +134,8 @@ def _renewal(store: Store, worker: Worker) -> dict[str, object]:
 
 
 def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
-    """Returns the name of the worker's run from the rows of `_RENEW`. Raises `LeaseLost` if there
-    is not a row."""
+    """Returns the name of the worker's run from `renewed`, the rows that `_RENEW` returned. Raises
+    `LeaseLost` if `renewed` is empty."""
     if not renewed:
         raise LeaseLost(
             f"{worker.identity} was silent for more than {worker.lease_seconds:g} s and another "
@@ -145,8 +145,9 @@ def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
 
 
 def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Claim]:
-    """Claims free groups after task `after` in order, and then from the first task on. A claim
-    therefore costs the same for any number of groups in work."""
+    """Claims up to `groups` free groups in the order of tasks. Begins after task `after`; if no
+    group is free there, begins again at the first task. A claim therefore costs the same for any
+    number of groups in progress."""
     values = {"run": worker.run, "after": after, "groups": groups, **_renewal(store, worker)}
     # Renews first, because this worker is alive. Otherwise a worker whose lease ran out would claim
     # its own groups again.

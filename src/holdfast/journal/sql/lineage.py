@@ -18,11 +18,12 @@ from holdfast.records.run import Run
 
 
 def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
-    """Allows the run to use trajectories of other runs, and returns the runs that it may use.
+    """Allows the run to use trajectories of other runs, and returns the runs whose trajectories it
+    may use.
 
-    The result leaves out each run with trajectories that a consumer already uses, in whichever run.
-    If runs share trajectories, only one of the runs can ever be consumed, so that no trajectory is
-    delivered twice.
+    Leaves out each of `others` with trajectories that another consumed run of the series may use.
+    If runs share trajectories, only one of these runs can ever be consumed, so that no trajectory
+    is delivered twice.
     """
     held = _lock(store, [run, *others])
     if run.id not in held:
@@ -44,8 +45,8 @@ def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
 
 
 def refuse_if_shared(store: Store, run: Run) -> None:
-    """Raises `UsageError` if a run that shares trajectories with this run is consumed. Call it
-    before the run is consumed."""
+    """Raises `UsageError` if another run that shares trajectories with this run is consumed. Call
+    it before this run gets a consumer."""
     if not run.spec.series:
         return
     held = _lock(store, [run, *_relatives(store, run)])
@@ -75,7 +76,7 @@ def _lock(store: Store, runs: Sequence[Run]) -> dict[int, Run]:
 
 
 def _consumers(store: Store, runs: Collection[int]) -> dict[int, str]:
-    """Returns a consumer of each consumed run among these runs."""
+    """Returns the consumed runs among these runs, each with the name of one of its consumers."""
     return dict(
         store.rows(
             "SELECT run, min(consumer) FROM consumers WHERE run = ANY(:runs) GROUP BY run",

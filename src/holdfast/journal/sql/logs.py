@@ -121,8 +121,9 @@ def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
 
 
 def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) -> Cut | None:
-    """Cuts the log if it is torn. Otherwise corrects its row. Fences a worker that still believes
-    that it holds the trajectory. The caller must hold the trajectory's row."""
+    """Cuts the log if it is torn. Otherwise corrects the trajectory's row. Fences a worker that
+    still believes that it holds the trajectory. The caller must hold the lock of the trajectory's
+    row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
     [(status, settled, summary)] = store.rows(

@@ -1,4 +1,4 @@
-"""The weights of each replica: its last sendings, in their order."""
+"""The weights of each replica: the records of its last updates, in their order."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 
 KEPT = 64
-"""The number of records that are kept per replica, which is larger than the number of updates
-during one reply."""
+"""The number of records that are kept per replica. A replica gets fewer updates during one
+reply."""
 
 
 def note_weights(
@@ -54,8 +54,8 @@ def replica_weights(store: Store, run: Run) -> list[ReplicaWeights]:
 
 
 def _record(replica: str, number: int, body: bytes) -> ReplicaWeights:
-    """Decodes a record. A damaged record becomes a WANTED record, so that the replica gets its
-    weights again."""
+    """Decodes a record. Returns a WANTED record instead of a damaged one, so that the replica gets
+    its weights again."""
     try:
         return msgspec.json.decode(body, type=ReplicaWeights)
     except (msgspec.DecodeError, UnicodeDecodeError):

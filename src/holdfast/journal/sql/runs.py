@@ -110,8 +110,8 @@ def policy_of(store: Store, run: Run) -> GroupPolicy:
 def amend(
     store: Store, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
 ) -> Run:
-    """Replaces the run's spec and tasks in one step. The journal plans new tasks, and missing tasks
-    rest.
+    """Replaces the run's spec and tasks in one step. The journal plans tasks that are new. Recorded
+    tasks that are missing in `tasks` rest: they are kept, but not worked on.
 
     If the scorer changes, settled outcomes are opened again, so that the new scorer scores them and
     no run mixes rewards of two scorers. If the content of a task changes, the outcomes of that task
@@ -153,8 +153,9 @@ def annotate(
     command: RecordedCommand | None = None,
     training: str | None = None,
 ) -> Run:
-    """Replaces a run's tags, recorded command or training settings, even while others work on the
-    run. None keeps the old value. `amend_run` keeps all three."""
+    """Replaces a run's tags, recorded command or training settings, even while other processes work
+    on the run. None keeps the old value. `amend_run` keeps the tags and the training settings, and
+    the command if the new spec has none."""
     recorded = lock(store, run)
     spec = structs.replace(
         recorded.spec,
@@ -167,7 +168,8 @@ def annotate(
 
 
 def rename(store: Store, run: Run, name: str) -> Run:
-    """Renames the run. Only the run's own row contains its name."""
+    """Renames the run. Changes only the run's own row, because no other row contains the name.
+    Raises `UsageError` if the name is taken."""
     recorded = lock(store, run)
     spec = structs.replace(recorded.spec, name=name)
     spec.check(tasks=0)
@@ -203,8 +205,8 @@ def held_groups(store: Store, run: Run) -> dict[str, list[str]]:
 
 
 def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
-    """Opens outcomes of these tasks again, so that they are only scored again. No consumer may have
-    such a group."""
+    """Opens outcomes of these tasks again for scoring, without sampling them again. No consumer may
+    have such a group."""
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
         "AND task = ANY(:tasks) AND status = ANY(:outcomes) AND settled IS NOT NULL RETURNING task",
@@ -355,7 +357,8 @@ def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightV
 
 
 def text_of(value: object, *, of: str) -> str:
-    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it."""
+    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it. Errors
+    call the value `of`."""
     if not isinstance(value, str):
         raise JournalCorrupt(f"{of} is not text")
     try:
@@ -383,7 +386,7 @@ def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
-    """Returns the ordinals without numbers that a database cannot hold."""
+    """Returns the ordinals that a database can hold as numbers."""
     return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 
@@ -434,8 +437,8 @@ def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryR
 
 
 def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
-    """Returns the number of records of trajectories that were begun but whose rows count no
-    records. Such records mean damage."""
+    """Returns, for each of these trajectories that was begun but whose row counts no records, the
+    number of its records. Such records mean damage."""
     if not trajectories:
         return {}
     return dict(store.rows(_UNCOUNTED, ids=trajectories))

@@ -87,8 +87,8 @@ class Store(Protocol):
         ...
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
-        """Returns the number of records according to the log's head, and whether the head leads to
-        these positions."""
+        """Returns the number of records according to the log's head, and whether following the head
+        leads to exactly these positions."""
         ...
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
@@ -98,13 +98,14 @@ class Store(Protocol):
 
     def delete_records(self, run: int) -> int: ...
     def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
-        """Yields the bodies of the run's records, or of the records of all other runs."""
+        """Yields the bodies of the run's records, or with `of_others` the bodies of the records of
+        all other runs."""
         ...
 
 
 def refuse_none(number: int, error: JournalError) -> None:
-    """Raises the error. It serves appends with epochs that the same transaction has read, which
-    cannot be refused."""
+    """Raises the error. Pass it as `refuse` for appends whose epochs the same transaction has read:
+    no such append can be refused."""
     raise error
 
 

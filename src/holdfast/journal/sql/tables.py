@@ -1,8 +1,8 @@
 """The tables that every journal has. Braces mark types whose names differ between databases.
 
 `id` is a number that is never used again, even after its row is deleted. Otherwise a worker that
-slept through the deletion could hold another trajectory with its old number and epoch. `name` is
-text that is compared byte by byte.
+slept through the deletion could write to another trajectory that got the same number and epoch.
+`name` is text that is compared byte by byte.
 """
 
 from pathlib import Path
@@ -102,8 +102,8 @@ def refuse_newer(version: int, known: int, name: Path | str) -> None:
 
 
 def require_version(version: int, known: int, name: Path | str) -> None:
-    """Raises an error unless the journal has the version that this Holdfast reads. Opening for
-    writing begins a journal or migrates an older one instead."""
+    """Raises `JournalError` if the journal is empty or has an older version than `known`. Call it
+    only for reading, because opening for writing creates a journal or migrates an older one."""
     if version == 0:
         raise JournalError(f"journal {name} is empty: nothing has been recorded in it yet; {BEGIN}")
     if version < known:

@@ -24,7 +24,8 @@ _ROWS = f"""SELECT {_COLUMNS} FROM worlds w LEFT JOIN trajectories t ON t.id = w
 
 
 def plan_world(store: Store, lease: Lease, intent: WorldIntent) -> None:
-    """Writes an intent. Raises `LeaseLost`."""
+    """Writes that a world or snapshot is about to be made. Raises `LeaseLost` if the lease is
+    stale."""
     run = _fence(store, lease)
     columns = "run, trajectory, epoch, name, intent, state, handle, created, cpu_seconds"
     body = msgspec.msgpack.encode(intent)
@@ -41,8 +42,9 @@ def change_world(
     handle: str = "",
     cpu_seconds: float = 0.0,
 ) -> bool:
-    """Writes a new state. Returns False without writing if the row has a later state, or if there
-    is no `lease` and a living worker holds the trajectory. Raises `LeaseLost`."""
+    """Writes a new state. Returns False without writing if there is no such row, if the row has a
+    later state, or if there is no `lease` and a living worker holds the trajectory. Raises
+    `LeaseLost` if the lease is stale."""
     if lease is not None:
         _fence(store, lease)
     row = store.row(
@@ -71,7 +73,8 @@ def change_world(
 def worlds(
     store: Store, *, run: Run | None = None, trajectory: int = 0, removed: bool = False
 ) -> list[WorldRow]:
-    """Returns the rows in the order in which they were planned."""
+    """Returns the rows of a run, of a trajectory (by its number), or all rows, in the order in
+    which they were planned. With `removed`, includes worlds and snapshots that are gone."""
     most = WorldPhase.REMOVED if removed else WorldPhase.REMOVING
     number = 0 if run is None else run.id
     rows = store.rows(_ROWS, run=number, trajectory=trajectory, most=int(most))
@@ -106,7 +109,7 @@ def worlds(
 
 
 def worlds_label(store: Store) -> str:
-    """Returns the mark of this journal's worlds at their providers."""
+    """Returns the label that providers keep on every world of this journal."""
     store.run(
         "INSERT INTO counters VALUES ('worlds', :value) ON CONFLICT(name) DO NOTHING",
         value=secrets.randbits(62),

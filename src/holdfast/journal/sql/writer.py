@@ -1,12 +1,12 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up. The event loop hands those of one turn of the loop over together. The thread
-takes the queued operations without a timer, lets the store commit them as one transaction, and
-wakes all waiters with one call into the event loop. A single appender therefore waits for one
+Operations queue up. The event loop hands all operations of one turn of the loop over together. The
+thread takes the queued operations without a timer, lets the store commit them as one transaction,
+and wakes all waiters with one call into the event loop. A single appender therefore waits for one
 commit, and 256 appenders share one commit.
 
-Under load, two batches take turns because of the interpreter lock. The loop needs the lock to
-continue the callers of durable records. The thread needs the lock except during work inside the
+Under load, the event loop and the thread compete for the interpreter lock. The loop needs the lock
+to continue the callers of durable records. The thread needs the lock except during work inside the
 database, most of which is COMMIT. The callers of a batch therefore wake right before the COMMIT of
 the next batch, so that the loop works while the disk does. If no operation waits, or the next
 operation may take long, the callers wake at once. If the disk is slower than the loop, all
@@ -52,8 +52,8 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Operation:
-    """A function that runs inside a transaction, with the caller that waits and the outcome. The
-    function may run again after a failed commit."""
+    """A function that runs inside a transaction, its waiting caller, and its outcome. The function
+    may run again after a failed commit."""
 
     __slots__ = ("error", "future", "loop", "result", "rows", "size")
 
@@ -137,7 +137,7 @@ class Committer(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Ends attempts to write what cannot be written now, because no caller waits any more.
+        """Stops trying to write what cannot be written now, because no caller waits any more.
         Another thread may call it."""
         ...
 
@@ -155,7 +155,8 @@ class Writer:
         self._new: list[Operation] = []
         """The operations of the present turn of the loop, which are not in the queue yet."""
         self._hands_over: asyncio.AbstractEventLoop | None = None
-        """The loop that queued the last of them, and that will put them into the queue."""
+        """The event loop that queued the newest operations in `_new`, and that will put them into
+        the queue."""
         self._next: Operation | None = None
         self._thread: threading.Thread | None = None
         self._rows = 0
@@ -188,8 +189,8 @@ class Writer:
             await waiter
 
     def _waiter(self, is_over: Callable[[], bool], *, until: int) -> "asyncio.Future[None] | None":
-        """Returns a future that ends with the next batch after which `until` operations are done;
-        None if the wait is over already."""
+        """Returns a future that is done after the next batch with which at least `until` operations
+        are finished. Returns None if `is_over` returns True."""
         with self._counting:
             if is_over():
                 return None
@@ -330,7 +331,7 @@ class Writer:
                 loop.call_soon_threadsafe(self._settle, here, waiting)
 
     def _count_done(self, batch: list[Operation]) -> "list[asyncio.Future[None]]":
-        """Subtracts the batch from the queue's counts. Returns the waiters that this releases."""
+        """Subtracts the batch from the queue's counts. Returns the waiters whose wait is over."""
         with self._counting:
             self._done += len(batch)
             self._rows -= sum([operation.rows for operation in batch])
@@ -358,11 +359,12 @@ class Writer:
         return batch, False
 
     def _may_grow(self, operation: Operation) -> bool:
-        """Returns whether the operation may share a transaction with others."""
+        """Returns whether the operation may share a transaction with other operations."""
         return self._committer.mixes_calls or isinstance(operation, Append)
 
     def _share(self, waiting: int) -> int:
-        """Returns the number of rows to take when this many operations wait."""
+        """Returns the number of rows to put into the next transaction while this many operations
+        wait."""
         if self._is_quick(waiting):
             return min(MAX_ROWS, max(SPLIT_ROWS, waiting // 2))
         return MAX_ROWS

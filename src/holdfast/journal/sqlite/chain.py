@@ -46,8 +46,8 @@ _FOUND = f"""SELECT position FROM records WHERE trajectory = ?
 
 
 def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
-    """Returns the number of records of the trajectory, which is the number of its next record, and
-    whether its status says that it was begun.
+    """Returns the number of records of the trajectory, and whether the trajectory's status says
+    that it was begun.
 
     The number is -1 if damage changed its type. No log has this number.
     """
@@ -59,8 +59,8 @@ def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
 
 
 def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, None, None]:
-    """Yields the rows of a log in their order. Its time grows with the log, unless links are
-    damaged.
+    """Yields the rows of a log in their order. The time grows with the length of the log; if links
+    are damaged, with the number of all records.
 
     Raises `BadRecord` at the end if the head is lost or counts another number of records.
     """
@@ -81,8 +81,8 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, N
 def rows_without_links(
     connection: sqlite3.Connection, trajectory: int, done: int = 0
 ) -> Generator[LogRow, None, None]:
-    """Yields all rows that claim to belong to this log, from number `done` on, by a pass over all
-    records. Raises `BadRecord` at the end if the head counts another number."""
+    """Yields all rows that claim to belong to this log, from record number `done` on. Reads all
+    records of the journal. Raises `BadRecord` at the end if the head counts another number."""
     with _snapshot(connection):
         position = 0
         with closing(connection.execute(_BY_SCAN, (trajectory, done))) as rest:
@@ -99,7 +99,8 @@ def rows_without_links(
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Makes the reads of the block see one state, even if others commit in the meantime."""
+    """Makes all reads inside the block see the same state, even if other connections commit
+    meanwhile."""
     if connection.in_transaction:
         yield
         return
@@ -116,13 +117,14 @@ def positions(connection: sqlite3.Connection, trajectory: int) -> list[int]:
 
 
 def found(connection: sqlite3.Connection, trajectory: int) -> list[int]:
-    """Returns the positions of the log's records, in the order of the log, by a pass over all
-    records."""
+    """Returns the positions of the log's records, in the order of the log. Reads all records of the
+    journal."""
     return [position for (position,) in connection.execute(_FOUND, (trajectory,))]
 
 
 def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
-    """Corrects links and head according to the records. Returns whether they were wrong."""
+    """Corrects the links and the head of a log so that they agree with its records. Returns whether
+    they were wrong."""
     there = found(connection, trajectory)
     if positions(connection, trajectory) == there and head(connection, trajectory)[0] == len(there):
         return False
@@ -147,8 +149,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def _sized(statement: str, columns: int) -> dict[int, str]:
-    """Returns the statement for each number of rows. It skips rows of NULLs, which fill up the
-    parameters."""
+    """Returns, for each size of `_SIZES`, the statement with that many rows of parameters."""
     row = f"({','.join('?' * columns)})"
     return {size: statement.format(f"VALUES {','.join([row] * size)}") for size in _SIZES}
 
@@ -197,7 +198,8 @@ def _write(
     heads: Mapping[int, Head],
     position: int,
 ) -> None:
-    """Writes rows after the last position, each linked to the previous record of its log.
+    """Writes rows after `position`, the last position that is taken. Links each row to the previous
+    record of its log.
 
     The heads already count these rows; this function sets their positions.
     """
@@ -229,8 +231,9 @@ def _execute(
 
 
 def _size_for(rows: int) -> int:
-    """Returns a statement size that `rows` nearly fill. If there is none, returns the largest size
-    that they fill completely. A row of NULLs costs as much as any other row."""
+    """Returns the size of `_SIZES` that `rows` rows fill completely or nearly. If there is none,
+    returns the largest size that the rows fill completely. The rest of a statement is filled with
+    rows of NULLs, each of which costs as much as any other row."""
     return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
         size for size in _SIZES if size <= rows
     )

@@ -56,15 +56,16 @@ class Checkpointer:
         """Held while copying, because SQLite refuses a second thread that copies."""
         self._stopping = False
         self._written = 0
-        """The number of bytes in the log since it was last used from its start. It is the writer's
-        count, which misses bytes around the records, or the length at the last copy."""
+        """The number of bytes in the log since it was last used from its start: the sum of what the
+        writer wrote, which is a little too small, or the length at the last copy if that is
+        larger."""
         self._found = 0
         """The length of the log at the last copy."""
         self._requested_at = 0
         """The value of `_written` when the thread was last asked to copy."""
         self._next_rest = 0
-        """The value of `_written` before which the writer does not copy again. A copy that just
-        failed would fail again at once."""
+        """The writer copies again only when `_written` has reached this value, because a copy that
+        just failed would fail again at once."""
         self._is_copied = False
         """Whether the thread has copied the log since the writer last looked."""
 
@@ -99,8 +100,8 @@ class Checkpointer:
         self._requested_at = self._written
 
     def _room(self) -> int:
-        """Returns the free bytes on the disk. The log may use half of them, because it is longer
-        than the writer's count, and the file grows by at most the log's length."""
+        """Returns the free bytes on the disk. Let the log use only half of them, because the log is
+        longer than the writer's count, and the file grows by up to the log's length."""
         try:
             disk = os.statvfs(self._folder)
         except OSError:

@@ -140,7 +140,7 @@ class SqliteCommitter:
     def give_up(self) -> None: ...
 
     def sync(self) -> None:
-        """Notes in the witness what is in the file."""
+        """Flushes the witness's notes to disk."""
         if self._witness is not None:
             self._witness.sync()
 
@@ -225,7 +225,8 @@ class SqliteCommitter:
         connection.execute(_OLD, (KEPT,))
 
     def _last_number(self, connection: sqlite3.Connection) -> int | None:
-        """Returns the number of this writer's last commit in the journal; None without one."""
+        """Returns the number of this writer's last commit in the journal; None if it has no commit
+        there."""
         row = connection.execute(
             "SELECT batch FROM batches WHERE name = ?", (self._name,)
         ).fetchone()

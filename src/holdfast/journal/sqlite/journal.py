@@ -99,7 +99,7 @@ class SqliteJournal(Journal):
         self._writer = Writer(self.name, self._committer)
 
     def _open_to_write(self) -> None:
-        """Refuses a bad file before anything is written to it, rather than in a later append."""
+        """Opens the file for writing. Refuses a bad file here, before anything is written to it."""
         try:
             schema.create_if_missing(self._file, self._raw_connect)
         except (OSError, sqlite3.Error) as error:
@@ -211,8 +211,8 @@ class SqliteJournal(Journal):
 
 
 class MemoryJournal(Journal):
-    """A journal in memory, for tests, notebooks and runs that may be lost. `close` keeps the
-    content. Deleting the object loses it."""
+    """A journal in memory, for tests, notebooks and runs that may be lost. The content stays after
+    `close`, and is lost with the object."""
 
     def __init__(self) -> None:
         super().__init__(MEMORY, read_only=False)

@@ -35,12 +35,13 @@ class Loss(Struct, frozen=True):
     what: str
     remedy: str
     without_log: bool = False
-    """Whether only the file is usable: its log must be neither read nor written into the file. The
-    log belongs to another journal, is older than the file, or has no commit that SQLite sees."""
+    """Whether only the file is usable, so that its log must be neither read nor copied into the
+    file. The reason is that the log belongs to another journal, is older than the file, or has no
+    commit that SQLite sees."""
     is_foreign: bool = False
     """Whether the log belongs to another journal."""
     is_cut: bool = False
-    """Whether the file ends too early, rather than the log."""
+    """Whether the database file ends too early. Otherwise the log is the cause of the loss."""
 
 
 class _State(Struct, frozen=True):
@@ -54,7 +55,7 @@ class _State(Struct, frozen=True):
 
 
 def refuse_losses(path: Path) -> None:
-    """Raises `LostCommits` if commits are lost, because they may belong to calls that must not
+    """Raises `LostCommits` if commits are lost. The lost commits may belong to calls that must not
     happen twice."""
     loss = find_loss(path)
     if loss is not None:
@@ -62,8 +63,8 @@ def refuse_losses(path: Path) -> None:
 
 
 def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
-    """Returns the loss; None if nothing is lost, or if this cannot be known. If the witness
-    confirms the last commit, the log is read only with `thoroughly`."""
+    """Returns what the journal has lost; None if nothing is lost, or if this cannot be known. If
+    the witness has noted the last commit, reads the log only with `thoroughly`."""
     noted = notes(witness_of(path))
     try:
         state = _read(path, schema.mode_to_read(path))
@@ -100,8 +101,8 @@ def _is_of_content(error: Exception) -> bool:
 
 
 def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
-    """Returns what a journal lost if SQLite can read its file, but not its file with the log.
-    Returns None if SQLite cannot read the file either."""
+    """Returns what a journal lost if SQLite can read its file, but not the file together with its
+    log. Returns None if SQLite cannot read the file in any way."""
     alone = _alone(path) if schema.log_size(path) else None
     if alone is None or alone.identity is None:
         return None
@@ -109,7 +110,8 @@ def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
 
 
 def _left_alone(path: Path, alone: _State, note: Note | None) -> Loss:
-    """Returns the loss of a journal whose log was copied into the file beyond its readable part."""
+    """Returns the loss of a journal whose file has newer pages than the readable part of its log,
+    because later parts of the log were already copied into the file."""
     why = f"{_why(scan(log_of(path)))}, and the file has newer pages already"
     if note is None:
         what = f"has a log that must not be read, and may have lost commits: {why}"
@@ -220,7 +222,7 @@ def _commits(number: int) -> str:
 
 
 def _put_back(path: Path, alone: _State | None) -> str:
-    """Returns the remedy if only the file is usable."""
+    """Returns the remedy for a journal of which only the file is usable."""
     upto = "" if alone is None else f", up to commit {alone.number:,}"
     return _remedy(path, f"keeps the file without its log{upto}, and the log under another name")
 

@@ -93,7 +93,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def log_size(path: Path) -> int:
-    """Returns the size in bytes of the write-ahead log beside the file; 0 without one."""
+    """Returns the size in bytes of the write-ahead log beside the file; 0 if there is no log."""
     try:
         return log_of(path).stat().st_size
     except FileNotFoundError:
@@ -105,9 +105,9 @@ WITHOUT_LOG = "mode=ro&immutable=1"
 
 
 def mode_to_read(path: Path) -> str:
-    """Returns the mode for opening the file for reading. SQLite creates files beside a journal to
-    read it. On a read-only medium it cannot create them. If there is no log, it does not need them,
-    because no process writes."""
+    """Returns the mode in which the file is opened for reading. SQLite creates files beside a
+    journal to read it, which is impossible on a read-only medium. If there is also no log, the mode
+    tells SQLite to do without these files. This is safe because no process can write."""
     is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
     return WITHOUT_LOG if is_fixed and not log_size(path) else "mode=ro"
 
@@ -138,8 +138,8 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
-    """Creates a journal in an empty file that no other process knows yet. It uses no log, which
-    would need the same room again."""
+    """Creates a journal in an empty file that no other process knows yet. Writes without a log,
+    because a log would need the same room again."""
     with explained(path):
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
@@ -187,8 +187,8 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
 
 
 def _is_without_room(path: Path) -> bool:
-    """Returns whether the disk is full. SQLite reports an I/O error if its shared memory no longer
-    fits."""
+    """Returns whether the disk is full. If SQLite's shared memory does not fit on a full disk,
+    SQLite reports only an I/O error."""
     try:
         disk = os.statvfs(path.parent)
     except OSError:
@@ -197,8 +197,8 @@ def _is_without_room(path: Path) -> bool:
 
 
 def _lock_holder(path: Path) -> str:
-    """Returns the process that holds the write lock. Linux lists who locks which byte of a file.
-    Opening SQLite's own file would drop our locks."""
+    """Returns a text that names the process that holds the write lock. Reads Linux's list of locks,
+    because opening SQLite's own file would drop the locks of this process."""
     with suppress(OSError):
         inode = beside(path, "-shm").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
@@ -229,8 +229,7 @@ def _no_file(path: Path | str, done: str) -> JournalError:
 
 
 def _unreadable(path: Path, text: str) -> JournalError:
-    """Returns the error for a journal that cannot be read. Reading needs SQLite's two files beside
-    it, unless no process can be writing."""
+    """Returns the error for a journal that cannot be read, with its cause and a remedy."""
     try:
         path.open("rb").close()
     except OSError as error:
@@ -321,8 +320,8 @@ def identity_of(connection: sqlite3.Connection) -> int | None:
 
 
 def _check_of(number: bytes) -> bytes:
-    """Returns the checksum that is part of the identity, so that half a page does not pass for
-    another journal."""
+    """Returns the checksum that is stored in the identity. With it, a damaged identity is not
+    mistaken for the identity of another journal."""
     return binascii.crc_hqx(number, 0xFFFF).to_bytes(2, "big")
 
 
@@ -402,8 +401,8 @@ def _remove(*files: Path) -> None:
 
 
 def set_aside(file: Path) -> Path:
-    """Renames the file to a name that only its owner will look for, and returns the new path.
-    Removes an empty file."""
+    """Renames the file to the first free name of the form `NAME.kept-1`, and returns the new path.
+    Removes an empty file instead."""
     if not file.stat().st_size:
         file.unlink()
         return file
@@ -436,7 +435,8 @@ _MOUNT_POINT = 4
 
 
 def refuse_second_name(path: Path) -> None:
-    """Raises `JournalError` for a file whose log may lie elsewhere."""
+    """Raises `JournalError` for a file that has several names or is mounted as a single file,
+    because its log may lie beside another name."""
     file = beside(path, "")
     if not file.is_file():
         return

@@ -56,7 +56,8 @@ def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(raw: bytes) -> str:
-    """Decodes text. Never raises: damaged bytes stay in the text, and the caller checks it."""
+    """Decodes text without raising an error. Keeps damaged bytes as surrogate characters; the
+    caller has to check the text."""
     return raw.decode(errors="surrogateescape")
 
 
@@ -106,13 +107,13 @@ class SqliteStore(Store):
 
     def index_records(self) -> None:
         """Indexes the records for `logs_to_check`. Call it before other reads, because SQLite
-        creates no tables after an error elsewhere."""
+        creates no more tables after it has met an error in any table."""
         for statement in _SORTED:
             self.connection.execute(statement)
 
     def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """Yields the rows of each log without use of links if `index_records` was called, so that
-        links can be checked against records. Without the index, it follows the links."""
+        """Yields the rows of each log. If `index_records` was called, finds the rows without the
+        links, so that the links can be compared with the rows. Otherwise follows the links."""
         is_indexed = self.row("SELECT 1 FROM sqlite_temp_schema WHERE name = 'sorted'")
         for trajectory in trajectories:
             rows = (
@@ -146,9 +147,9 @@ class SqliteStore(Store):
         """Cuts the log if it is torn. Otherwise corrects its links and its status if they are
         wrong.
 
-        A head that is lost or counts too few records is corrected first. More records exist than
-        the head knows, so no record is lost. The method reads without links, so an index of the
-        records is needed to call it for many logs.
+        First corrects a head that is lost or counts too few records, so that the records that the
+        head does not count are kept. Reads without links, so call it for many logs only after
+        `index_records`.
         """
         positions = chain.found(self.connection, trajectory)
         if chain.head(self.connection, trajectory)[0] < len(positions):
@@ -176,8 +177,9 @@ class SqliteStore(Store):
                 yield body
 
     def _doom(self, run: int) -> int:
-        """Collects the positions of the run's records and returns their number. Its time grows with
-        the run, unless links are damaged."""
+        """Collects the positions of the run's records in a temporary table, and returns their
+        number. The time grows with the run; if links are damaged, with the number of all
+        records."""
         execute = self.connection.execute
         execute("DROP TABLE IF EXISTS temp.doomed")
         execute("CREATE TEMP TABLE doomed(position INTEGER PRIMARY KEY)")

@@ -55,9 +55,9 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
     """Returns a decorator that checks the names of a function's arguments and converts the
     arguments to their declared types.
 
-    `own` names the arguments that the function checks itself, with better messages. Programs enter
-    through async functions, so errors that an async function raises leave it as `for_caller` shapes
-    them.
+    `own` names the arguments that the function checks itself, with better messages. Async functions
+    are the entry points for programs, so the decorator passes errors of async functions through
+    `for_caller`.
     """
 
     def decorate(function: Function) -> Function:
@@ -169,7 +169,8 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
 
 @functools.cache
 def _hints(of: Any, *but: str) -> dict[str, Any]:
-    """Returns the declared types of a class or function, without `but` and variadic arguments."""
+    """Returns the declared types of a class or function by their names. Leaves out the names in
+    `but` and variadic arguments."""
     if isinstance(of, type):
         return typing.get_type_hints(of)
     parameters = inspect.signature(of).parameters.values()

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 SHORTEST = 6
 REDACTED = "[redacted]"
 _SHORTEST_LINE = 16
-"""The shortest line that is hidden by itself in a secret of several lines, such as a private
-key."""
+"""The length of the shortest line that is hidden on its own, if a secret has several lines, as a
+private key has."""
 _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
     r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"

@@ -49,8 +49,8 @@ def last_of(ids: Sequence[int], token: int) -> int:
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    """Returns the length of the common beginning. It halves the range, because slices compare at
-    the speed of memory."""
+    """Returns the length of the common beginning of two sequences. Uses a binary search over
+    slices, because slices are compared fast."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 
 class ExpertRows(Struct, frozen=True, gc=False):
-    """The rows of consecutive tokens, as an engine returned them."""
+    """The routed experts of consecutive tokens, in one row per token, as an engine returned
+    them."""
 
     width: int
     """The number of experts per token over all layers. A row lists the layers one after the
@@ -50,8 +51,8 @@ class RoutedExperts(Struct, frozen=True, array_like=True, gc=False):
 
 
 def kept_before(experts: Sequence[RoutedExperts], keep: int) -> list[RoutedExperts]:
-    """Returns the experts for the first `keep` tokens of a stream, which continue in another
-    stream."""
+    """Returns the experts of the first `keep` tokens of a stream, for another stream that begins
+    with these tokens."""
     return [
         RoutedExperts(e.blob, e.start, min(e.end, keep), e.width, e.layers, e.size)
         for e in experts

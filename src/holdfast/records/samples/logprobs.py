@@ -1,9 +1,10 @@
 """Says to which distribution logprobs belong.
 
-A trainer compares the logprobs of a sample with its own. Temperature, cuts (top_p, top_k, min_p)
-and bends (penalties, logit_bias) change the distribution from which tokens are sampled. The engine
-decides whether its logprobs include these changes. They cannot be added later, because that needs
-the logits of all tokens.
+A trainer compares the logprobs of a sample with its own. The distribution from which tokens are
+sampled differs from the model's own by the temperature, by cuts, which exclude unlikely tokens
+(top_p, top_k, min_p), and by biases, which change the probabilities of some tokens (penalties,
+logit_bias). The engine decides whether its logprobs include these changes. They cannot be added
+later, because that needs the logits of all tokens.
 """
 
 from collections.abc import Iterable
@@ -21,8 +22,8 @@ class LogprobsMode(StrEnum):
     """What the logprobs of an engine or of a sample include."""
 
     RAW = "raw"
-    """Logprobs of the model's own distribution, without temperature and cuts. This is vLLM's
-    default."""
+    """Logprobs of the model's own distribution, without temperature, cuts and biases. This is
+    vLLM's default."""
     TEMPERED = "tempered"
     """Logprobs with temperature but without cuts. This is SGLang's default."""
     UNKNOWN = "unknown"
@@ -52,10 +53,10 @@ _FROM_THE_WORST = tuple(LogprobsMode)
 def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
     """Returns the mode of an engine's logprobs under this sampling.
 
-    At temperature 1 without cuts and bends, all modes are equal. An engine is measured with
-    temperature and a cut. If its logprobs include no cuts, they are assumed to include no bends
-    either. Greedy replies have logprobs of temperature 1 with every engine, because logprobs of the
-    greedy distribution would all be 0.
+    At temperature 1 without cuts and biases, all modes are equal. An engine's mode is measured with
+    a temperature and a cut. If its logprobs do not include the cut, this function assumes that they
+    do not include biases. Greedy replies have logprobs of temperature 1 with every engine, because
+    logprobs of the greedy distribution would all be 0.
     """
     if not sampling.temperature:
         return LogprobsMode.RAW
@@ -66,7 +67,8 @@ def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
 
 
 def distribution_of(sampling: Sampling) -> str:
-    """Describes the part of the sampling that decides how far logprobs can be off."""
+    """Describes the parameters that change the distribution of tokens, such as `temperature 1 and
+    top_p 0.9`."""
     text = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
     numbers = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     for name in sampling.altered_by:
@@ -78,5 +80,6 @@ def distribution_of(sampling: Sampling) -> str:
 
 
 def worst(modes: Iterable[LogprobsMode]) -> LogprobsMode:
-    """Returns the worst of the modes; PROCESSED if there are none."""
+    """Returns the worst of the modes, which is the first in the order of `LogprobsMode`; PROCESSED
+    if there are no modes."""
     return min(modes, key=_FROM_THE_WORST.index, default=LogprobsMode.PROCESSED)

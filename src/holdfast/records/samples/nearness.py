@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 FACTOR = 1.5
-"""The allowed ratio between the gap to float32 of a computation and the gap of the plain
-computation. With real weights in bfloat16, means were within 1.1 of each other, and 99 % quantiles
-within 1.3."""
+"""How many times as large as the plain computation's gap to float32 another computation's gap may
+be. With real weights in bfloat16, means were within 1.1 of each other, and 99 % quantiles within
+1.3."""
 ROUNDING = 1e-4
-"""The average loss of float32 itself in nats. Measured values are 1e-6 to 3e-5. A token that is
-missing from a context moves the others by more."""
+"""The average rounding error of float32 itself in nats. Measured values are 1e-6 to 3e-5. A token
+that is missing from a context changes the logprobs of the other tokens by more."""
 QUANTILES = (0.5, 0.9, 0.99)
 _EXPLAINED = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 0.1}
-"""Mean gaps of sampled tokens in nats. With real weights, bfloat16 is 0.03 from float32."""
+"""Mean gaps of sampled tokens in nats that rounding can explain. With real weights, the measured
+gap between bfloat16 and float32 is 0.03."""
 
 
 class Gap(Struct, frozen=True):
@@ -59,8 +60,8 @@ def is_as_near(gap: Gap, plain: Gap, *, factor: float = FACTOR) -> bool:
     """Returns whether logprobs that are off by `gap` are as near to float32 as logprobs that are
     off by `plain`.
 
-    The mean and each quantile may exceed those of `plain` by `factor` and by float32's own
-    rounding. Measure both gaps on the same tokens, a hundred or more. With 20 tokens, the 99 %
+    The mean and each quantile of `gap` may be `factor` times as large as in `plain`, plus float32's
+    own rounding. Measure both gaps on the same tokens, a hundred or more. With 20 tokens, the 99 %
     quantile would be the largest difference.
     """
     pairs = zip((gap.mean, *gap.quantiles), (plain.mean, *plain.quantiles), strict=True)

@@ -1,8 +1,8 @@
-"""Records which weights a replica has, with one record each time that weights are sent or looked
-for.
+"""Records which weights a replica has.
 
-The sender of weights writes these records, and every sampler reads them. Both use the rule of
-`why_not_counted`.
+There is one record for each time that a process sent weights to the replica, or found that weights
+must be sent to it. The sender of weights writes these records, and every sampler reads them. Both
+use the rule of `why_not_counted`.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def is_undecided(records: Sequence[ReplicaWeights]) -> bool:
 def why_not_counted(
     spans: Sequence[VersionSpan], records: Sequence[ReplicaWeights], incarnation: str
 ) -> str:
-    """Returns why tokens do not count; "" if they count.
+    """Returns the reason why tokens do not count and must be sampled again; "" if they count.
 
     `records` are the records of the replica, starting with the record in force when the request
     began. `incarnation` is the engine's incarnation when the tokens arrived. Each version label

@@ -33,7 +33,7 @@ class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
     """Whether the tokens are trained in this sample."""
     is_cut: bool = False
     """Whether the tokens were sampled from another distribution than the model's own at this
-    temperature, because the sampling cuts or bends it (`Sampling.altered_by`)."""
+    temperature, because sampling parameters changed the distribution (`Sampling.altered_by`)."""
 
 
 class StepReward(Struct, frozen=True, array_like=True, gc=False):
@@ -123,7 +123,8 @@ def _wrong_logprobs(logprobs: Sequence[float]) -> str:
 
 
 class _Branch:
-    """A root-to-leaf path under construction."""
+    """A branch under construction: the tokens from the root to a leaf of the tree of
+    generations."""
 
     def __init__(self) -> None:
         self.ids: array[int] = array("i")
@@ -135,12 +136,12 @@ class _Branch:
         self.turns: list[TurnSpan] = []
         self.step_rewards: list[StepReward] = []
         self.used = NOTHING
-        """The usage of the branch's own turns."""
+        """The usage of the turns that are new in this branch."""
         self.experts: list[RoutedExperts] = []
 
     def fork(self, keep: int) -> "_Branch":
-        """Returns a new branch with the first `keep` tokens of this branch. These tokens are
-        trained only in this branch."""
+        """Returns a new branch that begins with the first `keep` tokens of this branch. The new
+        branch masks these tokens, so that only this branch trains them."""
         other = _Branch()
         other.ids, other.logprobs = self.ids[:keep], self.logprobs[:keep]
         other.mask = array("b", bytes(keep))
@@ -241,9 +242,9 @@ def experts_of(history: History) -> list[list[RoutedExperts]]:
 
 
 def has_tokens(history: History) -> bool:
-    """Returns whether there are tokens to train. Replies without token ids, such as those of a
-    simulated user behind a chat API, count as part of the environment if the policy's replies have
-    token ids."""
+    """Returns whether the trajectory has token ids that can be trained. If the policy's replies
+    have token ids, replies without token ids count as part of the environment, such as the replies
+    of a simulated user behind a chat API."""
     generations = history.generations
     return all(step.ids for step in generations) or any(
         step.ids and step.trainable for step in generations

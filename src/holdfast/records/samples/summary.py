@@ -19,7 +19,7 @@ RETURNED_NONE = "returned None"
 
 
 class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
-    """One failure, without its traceback."""
+    """One failure of a trajectory, without its traceback."""
 
     phase: str
     root: str
@@ -120,13 +120,14 @@ def last_failure(history: History) -> Failure | None:
 
 
 def final_failure(history: History) -> Failure | None:
-    """Returns the failure that ended a FAILED trajectory; None for other trajectories."""
+    """Returns the failure that ended a FAILED trajectory; None for a trajectory that did not
+    fail."""
     return last_failure(history) if history.status is Status.FAILED else None
 
 
 def _reason(history: History, final: Failure | None) -> str:
-    """Returns the failure's line, because its root lacks the numbers. Without a failure, returns
-    the reason of the end."""
+    """Returns the line of the failure `final`; without a failure, the reason of the end. The line
+    is used because the failure's root has no numbers."""
     if final is not None:
         return final.line
     return history.finished.reason if history.finished is not None else ""

@@ -21,8 +21,9 @@ class WeightVersion(Struct, frozen=True):
 
 
 def newest_of(versions: Iterable[WeightVersion]) -> WeightVersion | None:
-    """Returns the version of the last step, and the latest of several versions of that step. An
-    older step may be published later, because steps may be trained again."""
+    """Returns the version of the last step. If that step has several versions, returns the latest
+    of them. The version that was published last may be of an earlier step, because steps may be
+    trained again."""
     return max(versions, key=lambda version: (version.step, version.ordinal), default=None)
 
 
