@@ -33,7 +33,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Provider("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The names that LiteLLM uses are included."""
+"""The providers by name, including the names that LiteLLM uses."""
 NEAR = 0.75
 """How similar a word must be to a provider's name for a suggestion."""
 
@@ -71,8 +71,8 @@ def names_of(model: str | None) -> tuple[str, ...]:
 
 
 def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
-    """Returns the key of the model's provider. Raises `UsageError` with the name of the variable if
-    the variable is not set."""
+    """Returns the key of the model's provider. If its environment variable is not set, raises
+    `UsageError` with the variable's name. `instead` is other advice for the error message."""
     provider = PROVIDERS[model.partition("/")[0]]
     if key := environment.get(provider.key):
         return key
@@ -83,8 +83,8 @@ def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
 
 
 def base_url(url: str) -> str:
-    """Returns the base address of an API. Without a path, `/v1` is implied; other paths stay. `/v1`
-    itself is cut off, so that each API has one address."""
+    """Returns the base address of an API, without a path `/v1`. Other paths stay. So an API has the
+    same address whether or not `/v1` was given."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))

@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""At its deadline, a reply still makes progress if its last token is not older than this."""
+"""How old a reply's last token may be at the deadline. After a longer silence, the reply counts as
+stalled."""
 _BUSY = 4.0
-"""The factor by which a call waits longer than usual if the engine takes no more requests now."""
+"""Multiplies the pause before the next try if the engine is busy (429) and names no time to wait.
+"""
 
 
 class SampleCall:
-    """The state of one sample. Each instance makes one call."""
+    """One sample of the policy, with all its tries. Each instance is used for one call of
+    `complete`."""
 
     def __init__(self, request: Request, replicas: "EnginePolicy"):
         self._request = request
@@ -67,7 +70,7 @@ class SampleCall:
         self._last_save = self._started
         self._version: str | None = None
         self._record: ReplicaWeights | None = None
-        """The record of weights by which the replica was admitted for the present try."""
+        """The record of the replica's weights when the present try began."""
         self._is_named = False
         """Whether the present try requests its weights by name. No update changes those weights."""
         self._watch: StopStringSearch | None = None
@@ -146,14 +149,15 @@ class SampleCall:
             raise
 
     async def _check_weights(self, endpoint: Endpoint) -> None:
-        """Raises `WeightsDoubted` if the tokens of this try do not count."""
+        """Raises `WeightsDoubted` if it is in doubt which weights sampled the tokens of this
+        try."""
         gate = self._replicas.gate
         if gate is not None and self._record is not None:
             await gate.check(endpoint, self._record, self._sampled.fresh_spans)
 
     async def _counts_now(self, endpoint: Endpoint) -> bool:
-        """Returns whether the new tokens of this try count already. If not, the end of the try
-        decides."""
+        """Returns whether the weights of this try's new tokens are known to be right already. If
+        not, this is decided at the end of the try."""
         gate, record = self._replicas.gate, self._record
         if gate is None or record is None or not self._sampled.fresh:
             return True
@@ -172,8 +176,8 @@ class SampleCall:
 
     @cached_property
     def _is_constrained(self) -> bool:
-        """Whether an engine restarts the reply's format or its token count with each request. Such
-        a reply cannot continue from its first tokens."""
+        """Whether the whole reply must come from one request, because the engine begins the reply's
+        format or a count of its tokens anew with each request."""
         request = self._request
         return (
             request.sampling.json is not False
@@ -182,7 +186,8 @@ class SampleCall:
         )
 
     def _is_complete(self) -> bool:
-        """Returns whether an interrupted try has a complete reply nevertheless."""
+        """Returns whether the reply is complete although its try was interrupted. First looks for a
+        stop string across the seam."""
         if self._watch is not None:
             self._watch.found(self._sampled)
         return self._sampled.finish_reason in FINISHED
@@ -190,8 +195,8 @@ class SampleCall:
     async def _keep_after(
         self, error: PolicyError, endpoint: Endpoint, *, is_doubted: bool
     ) -> None:
-        """Keeps the tokens of a failed try. Drops them after an invalid answer, if the weights are
-        in doubt, and if the reply is constrained."""
+        """Keeps the tokens of a failed try, or drops them if the answer was invalid, the weights
+        are in doubt, or the reply is constrained."""
         partial = self._request.partial
         if not (isinstance(error, BadAnswer) or is_doubted or self._is_constrained):
             self._sampled.interrupt()
@@ -200,8 +205,8 @@ class SampleCall:
             await partial.save(taken_back)
 
     def _is_whole(self, endpoint: Endpoint) -> bool:
-        """Returns whether the earlier tokens are the whole reply or leave no room for another
-        token."""
+        """Returns whether the tokens of earlier tries end the reply or leave no room for another
+        token. If so, sets the finish reason."""
         sampled = self._sampled
         room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
@@ -217,9 +222,9 @@ class SampleCall:
         continue.
 
         If the engine applies a seed to a whole request, only a whole request gives the tokens of an
-        undisturbed run. Then a request with a seed is repeated, unless some of its tokens are
-        durable. The number of repetitions is limited. Otherwise a reply that takes longer than the
-        time between two aborts would never end.
+        uninterrupted run. So a request with a seed is repeated from its beginning, unless its
+        tokens are saved in parts. The number of repetitions is limited, because a reply that takes
+        longer than the time between two aborts would otherwise never end.
         """
         request = self._request
         if not self._sampled.ids or request.seed is None or self._renewals >= self._retry.tries:
@@ -287,17 +292,17 @@ class SampleCall:
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note_version(self, endpoint: Endpoint) -> None:
-        """Notes an update of the weights during a try. A stream gets a new span of tokens there. In
-        an answer in one piece, the version of each token is unknown."""
+        """Notes that the weights were updated during a try. In a stream, a new version span begins
+        here. If the answer comes in one piece, the version of each of its tokens is unknown."""
         if endpoint.weights != self._version and not self._is_named:
             self._version = endpoint.weights
             whole = self._request.partial is None
             self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """Returns whether to end the completion now because its deadline or its time budget has
-        passed. Then the completion ends with the tokens it has. Raises `EngineUnavailable` if the
-        stream has stalled: it may send other things, but no tokens."""
+        """Returns whether to end the completion now, with the tokens it has, because its deadline
+        or its time budget has passed. Raises `EngineUnavailable` if the stream has sent no token
+        for too long."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False
@@ -322,7 +327,8 @@ class SampleCall:
         return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, endpoint: Endpoint, *, hold: int) -> None:
-        """Makes the new tokens durable if their weights are known to be right."""
+        """Makes the new tokens durable, except the last `hold` tokens, if their weights are known
+        to be right."""
         partial = self._request.partial
         if partial is None:
             return
@@ -348,7 +354,8 @@ class SampleCall:
     # --- after a try that failed
 
     async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
-        """Returns when another try makes sense. Raises `error` otherwise."""
+        """Waits until another try makes sense. Raises an error if the call has used up its tries or
+        its time."""
         # A call that makes progress has not failed, however often it is interrupted.
         self._failures = 1 if self._sampled.fresh else self._failures + 1
         if await self._is_outage(endpoint, error, outages=outages):
@@ -376,8 +383,9 @@ class SampleCall:
         return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
-        """Returns whether the endpoint was down since this try began. Waits while no replica is
-        up."""
+        """Returns whether the endpoint, and not this call, caused the failure: the endpoint was
+        down since the try began, or its weights are in doubt. If calls do not pass, waits until a
+        replica is up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate holds all calls until the weights are sent again.
@@ -405,9 +413,9 @@ class SampleCall:
         await self._clock.sleep(delay)
 
     def _seconds_to_wait(self, error: PolicyError) -> float | None:
-        """Returns how long the engine wants us to wait, or None if it does not say. A limit on
-        requests lasts for seconds or a minute, even if the engine names no time. So a busy engine
-        gets a longer pause."""
+        """Returns how long the engine asks us to wait, or None if it does not say. If the engine is
+        busy (429) and names no time, returns a long pause, because limits on requests last for
+        seconds or a minute."""
         if not isinstance(error, EngineUnavailable):
             return None
         if error.is_busy and error.retry_after is None:

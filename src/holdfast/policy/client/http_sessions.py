@@ -125,7 +125,8 @@ class HttpSession:
 async def _first_response(
     protocol: "aiohttp.client_proto.ResponseHandler", request: aiohttp.ClientRequest
 ) -> _Response:
-    """Returns the response after those that only say that the request arrived (100 to 199)."""
+    """Returns the final response. Skips responses with a status from 100 to 199, which only say
+    that the request arrived."""
     while True:
         try:
             message, content = await protocol.read()

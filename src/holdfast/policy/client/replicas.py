@@ -84,9 +84,9 @@ class EnginePolicy:
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down or comes back, and for each
-        caveat of the engine. `connections` bounds the requests at once to one address; without it,
-        open files do. `is_trained` says that a training sends the replicas their weights.
-        Their weights may differ before that, so they are not compared."""
+        caveat of the engine. `connections` is the most requests at once to one address; by default,
+        it follows from the limit of open files. `is_trained` says that a training sends the
+        replicas their weights. Their weights may differ before that, so they are not compared."""
         self.model = model
         self._is_trained = is_trained
         self.patience, self._connections = patience, connections
@@ -140,8 +140,9 @@ class EnginePolicy:
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ) -> "EnginePolicy":
-        """Returns a policy for another model or other replicas, with the same patience unless
-        given. It gets this policy's key only if all its addresses are among this policy's."""
+        """Returns a policy for another model or other replicas. By default, it has this policy's
+        retries and patience. It gets this policy's key only if all its addresses are among this
+        policy's."""
         if {endpoint.url for endpoint in self.endpoints} >= {base_url(url) for url in urls}:
             api_key = api_key or self._api_key
         return EnginePolicy(
@@ -210,7 +211,8 @@ class EnginePolicy:
                 raise UsageError(f"the replicas differ: {replica.name}: {why}")
 
     async def _compare_model(self, endpoint: Endpoint) -> str | None:
-        """Returns why a new or returned replica serves another model than the others, or None."""
+        """Returns why a new or returned replica serves another model than the other replicas, or
+        None."""
         others = (other for other in self.endpoints if other is not endpoint)
         like = next((other for other in others if other.breaker.is_passing), None)
         # If a trainer sends weights to the replica, the trainer also checks them.
@@ -283,8 +285,8 @@ class EnginePolicy:
         return await self._compare_model(endpoint)
 
     def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
-        """Returns why logprobs of this mode cannot be mixed with those of the replicas that are up,
-        or None."""
+        """Returns why logprobs of this mode cannot be mixed with the logprobs of the replicas that
+        are up, or None."""
         for other in self.endpoints:
             if (
                 other is not endpoint
@@ -325,8 +327,8 @@ class EnginePolicy:
             check_run(sampling, endpoint)
 
     async def check_taken(self, sampling: Sampling) -> None:
-        """Asks the replicas that are up. Raises `Unsupported` for a parameter that a replica
-        refuses and only the replica itself can judge. Call it after `check`."""
+        """Asks the discovered replicas whether they accept the sampling's parameters. Raises
+        `Unsupported` for a parameter that a replica refuses. Call it after `check`."""
         for endpoint in self.endpoints:
             if endpoint.introduce is None:
                 await check_taken(sampling, endpoint)
@@ -426,7 +428,8 @@ class EnginePolicy:
     # --- weights
 
     def gate_by(self, gate: WeightGate) -> None:
-        """Admits replicas by the recorded weights of a training from now on."""
+        """From now on, sends calls only to replicas that `gate` admits by their recorded
+        weights."""
         self.gate = gate
         for endpoint in self.endpoints:
             endpoint.look_at_weights = endpoint.look_at_weights or partial(_look, gate, endpoint)
