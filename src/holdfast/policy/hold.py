@@ -40,7 +40,7 @@ class CallHolds:
     def __init__(self) -> None:
         self._holds: set[Hold] = set()
         self.waiting = 0
-        """The number of calls that wait."""
+        """The number of calls that wait for the end of a hold."""
         self._held_before = 0.0
         self._held_since = 0.0
         self.change_loop()

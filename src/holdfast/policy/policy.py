@@ -83,8 +83,8 @@ class Request(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True, gc=False):
-    """A validated completion: as many finite logprobs as ids, spans that cover them, a reason to
-    stop."""
+    """A validated completion: as many finite logprobs as ids, spans that cover all ids, and a
+    reason to stop."""
 
     ids: bytes
     logprobs: bytes

@@ -45,15 +45,16 @@ def provider_of(model: str | None) -> str | None:
 
 
 def meant_provider(text: str) -> str:
-    """Returns `; is 'openai/gpt-4o' meant?` for a misspelled provider, and "" for anything else."""
+    """Returns a hint for an error message if the text names a provider with a misspelling, such as
+    `; is 'openai/gpt-4o' meant?`. Returns "" for other texts."""
     prefix, _, rest = text.partition("/")
     near = nearest(prefix.lower(), PROVIDERS, alike=NEAR)
     return f"; is '{near}/{rest or 'NAME'}' meant?" if near else ""
 
 
 def unknown_provider(text: str) -> str:
-    """Returns what is wrong with `nosuch/model`, which looks like a provider's model. Returns ""
-    for other names."""
+    """Returns a hint for an error message if the text looks like the model of an unknown provider,
+    such as `nosuch/model`. Returns "" for other texts."""
     prefix, slash, model = text.partition("/")
     is_name = prefix.replace("-", "").replace("_", "").isalnum()
     if not (slash and model and is_name) or prefix == "localhost":

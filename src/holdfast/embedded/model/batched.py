@@ -53,7 +53,7 @@ class Passes:
 
     @property
     def room(self) -> int:
-        """The most rows that a pass can have."""
+        """The largest number of rows that a pass can have."""
         return self.widths[-1]
 
     @property
@@ -83,8 +83,8 @@ class Passes:
         return fitting and 2 * sum(blocks) >= self.narrow * max(blocks)
 
     def _by_slot(self, rows: Sequence[Row]) -> list[Row]:
-        """Returns the rows such that row i is slot i. A slot without a token gets a row that leaves
-        no trace."""
+        """Returns one row for each slot, in order of slots. A slot without a token gets a row that
+        changes nothing in the slot."""
         placed = {row.slot: row for row in rows}
         return [placed.get(slot) or Row(_IDLE, slot, 0) for slot in range(self.narrow)]
 

@@ -75,7 +75,8 @@ class SampleCall:
         """Whether the present try requests its weights by name. No update changes those weights."""
         self._watch: StopStringSearch | None = None
         self._renewals = 0
-        """How often the call dropped all tokens to sample them again with the same seed."""
+        """How often the call has dropped all tokens, to sample the reply again with the same
+        seed."""
         self._fresh = 0
         """The number of tokens in the present try when its last token came."""
         self._fresh_at = self._started
@@ -164,8 +165,8 @@ class SampleCall:
         return await gate.counts_now(endpoint, record, self._sampled.fresh_spans)
 
     async def _is_doubted(self, endpoint: Endpoint, error: PolicyError) -> bool:
-        """Returns whether the weights behind a failed try's tokens are in doubt. Returns False for
-        an invalid answer, whose tokens are dropped in any case."""
+        """Returns whether it is in doubt which weights sampled a failed try's tokens. Returns False
+        after an invalid answer, whose tokens are dropped in any case."""
         if isinstance(error, BadAnswer) or not self._sampled.fresh:
             return False
         try:
@@ -257,10 +258,11 @@ class SampleCall:
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:
-        """Returns the request's seed, or a seed derived from it for the rest of a completion.
+        """Returns the request's seed, or a seed derived from it if the completion continues from
+        earlier tokens.
 
-        An engine restarts a seed's noise with each request. With the same seed, it would sample the
-        rest of the completion with the noise of the beginning.
+        Most engines restart a seed's random numbers with each request. With the same seed, such an
+        engine would sample the rest of the completion with the random numbers of its beginning.
         """
         seed, at = self._request.seed, len(self._sampled.ids)
         if seed is None or not at or endpoint.seeds is Seeds.POSITION:
@@ -316,8 +318,8 @@ class SampleCall:
         return late and sampled.fresh > 0
 
     def _is_time_to_save(self, partial: Partial) -> bool:
-        """Returns whether to save a draft now. A finished completion is recorded as a whole and
-        needs no draft."""
+        """Returns whether to save the new tokens now. A finished completion is recorded as a whole,
+        so it is not saved here."""
         if self._sampled.finish_reason is not None or self._is_constrained:
             return False
         unsaved = len(self._sampled.ids) - self._sampled.saved

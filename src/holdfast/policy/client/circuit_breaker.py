@@ -74,7 +74,7 @@ class CircuitBreaker:
         self._in_a_row = 0
         self._bad_answers = 0
         self._must_sample = False
-        """Whether no call succeeded since the last successful probe."""
+        """Whether no call has succeeded since the last probe ended."""
         self._cool_down = COOL_BASE_SECONDS
         self._prober: asyncio.Task[None] | None = None
         self._reason_down = ""
@@ -133,7 +133,8 @@ class CircuitBreaker:
             self._cool_down = COOL_BASE_SECONDS
 
     def record_failure(self) -> None:
-        """Records that a call did not reach the endpoint, or that the endpoint cannot serve."""
+        """Records that a call did not reach the endpoint, or that the endpoint cannot serve.
+        Several such failures in a row stop all calls until a probe succeeds."""
         self._in_a_row += 1
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.trip()

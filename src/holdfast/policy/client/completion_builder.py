@@ -61,7 +61,7 @@ class CompletionBuilder:
         self._used = Usage(len(request.prompt), len(self.ids)) if self.ids else NOTHING
         """The usage of the tries before the present one."""
         self._stated: Usage | None = None
-        """The usage that the engine reports for the present try."""
+        """The usage that the engine reports for the present try, or None if it reports none."""
         self._prompt_length = len(request.prompt)
         self._experts_from = request.experts_from
         self._experts: ExpertRows | None = None
@@ -92,7 +92,7 @@ class CompletionBuilder:
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
         prompt_json: Raw | None = None,
     ) -> None:
-        """Begins a try. `version` is the version of the engine's weights, as far as known.
+        """Begins a try. `version` is the version of the engine's weights, or None if it is unknown.
         `is_named` says that the request asks for this version by name. `prompt_json` is the prompt
         as it is sent, if it is encoded already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
@@ -223,7 +223,8 @@ class CompletionBuilder:
         self.spans.append(VersionSpan(version, start, end, source))
 
     def assume(self, version: str | None) -> None:
-        """Assumes `version` from the next token on. None means that the version is unknown."""
+        """Sets the version that the following tokens are assumed to have. None means that the
+        version is unknown."""
         self._cover()
         source = VersionSource.UNKNOWN if version is None else VersionSource.ASSUMED
         self._assumed = VersionSpan(version or "", 0, 0, source)
@@ -370,8 +371,8 @@ class StopStringSearch:
 
 
 class TokenEvents:
-    """A series of events that contain only tokens. They are checked together, which is much
-    faster."""
+    """A series of events that contain only tokens. Checking them together is much faster than one
+    by one."""
 
     __slots__ = ("_each", "_ids", "_logprobs", "_model")
 

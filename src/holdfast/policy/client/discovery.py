@@ -1,10 +1,10 @@
 """The kind of an engine, its models and its abilities.
 
-A dialect is chosen because the engine gave a good answer in it. That its path exists is
-not enough: two versions of an engine may have the same path but different fields. So the engine
-samples a token on trial. Other samples measure the distribution of the logprobs if the engine does
-not publish it. An engine that does not answer
-is asked again, and then counts as down. Only an answer shows what the engine lacks.
+A dialect is chosen because the engine gave a good answer in it. That its path exists is not enough:
+two versions of an engine may have the same path but different fields. So the engine samples a token
+on trial. Other samples measure the distribution of the logprobs if the engine does not publish it.
+An engine that does not answer is asked again, and then counts as down. Only an answer shows what
+the engine lacks.
 """
 
 import ssl
@@ -45,7 +45,8 @@ FIRST_SAMPLE_SECONDS = 120.0
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
-    """Sets the endpoint's dialect and its model's limits. Its errors name a remedy."""
+    """Finds out the endpoint's dialect, its model's limits and its logprobs mode, and sets them.
+    The errors name a remedy."""
     served = await served_models(endpoint)
     described = next((item for item in served if item.id == endpoint.model), None)
     if described is None:
@@ -177,7 +178,8 @@ async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
 
 
 def _is_known(endpoint: Endpoint) -> bool:
-    """Returns whether the engine is of a known kind, so that more than a chat API was expected."""
+    """Returns whether the engine is of a known kind, so that more than a chat API can be
+    expected."""
     return endpoint.described.owner in _KNOWN
 
 

@@ -137,7 +137,7 @@ class Endpoint:
         self.running = 0
         """The number of calls under way."""
         self.draining = False
-        """Whether the endpoint gets no new calls."""
+        """Whether the endpoint gets no new calls, because it is being drained."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
         """Called when a replica that was down from the beginning is up. Discovers the replica, and
         returns why it cannot be used, or None."""

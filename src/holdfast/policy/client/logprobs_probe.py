@@ -73,9 +73,9 @@ Likeness = tuple[tuple[int, float], ...]
 
 
 async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """Measures the mode. Returns UNKNOWN if the engine's answers do not show the mode or come too
-    late. Raises `EngineUnavailable` if the engine went away meanwhile, because its successor may
-    have other options."""
+    """Measures the logprobs mode. Returns UNKNOWN if the engine's answers do not show the mode or
+    come too late. Raises `EngineUnavailable` if the engine went away meanwhile, because a restarted
+    engine may have other options."""
     lost: list[aiohttp.ClientConnectionError] = []
     for prompt in PROMPTS:
         samples = [
@@ -169,8 +169,8 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
 
 
 def why_different(first: Likeness, other: Likeness) -> str | None:
-    """Returns why two engines serve different models, as a part of a sentence. Returns None if the
-    models are alike, or if that is unknown."""
+    """Returns the reason, as a part of a sentence, why two engines serve different models. Returns
+    None if the models are alike or this is unknown."""
     pairs = list(zip(first, other, strict=False))
     same = sum(a[0] == b[0] for a, b in pairs)
     apart = max((abs(a[1] - b[1]) for a, b in pairs), default=0.0)

@@ -45,7 +45,7 @@ from holdfast.records.sampling import Sampling
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""The load of a replica, relative to the average, above which another replica is chosen."""
+"""The load at which another replica is chosen, as a multiple of the average load."""
 DRAIN_POLL_SECONDS = 0.05
 PAUSED_POLL_SECONDS = 0.25
 PAUSED = (
@@ -232,8 +232,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes new sessions and locks if another event loop runs now. Returns False if the old
-        loop still uses this policy."""
+        """Prepares for the running event loop: makes new sessions and locks if the loop has
+        changed. Returns False if the old loop still uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -299,8 +299,8 @@ class EnginePolicy:
         return None
 
     def _agree(self) -> None:
-        """Checks that all replicas fit together. A rollout has tokens either from all replicas or
-        from none."""
+        """Raises an error unless all replicas that are up fit together. A rollout has tokens either
+        from all replicas or from none."""
         up = [replica for replica in self.endpoints if replica.breaker.is_passing]
         if not up:
             raise EndpointDown(self.endpoints[0].breaker.reason_down)

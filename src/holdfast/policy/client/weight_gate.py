@@ -2,10 +2,10 @@
 that other weights may have sampled.
 
 Any process that sends weights records them (`ReplicaWeights`). A call begins at a replica whose
-newest record is checked and belongs to the engine's present incarnation (its
-last start). The tokens of the call
-count if every later record that may apply to them is checked, too. If a replica has other weights
-than its record says, the gate notes that weights are wanted, which wakes the sender.
+newest record is checked and belongs to the engine's present incarnation (its last start). The
+tokens of the call count if every later record that may apply to them is checked, too. If a replica
+has other weights than its record says, the gate notes that weights are wanted, which wakes the
+sender.
 """
 
 import time

@@ -97,7 +97,7 @@ class Models(Struct):
 
 
 def drop_none(fields: dict[str, object]) -> dict[str, object]:
-    """Returns the fields of a request body that have a value."""
+    """Returns the fields of a request body that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -221,7 +221,7 @@ class Dialect:
     """What is lost if an engine of this kind speaks another dialect, or ""."""
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Returns whether a trial is worthwhile, judged by what the engine calls itself."""
+        """Returns whether to try the dialect, judged by what the engine says about itself."""
         raise NotImplementedError
 
     async def describe(self, engine: UnknownEngine) -> None:

@@ -212,8 +212,8 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new_items(items: list[Item], seen: int, total: int) -> list[Item]:
-    """Returns the new items. An event has either all items or only the new ones; `total` shows
-    which."""
+    """Returns the new items of an event. `items` are either all items or only the new ones; `total`
+    shows which. `seen` is the number of earlier items."""
     return items[seen:] if len(items) == total else items
 
 
