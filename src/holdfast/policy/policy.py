@@ -29,7 +29,7 @@ class Draft(Struct, frozen=True, gc=False):
     logprobs: bytes = b""
     versions: tuple[VersionSpan, ...] = ()
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """The mode of all tokens up to the last one."""
+    """The worst logprobs mode of all tokens of the completion so far."""
 
 
 class Partial(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Partial(Struct, frozen=True):
 
     save: Callable[[Draft], Awaitable[None]]
     every: int
-    """Makes tokens durable when more than this many new tokens have come."""
+    """How many new tokens are saved at a time."""
     seconds: float | None = None
     """Seconds after which fewer tokens than `every` are saved. None means a default."""
 
@@ -71,7 +71,8 @@ class Request(Struct, frozen=True):
     """The time limit in seconds, without outages, of a completion that is saved in parts. After
     that time, the completion is truncated."""
     experts_from: int | None = None
-    """The first token of prompt and completion whose routed experts are wanted, or None."""
+    """The index, in prompt + completion, of the first token whose routed experts are wanted. None
+    if the request wants no routed experts."""
     # The following fields belong to one try, whose prompt includes the tokens sampled so far.
     model: str = ""
     """The model's name in the request to the engine."""
@@ -98,7 +99,7 @@ class Completion(Struct, frozen=True, gc=False):
     message: Message | None = None
     """The reply of an engine without tokens. It is good for evaluation only."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """The distribution of its engine's logprobs, for any sampling parameters."""
+    """The logprobs mode of the engine, whatever the request's sampling parameters are."""
     usage: Usage | None = None
     """The token counts of all tries that sent something. If the engine reports no counts for a try,
     the try's tokens are counted. None if the engine sends a message without counts."""

@@ -65,7 +65,8 @@ def end_group() -> None:
 
 
 def name_shared_memory(place: str) -> None:
-    """Names the shared memory of these processes after their place, so that it can be removed."""
+    """Gives the shared memory of these processes names that begin with the name of their folder
+    `place`, so that leftovers can be found and removed."""
     prefix = f"/{shared_prefix(place)}"
     shared_memory._SHM_NAME_PREFIX = prefix  # type: ignore[attr-defined]  # noqa: SLF001
     shared_memory._SHM_SAFE_NAME_LENGTH = len(prefix) + 8  # type: ignore[attr-defined]  # noqa: SLF001

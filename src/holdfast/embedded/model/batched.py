@@ -1,9 +1,10 @@
 """Forward passes of fixed shapes.
 
 Every pass is one row of tokens that belong to many sequences, padded to one of a few widths. One
-width is `narrow`, which follows the number of slots. The others serve few requests or prompts, and
-are used only if a trial at start-up found the same bits. Each linear layer is then always the same
-matrix product, and a token's result depends only on its own sequence (see `attention`).
+width is `narrow`, which follows the number of slots. The other widths, for few requests and for
+long prompts, are used only if a trial at start-up found the same bits. Each linear layer is then
+always the same matrix product, and a token's result depends only on its own sequence (see
+`attention`).
 
 The module knows tokens, slots and positions, but no requests and no sampling.
 """

@@ -2,8 +2,8 @@
 
 The machine's libraries decide how a matrix product is computed, and no standard says that a row's
 bits are independent of its place. So a trial runs the same tokens alone and beside others, in other
-slots, decoded one by one and read at once, in passes of every width. A width that differs is not
-used. If the main width differs, the model is `Unfit` to share its passes.
+slots, decoded one by one and read at once, in passes of every width. A width with other bits is not
+used. If the main width gives other bits, the model is `Unfit` to share its passes.
 """
 
 import random

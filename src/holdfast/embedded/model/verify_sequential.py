@@ -1,6 +1,6 @@
 """Verifies at start-up that a model which runs alone computes a sequence from its tokens only.
 
-The same ids must give the same bits again after others were computed, and later tokens must not
+The same ids must give the same bits again after other ids were computed, and later tokens must not
 affect earlier results. Then the quick ways are tried: the model's own memory, in blocks and token
 by token. A sequence that is interrupted by another and continued from a copy must give the same
 bits as an undisturbed one. Its numbers must be as close to those of the whole sequence as rounding

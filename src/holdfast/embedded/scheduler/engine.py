@@ -40,7 +40,7 @@ class EngineStopped(HoldfastError):
 
 
 class PauseMode(StrEnum):
-    """What happens to the requests in flight."""
+    """What a pause does to the requests in flight."""
 
     KEEP = "keep"
     """The requests are frozen until `resume`."""

@@ -18,7 +18,7 @@ class Finish(StrEnum):
     STOP = "stop"
     """An end-of-sequence token, a stop token or a stop string."""
     LENGTH = "length"
-    """`max_tokens` were sampled."""
+    """The generation has `max_tokens` tokens."""
     ABORT = "abort"
     """The generation was ended from outside. The tokens so far are good."""
     ERROR = "error"

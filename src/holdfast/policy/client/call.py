@@ -1,9 +1,9 @@
 """Tries one sample until it is complete.
 
 All retries of a request are here, under one budget and one deadline. An interrupted try keeps its
-tokens, and the next try, on any replica, continues from the last token. The next try starts from
-the beginning if only a fresh start gives the tokens of an undisturbed run. In an outage the call
-waits and does not fail. Rollouts never see a transient error.
+tokens, and the next try, on any replica, continues after the last token. If the engine can repeat a
+seeded reply only as a whole, the next try may begin anew instead. In an outage the call waits and
+does not fail. Rollouts never see a transient error.
 """
 
 import asyncio
@@ -386,8 +386,8 @@ class SampleCall:
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
         """Returns whether the endpoint, and not this call, caused the failure: the endpoint was
-        down since the try began, or its weights are in doubt. If calls do not pass, waits until a
-        replica is up."""
+        down since the try began, or its weights are in doubt. In an outage, waits until a replica
+        is up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate holds all calls until the weights are sent again.

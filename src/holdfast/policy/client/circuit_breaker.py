@@ -2,7 +2,7 @@
 down.
 
 The breaker trips when several calls in a row fail, or when the shared retry budget is spent. Then a
-probe asks the endpoint again and again whether it is back. Meanwhile calls and admission wait. An
+probe asks the endpoint again and again whether it is back. Meanwhile calls and new tasks wait. An
 outage fails no call until it has lasted longer than the run's patience.
 
 A server may answer probes although its engine cannot sample. So if calls fail again after a

@@ -41,8 +41,8 @@ class Connections:
 
 
 def allowed_connections(addresses: int) -> tuple[int, int]:
-    """Returns the number of connections that this process can open to each of so many addresses,
-    and the limit of open files.
+    """Returns the number of connections that this process can open to each address if there are
+    `addresses` of them, and the limit of open files.
 
     First raises the process's limit of open files as far as the system permits, because the usual
     limit of 1,024 is much lower.

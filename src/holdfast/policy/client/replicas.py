@@ -2,7 +2,7 @@
 
 A request goes to the replica that has its prefix in the cache, unless that replica is busier than
 the others. A replica that fails gets no calls until it works again with the same weights as the
-others. If only some replicas are down, no call fails. If all replicas are down, calls and admission
+others. If only some replicas are down, no call fails. If all replicas are down, calls and new tasks
 wait until one is back or the run's patience ends.
 """
 

@@ -41,8 +41,8 @@ class WeightRecords(Protocol):
         ...
 
     async def note(self, record: ReplicaWeights) -> bool:
-        """Writes the next record of a replica, or writes the last one again. Returns False if
-        another process was faster."""
+        """Writes the next record of a replica, or replaces the last one. Returns False, and writes
+        nothing, if another process has written later records."""
         ...
 
 

@@ -197,7 +197,7 @@ def fields_of(raw: bytes | None) -> dict[str, object]:
 
 
 class Dialect:
-    """One kind of engine."""
+    """The HTTP interface of one kind of engine."""
 
     kind: ClassVar[Kind]
     path: ClassVar[str]
@@ -444,8 +444,8 @@ def only_choice(choices: Sequence[Choice]) -> Choice:
 
 def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
     """Raises `InvalidAnswer` if logprobs belong to other tokens than `ids`. `named` are the ids
-    that the engine sent with the logprobs, or None for each id that it did not send. The number of
-    logprobs is checked later."""
+    that the engine sent with the logprobs; None stands for an id that it did not send. The number
+    of logprobs is checked later."""
     if named != ids and any(
         name not in (None, item) for name, item in zip(named, ids, strict=False)
     ):
