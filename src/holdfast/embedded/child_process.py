@@ -74,7 +74,7 @@ class EmbeddedEngine:
         self.url = ""
         """The address after the start, for example http://127.0.0.1:41234."""
         self.model = ""
-        """The served name, after the start."""
+        """The name under which the model is served, after the start."""
 
     @property
     def pid(self) -> int:
@@ -114,8 +114,8 @@ class EmbeddedEngine:
         self._folder, self._options = model, options
 
     async def start_in_thread(self) -> None:
-        """Calls `start`, or `restart` if the child was started before. If it is cancelled, the
-        child ends at once."""
+        """Runs `start` in a thread, or `restart` if the child was started before. If the caller is
+        cancelled, the child ends at once."""
         self._starting = True
         start = self.start if self._child is None else self.restart
         # Not a task: code that cancels all tasks would not wait for the thread.
@@ -129,7 +129,7 @@ class EmbeddedEngine:
             raise
 
     async def wait_ended(self) -> None:
-        """Returns when the child has ended in any way, because this closes its end of the pipe."""
+        """Waits until the child has ended in any way, which closes the pipe of its output."""
         if self._child is None or not self.running:
             return
         assert self._child.stdout is not None, "it is read from"
@@ -147,8 +147,8 @@ class EmbeddedEngine:
             loop.remove_reader(pipe)
 
     async def keep_alive(self, notify: Callable[[str], None]) -> None:
-        """Starts the child again whenever it has ended. A dead engine is an outage like any other:
-        calls wait until it is back, and continue."""
+        """Starts the child again whenever it has ended. Meanwhile calls wait as in any other
+        outage, and then continue."""
         while True:
             await self.wait_ended()
             try:
@@ -158,7 +158,7 @@ class EmbeddedEngine:
                 await asyncio.sleep(RESTART_SECONDS)
 
     def kill(self) -> None:
-        """Sends SIGKILL, as an accident would."""
+        """Kills the child with SIGKILL, as in an accident."""
         assert self._child is not None, "not started"
         self._child.kill()
         self._child.wait()
@@ -204,7 +204,8 @@ class EmbeddedEngine:
         return open_log(self._log)
 
     def _first_line(self, start: "Start") -> str:
-        """Returns the child's line when it is ready, or "" if it ended instead."""
+        """Waits for the line with which the child says that it is ready, and returns the line.
+        Returns "" if the child ended instead."""
         reported = start.seconds
         while (line := start.next_line(_POLL_SECONDS)) is None:
             if not self._starting:
@@ -251,7 +252,7 @@ class EmbeddedEngine:
         return code
 
     def _tail(self) -> str:
-        """Returns the output of the child since this start."""
+        """Returns the end of the child's output since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
         output = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
@@ -262,7 +263,7 @@ class EmbeddedEngine:
 
 
 class Start:
-    """The progress of a child that is not ready yet."""
+    """The progress of a child process that is not ready yet."""
 
     def __init__(self, child: "subprocess.Popen[bytes]"):
         assert child.stdout is not None, "it is read from"
@@ -286,8 +287,8 @@ class Start:
         return time.monotonic() - self._active
 
     def next_line(self, seconds: float) -> str | None:
-        """Returns the line that the child is ready, or "" if it ended. Returns None if neither
-        happened in time."""
+        """Waits up to `seconds` for the line with which the child says that it is ready, and
+        returns the line. Returns "" if the child ended, and None if it does not say so in time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -308,7 +309,7 @@ class Start:
 
 def work_of(pid: int) -> int:
     """Returns a number that grows while a process computes or reads. On a system without such a
-    number it returns the time. Then only `ready_within` ends a start."""
+    number, returns a clock's time, which always grows. Then only `ready_within` ends a start."""
     try:
         times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
         read = Path(f"/proc/{pid}/io").read_text().split()[1]

@@ -1,14 +1,14 @@
 """The process of `holdfast serve`: binds its port, loads, listens, prints its URL, and ends
 cleanly.
 
-Loading takes long. The port is bound before and listened at afterwards, so that a client that
-connects meanwhile is rejected and does not wait. The process ends when the other end of its stdin
-pipe closes.
+Loading takes long. The process binds the port before it loads and listens afterwards, so that a
+client that connects meanwhile is rejected and does not wait. The process ends when the other end of
+its stdin pipe closes.
 
 While a model is loaded, a library may keep the interpreter's lock for a minute, and Python can run
-no thread or handler. So until the process serves, the kernel ends it: the pipe's end is a signal,
-and signals have their default, immediate effect. After that, the pipe's end is a stop like any
-other, and requests in flight are answered.
+no thread or handler. So until the process serves, the kernel ends it: the kernel sends a signal
+when the pipe closes, and signals have their default, immediate effect. Afterwards, the closing of
+the pipe stops the process as a signal does, and requests in flight are answered.
 """
 
 import asyncio

@@ -55,16 +55,17 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
     """The responses to one request."""
 
     prefix: ClassVar[str]
-    """The prefix of the ids in its responses."""
+    """The prefix of the ids of the responses."""
     more_candidates: ClassVar[int] = 0
-    """How many candidates it lists beyond the requested ones."""
+    """How many candidates the response lists beyond the requested number."""
 
     request_id: str
     model: str
     created: int
     fingerprint: str
     usage_chunk: bool = False
-    """Whether a stream ends with the usage. If not, its last tokens have the fingerprint."""
+    """Whether a stream ends with the usage. If not, the event of its last tokens has the
+    fingerprint."""
 
     @property
     def id(self) -> str:
@@ -320,8 +321,8 @@ def _id_token(score: TokenScore) -> JsonObject:
 def model_list(
     model: str, *, created: int, owner: str, root: str, max_model_len: int, **extensions: object
 ) -> JsonObject:
-    """Returns `/v1/models` of an engine that serves one model. `extensions` are fields that vLLM
-    lacks."""
+    """Returns the response of `/v1/models` for an engine that serves one model. `extensions` are
+    fields that vLLM lacks."""
     permission = {
         "id": f"modelperm-{model}",
         "object": "model_permission",

@@ -18,7 +18,7 @@ _log = logging.getLogger("holdfast.policy")
 
 
 class Hold:
-    """One reason to wait. Several holds may be in effect at once."""
+    """A hold on all calls, until `end` or its deadline. Several holds may be in effect at once."""
 
     def __init__(self, holds: "CallHolds", seconds: float):
         self._holds = holds
@@ -40,14 +40,14 @@ class CallHolds:
     def __init__(self) -> None:
         self._holds: set[Hold] = set()
         self.waiting = 0
-        """The number of calls that wait."""
+        """The number of calls that wait for the end of a hold."""
         self._held_before = 0.0
         self._held_since = 0.0
         self.change_loop()
 
     def change_loop(self) -> None:
         """Prepares for calls of another event loop. Drops the old loop's holds, which would never
-        end: their deadlines went with that loop."""
+        end, because their deadlines were timers of that loop."""
         self._holds.clear()
         self.waiting = 0
         self._is_free = asyncio.Event()
@@ -109,8 +109,8 @@ class Holdable(Policy, Protocol):
 
 
 class HoldablePolicy(WrappedPolicy):
-    """Adds holds to a policy that has none. The time of a hold counts as time in which the engine
-    was down, and so against no deadline of an attempt."""
+    """Adds holds to a policy that has none. The time of a hold counts as downtime of the engine, so
+    it does not count towards an attempt's deadline."""
 
     def __init__(self, policy: Policy, holds: CallHolds | None = None):
         super().__init__(policy)

@@ -29,7 +29,7 @@ class Draft(Struct, frozen=True, gc=False):
     logprobs: bytes = b""
     versions: tuple[VersionSpan, ...] = ()
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """The mode of all tokens up to the last one."""
+    """The worst logprobs mode of all tokens of the completion so far."""
 
 
 class Partial(Struct, frozen=True):
@@ -37,13 +37,13 @@ class Partial(Struct, frozen=True):
 
     save: Callable[[Draft], Awaitable[None]]
     every: int
-    """Tokens between two saves."""
+    """How many new tokens are saved at a time."""
     seconds: float | None = None
     """Seconds after which fewer tokens than `every` are saved. None means a default."""
 
 
 class Request(Struct, frozen=True):
-    """A request for one sample. `id` names the step, for logs on both sides."""
+    """A request for one sample. `id` names the step in the logs of the client and the engine."""
 
     prompt: "array[int]"
     sampling: Sampling
@@ -51,24 +51,28 @@ class Request(Struct, frozen=True):
     id: str
     stop_token_ids: tuple[int, ...] = ()
     home: str = ""
-    """Requests of one home share a long prefix, which one replica has in its cache."""
+    """The name of a group of requests with a long common prefix, which one replica has in its
+    cache."""
     family: str = ""
-    """Homes of one family share a short prefix, for example the samples of a task."""
+    """The name of a group of homes with a short common prefix, for example the samples of a
+    task."""
     draft: Draft = Draft()
     """The tokens that are durable already. The completion continues from them."""
     partial: Partial | None = None
     decode: Callable[[Sequence[int]], str] | None = None
-    """Needed to find a stop string that begins in the draft and ends after it."""
+    """Decodes token ids into text. Needed to find a stop string that begins in the draft and ends
+    after it."""
     messages: tuple[Message, ...] = ()
     """The prompt as messages, for engines that take no tokens."""
     tools: tuple[dict[str, object], ...] = ()
     structure: str = ""
     """The structural tag in JSON that constrains the reply, or ""."""
     seconds: float | None = None
-    """The time limit of a completion in parts, without outages. After it, the completion is
-    truncated."""
+    """The time limit in seconds, without outages, of a completion that is saved in parts. After
+    that time, the completion is truncated."""
     experts_from: int | None = None
-    """The first token of prompt and completion whose routed experts are wanted, or None."""
+    """The index, in prompt + completion, of the first token whose routed experts are wanted. None
+    if the request wants no routed experts."""
     # The following fields belong to one try, whose prompt includes the tokens sampled so far.
     model: str = ""
     """The model's name in the request to the engine."""
@@ -80,8 +84,8 @@ class Request(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True, gc=False):
-    """A validated completion: as many finite logprobs as ids, spans that cover them, a reason to
-    stop."""
+    """A validated completion: as many finite logprobs as ids, spans that cover all ids, and a
+    reason to stop."""
 
     ids: bytes
     logprobs: bytes
@@ -95,10 +99,10 @@ class Completion(Struct, frozen=True, gc=False):
     message: Message | None = None
     """The reply of an engine without tokens. It is good for evaluation only."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """The distribution of its engine's logprobs, for any sampling parameters."""
+    """The logprobs mode of the engine, whatever the request's sampling parameters are."""
     usage: Usage | None = None
-    """The usage of all tries that sent something. Tokens are counted here if the engine reports no
-    usage. None for a message without reported usage."""
+    """The token counts of all tries that sent something. If the engine reports no counts for a try,
+    the try's tokens are counted. None if the engine sends a message without counts."""
     experts: ExpertRows | None = None
     """The routed experts of the tokens from the request's `experts_from` to the last but one."""
     reasoning_tags: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Provider("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The names that LiteLLM uses are included."""
+"""The providers by name, including the names that LiteLLM uses."""
 NEAR = 0.75
 """How similar a word must be to a provider's name for a suggestion."""
 
@@ -45,15 +45,16 @@ def provider_of(model: str | None) -> str | None:
 
 
 def meant_provider(text: str) -> str:
-    """Returns `; is 'openai/gpt-4o' meant?` for a misspelled provider, and "" for anything else."""
+    """Returns a hint for an error message if the text names a provider with a misspelling, such as
+    `; is 'openai/gpt-4o' meant?`. Returns "" for other texts."""
     prefix, _, rest = text.partition("/")
     near = nearest(prefix.lower(), PROVIDERS, alike=NEAR)
     return f"; is '{near}/{rest or 'NAME'}' meant?" if near else ""
 
 
 def unknown_provider(text: str) -> str:
-    """Returns what is wrong with `nosuch/model`, which looks like a provider's model. Returns ""
-    for other names."""
+    """Returns a hint for an error message if the text looks like the model of an unknown provider,
+    such as `nosuch/model`. Returns "" for other texts."""
     prefix, slash, model = text.partition("/")
     is_name = prefix.replace("-", "").replace("_", "").isalnum()
     if not (slash and model and is_name) or prefix == "localhost":
@@ -71,8 +72,8 @@ def names_of(model: str | None) -> tuple[str, ...]:
 
 
 def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
-    """Returns the key of the model's provider. Raises `UsageError` with the name of the variable if
-    the variable is not set."""
+    """Returns the key of the model's provider. If its environment variable is not set, raises
+    `UsageError` with the variable's name. `instead` is other advice for the error message."""
     provider = PROVIDERS[model.partition("/")[0]]
     if key := environment.get(provider.key):
         return key
@@ -83,8 +84,8 @@ def key_of(model: str, environment: Mapping[str, str], *, instead: str) -> str:
 
 
 def base_url(url: str) -> str:
-    """Returns the base address of an API. Without a path, `/v1` is implied; other paths stay. `/v1`
-    itself is cut off, so that each API has one address."""
+    """Returns the base address of an API, without a path `/v1`. Other paths stay. So an API has the
+    same address whether or not `/v1` was given."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))

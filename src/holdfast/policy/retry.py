@@ -11,8 +11,8 @@ from holdfast.records.encoding.declared import NamedFields, check_fields
 
 
 class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
-    """The limits of one call. It ends after `tries` tries or `deadline` seconds, whichever comes
-    first."""
+    """The limits of one call. The call ends after `tries` tries or `deadline` seconds, whichever
+    comes first."""
 
     tries: int = 5
     deadline: float = 3600.0

@@ -5,8 +5,8 @@ session, and none of its processes outlives the Holdfast process.
 
 - `installation`: Which vLLM a Python has, and which versions were tried.
 - `command`: The command and the environment that start a vLLM for training.
-- `start`: What each of vLLM's processes runs first: it ends with ours, and leaves nothing behind.
-- `access`: What vLLM's server does not do: its state is changed only with our token.
+- `start`: Runs first in each of vLLM's processes, and ends them when our process has ended.
+- `access`: A check that vLLM's server lacks: its state is changed only with our token.
 - `version_route`: The route for the version of the weights, where vLLM has none.
 - `serving`: The process of `holdfast serve --engine vllm`.
 """

@@ -48,7 +48,8 @@ class TokenGuard:
 
 
 def needs_token(method: str, path: str) -> bool:
-    """Returns whether a request may change more than its own reply."""
+    """Returns whether a request needs the token: all requests do, except those that only sample or
+    read."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return False
     return not path.startswith(_SAMPLING) or any(word in path for word in _CHANGING)

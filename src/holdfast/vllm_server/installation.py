@@ -43,7 +43,8 @@ class Installation(Struct, frozen=True):
 
     @property
     def number(self) -> tuple[int, int]:
-        """The version as a tuple: (0, 32) for 0.32.0, and (0, 0) if the version has no number."""
+        """The version as a tuple: (0, 32) for 0.32.0. It is (0, 0) if the version contains no
+        number."""
         match = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 

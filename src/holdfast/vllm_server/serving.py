@@ -208,8 +208,8 @@ class VllmProcess:
                 self._lines.append(text)
 
     def wait_until_ready(self, settings: ServeSettings) -> None:
-        """Waits until vLLM answers. If vLLM ends by itself, raises `UsageError` with vLLM's own
-        words.
+        """Waits until vLLM answers. If vLLM ends by itself, raises `UsageError` with the error from
+        vLLM's log. If a signal ended vLLM, raises `SystemExit`.
 
         Progress is reported only while vLLM computes or reads, so that the parent can give up on a
         vLLM that does neither.
@@ -263,7 +263,8 @@ class VllmProcess:
             return
 
     def wait_for_end(self) -> int:
-        """Waits for a signal to end, and returns 0. If vLLM ends first, returns 1."""
+        """Waits for SIGTERM, SIGINT or the end of stdin, and returns 0. If vLLM ends first, returns
+        1."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: self._stop.set())
         while self._process.poll() is None:
@@ -274,9 +275,8 @@ class VllmProcess:
         return 1
 
     def _end(self) -> None:
-        """Ends the server, which ends vLLM's other processes. Then kills the processes of the
-        group that are left.
-        """
+        """Ends the server, which ends vLLM's other processes. Then kills the rest of the process
+        group."""
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self._process.terminate()
             self._process.wait(END_SECONDS)

@@ -22,23 +22,21 @@ import threading
 from multiprocessing import shared_memory
 
 OWNER, PLACE = "HOLDFAST_ENGINE_OWNER", "HOLDFAST_ENGINE_PLACE"
-"""Environment variables that name the owner, with which these processes end, and the folder of
-their files.
-"""
+"""Environment variables. The first names the owner: these processes end when it ends. The second
+names the folder of their files."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where Linux keeps it
 _SERVER = "vllm.entrypoints.openai.api_server"
 
 
 def identity(pid: int) -> str:
-    """Identifies a process by its number and the time of its start, because numbers are used
-    again.
-    """
+    """Returns a process's number and start time, which identify the process. The number alone would
+    not, because numbers are used again."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return f"{pid}:{file.read().rsplit(')', 1)[1].split()[19]}"
 
 
 def watch() -> None:
-    """Makes this process end with its owner."""
+    """Makes this process end when its owner ends."""
     owner = os.environ[OWNER]
     pid = int(owner.partition(":")[0])
     try:
@@ -67,7 +65,8 @@ def end_group() -> None:
 
 
 def name_shared_memory(place: str) -> None:
-    """Names the shared memory of these processes after their place, so that it can be removed."""
+    """Gives the shared memory of these processes names that begin with the name of their folder
+    `place`, so that leftovers can be found and removed."""
     prefix = f"/{shared_prefix(place)}"
     shared_memory._SHM_NAME_PREFIX = prefix  # type: ignore[attr-defined]  # noqa: SLF001
     shared_memory._SHM_SAFE_NAME_LENGTH = len(prefix) + 8  # type: ignore[attr-defined]  # noqa: SLF001

@@ -78,7 +78,7 @@ class ParsedRequest(Struct, kw_only=True):
     stop: tuple[str, ...]
     stream: bool
     usage_chunk: bool
-    """Whether a stream ends with a chunk of usage."""
+    """Whether a stream ends with a chunk that contains the usage."""
     token_ids: bool
     prompt_ids: bool
     skip_special_tokens: bool

@@ -27,7 +27,8 @@ from torch import Tensor
 NAME = "holdfast"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
 _MIN_SHARED_ROWS = 8
-"""The number of rows from which sharing is cheaper than copying."""
+"""The number of rows from which rows of one sequence share its keys and values. For fewer rows,
+copies are cheaper."""
 _current = threading.local()
 
 
@@ -38,8 +39,8 @@ sums.
 
 
 class Cache:
-    """The keys and values: for each layer, one tensor [blocks, slots, heads, BLOCK, size] of
-    each."""
+    """The keys and values of all slots: for each layer, a tensor of keys and a tensor of values,
+    both [blocks, slots, heads, BLOCK, size]."""
 
     def __init__(self, *, layers: int, slots: int, heads: int, size: int, device: torch.device):
         self._shape = (slots, heads, BLOCK, size)
@@ -66,8 +67,8 @@ class Cache:
             tensor[:blocks, target] = tensor[:blocks, source]
 
     def clean(self, slot: int) -> None:
-        """Clears a slot to remove numbers that are not finite. Even a masked one spoils a sum, as 0
-        × NaN."""
+        """Clears a slot to remove numbers that are not finite. Even behind a mask, they would spoil
+        a sum, because 0 × NaN is NaN."""
         for tensor in (*self.keys, *self.values):
             tensor[:, slot] = 0.0
 
@@ -149,8 +150,8 @@ class AttentionBatch:
         self.cache.values[layer][self._place] = values[self._written]
 
     def mask(self, window: int | None) -> Tensor:
-        """Returns what a row must not see, as [blocks, rows, 1, 1, BLOCK]. All layers share the
-        mask."""
+        """Returns which positions each row must not see, as [blocks, rows, 1, 1, BLOCK]. All layers
+        share this mask."""
         if window not in self._hidden:
             device = self.positions.device
             place = torch.arange(self.blocks * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
@@ -209,8 +210,8 @@ def attend(
 def _attend_aligned(
     batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
 ) -> Tensor:
-    """Computes the case where row i is slot i: all blocks of all slots in one product, directly
-    from the cache."""
+    """Computes attention for a batch in which row i is slot i: all blocks of all slots in one
+    product, directly from the cache."""
     rows, heads, group, size = queries.shape
     blocks = batch.blocks
     keys = batch.cache.keys[layer][:blocks].view(-1, BLOCK, size)
@@ -230,7 +231,8 @@ def _attend_aligned(
 def _attend_gathered(
     batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
 ) -> Tensor:
-    """Computes any rows, block by block. Each block takes only the rows that have it."""
+    """Computes attention for any rows, block by block. A block's product has only the rows that are
+    long enough to have the block."""
     scores = queries.new_full((batch.blocks, *queries.shape[:3], BLOCK), float("-inf"))
     for block in range(batch.blocks):
         keys = batch.cache.keys[layer][block]

@@ -1,9 +1,10 @@
 """Forward passes of fixed shapes.
 
 Every pass is one row of tokens that belong to many sequences, padded to one of a few widths. One
-width is `narrow`, which follows the number of slots. The others serve few requests or prompts, and
-are used only if a trial at start-up found the same bits. Each linear layer is then always the same
-matrix product, and a token's result depends only on its own sequence (see `attention`).
+width is `narrow`, which follows the number of slots. The other widths, for few requests and for
+long prompts, are used only if a trial at start-up found the same bits. Each linear layer is then
+always the same matrix product, and a token's result depends only on its own sequence (see
+`attention`).
 
 The module knows tokens, slots and positions, but no requests and no sampling.
 """
@@ -53,7 +54,7 @@ class Passes:
 
     @property
     def room(self) -> int:
-        """The most rows that a pass can have."""
+        """The largest number of rows that a pass can have."""
         return self.widths[-1]
 
     @property
@@ -83,8 +84,8 @@ class Passes:
         return fitting and 2 * sum(blocks) >= self.narrow * max(blocks)
 
     def _by_slot(self, rows: Sequence[Row]) -> list[Row]:
-        """Returns the rows such that row i is slot i. A slot without a token gets a row that leaves
-        no trace."""
+        """Returns one row for each slot, in order of slots. A slot without a token gets a row that
+        changes nothing in the slot."""
         placed = {row.slot: row for row in rows}
         return [placed.get(slot) or Row(_IDLE, slot, 0) for slot in range(self.narrow)]
 

@@ -144,8 +144,9 @@ def _why_moving(text: Any, length: int) -> str:
 
 
 def _network(path: Path, why_solo: str) -> tuple[Any, str]:
-    """Returns the network and why it must run one sequence at a time. The network keeps its own
-    attention if there is already such a reason, or if its attention cannot be replaced."""
+    """Returns the network and the reason why it must run one sequence at a time, or "" if it need
+    not. The network keeps its own attention if `why_solo` is such a reason, or if its attention
+    cannot be replaced."""
     if why_solo:
         return _load_network(path, "eager"), why_solo
     try:
@@ -160,9 +161,9 @@ def _network(path: Path, why_solo: str) -> tuple[Any, str]:
 
 
 def _exchangeable(network: Any) -> bool:
-    """Returns whether the model's attention can be replaced. Some models accept any name for their
-    attention and continue with their own, without the mask that hides later tokens. They are
-    recognised because they do not change the name."""
+    """Returns whether the model's attention can be replaced. Some models accept any name of an
+    attention and still use their own, without the mask that hides later tokens. They are recognised
+    because the name that they report does not change."""
     network.set_attn_implementation("eager")
     config = network.config.get_text_config()
     let_go = bool(config._attn_implementation == "eager")  # noqa: SLF001  # set, but not asked for

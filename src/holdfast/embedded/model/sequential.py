@@ -61,7 +61,7 @@ class Memory(Struct, frozen=True):
 
 class SlotMemory:
     """One slot: its tokens, the memory of the tokens that were run, and the memory just before the
-    end of its prompt. Other requests with the same prompt begin from the latter."""
+    end of its prompt. Other requests with the same prompt begin from this second memory."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -187,8 +187,8 @@ class SoloPasses:
         return logits
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
-        """Returns the memory after these tokens, and the last logits. The memory `held` is used
-        up."""
+        """Returns the memory after these tokens, and the last logits. The model may write into
+        `held`, so it must not be used again."""
         with torch.inference_mode():
             answer = self._network(
                 input_ids=self._row(tokens), use_cache=True, **held, **self._last_only

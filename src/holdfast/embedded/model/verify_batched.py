@@ -2,8 +2,8 @@
 
 The machine's libraries decide how a matrix product is computed, and no standard says that a row's
 bits are independent of its place. So a trial runs the same tokens alone and beside others, in other
-slots, decoded one by one and read at once, in passes of every width. A width that differs is not
-used. If the main width differs, the model is `Unfit` to share its passes.
+slots, decoded one by one and read at once, in passes of every width. A width with other bits is not
+used. If the main width gives other bits, the model is `Unfit` to share its passes.
 """
 
 import random
@@ -30,7 +30,8 @@ class Unfit(HoldfastError):
 
 
 def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
-    """Returns the passes that fit the folder's promises, not yet verified."""
+    """Returns the passes to verify for a model: sequences one at a time if the model is known to
+    need it, and batches otherwise."""
     return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
 
 
@@ -54,7 +55,8 @@ def verify(
 
 
 def check(model: LoadedModel, passes: Passes) -> None:
-    """Adds the `passes.other_widths` that proved good to `passes.widths`. Raises `Unfit`."""
+    """Adds the `passes.other_widths` that give the same bits to `passes.widths`. Raises `Unfit` if
+    sequences must not share a pass."""
     chance = random.Random(0)
     length = min(_TRIAL_TOKENS, model.max_length)
     ids = [chance.randrange(model.vocabulary) for _ in range(length)]
@@ -124,7 +126,8 @@ def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
 
 
 def _check_reference(model: LoadedModel, ours: Tensor, ids: list[int]) -> None:
-    """Compares with the attention that transformers itself would use, which must not look ahead."""
+    """Compares `ours` with the result of transformers' own attention. Raises `Unfit` if they
+    differ, or if transformers' attention looks at later tokens."""
     network: Any = model.network
     half = len(ids) // 2
     network.set_attn_implementation("eager")

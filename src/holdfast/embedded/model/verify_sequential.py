@@ -1,6 +1,6 @@
 """Verifies at start-up that a model which runs alone computes a sequence from its tokens only.
 
-The same ids must give the same bits again after others were computed, and later tokens must not
+The same ids must give the same bits again after other ids were computed, and later tokens must not
 affect earlier results. Then the quick ways are tried: the model's own memory, in blocks and token
 by token. A sequence that is interrupted by another and continued from a copy must give the same
 bits as an undisturbed one. Its numbers must be as close to those of the whole sequence as rounding
@@ -77,9 +77,9 @@ def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tens
 
 
 def sees_later_tokens(left: Tensor, right: Tensor) -> bool:
-    """Returns whether the logits [tokens, vocabulary] of the same tokens before different ones
-    differ by more than rounding at most places. At a few places, rounding may change even the
-    choice of experts."""
+    """Returns whether later tokens affect the logits of earlier tokens. `left` and `right` are the
+    logits [tokens, vocabulary] of the same tokens, followed by different tokens. Only a difference
+    at most positions counts, because rounding may change the choice of experts at a few."""
     return not bool(_logprob_differences(left, right).median() < _MIN_LATER_EFFECT)
 
 
@@ -115,8 +115,8 @@ def _run_continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, s
 
 
 def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
-    """Runs the same, but stops in the middle of a block and then alternates with another
-    sequence."""
+    """Runs the sequence as `_run_continued` does, but stops in the middle of a block and then
+    alternates with another sequence."""
     half = max(1, cut // 2)
     passes.run([Row(token, 2, i) for i, token in enumerate(ids[:half])], [half - 1])
     logits = [

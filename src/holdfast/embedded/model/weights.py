@@ -59,9 +59,9 @@ def read_converted(network: Any, folder: Path) -> dict[str, Tensor]:
 
 
 def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
-    """Returns which tensors to copy where. Raises `UsageError` unless names, shapes and numbers are
-    all right. Tied tensors have several names. One of them is enough, and all that are given must
-    agree."""
+    """Returns which tensors to copy where. Raises `UsageError` for wrong names, shapes or types,
+    and for numbers that are not finite. A tensor with several names may be given under any of them.
+    If it is given several times, all copies must be equal."""
     targets: dict[str, Tensor] = network.state_dict()
     _check_names(unknown=set(state) - set(targets))
     steps: dict[int, tuple[str, Tensor, Tensor]] = {}

@@ -40,7 +40,7 @@ class EngineStopped(HoldfastError):
 
 
 class PauseMode(StrEnum):
-    """What happens to the requests in flight."""
+    """What a pause does to the requests in flight."""
 
     KEEP = "keep"
     """The requests are frozen until `resume`."""
@@ -354,8 +354,8 @@ class DecodeEngine:
 def compose(running: Sequence[Generation], *, room: int) -> list[tuple[Generation, int]]:
     """Returns the generations of the next pass, with the number of tokens to compute for each.
 
-    Generations with a single token go first, so that they never wait for another prompt. The
-    remaining room goes to prompts, in order of arrival.
+    Generations with a single pending token go first, so that they never wait for another
+    generation's prompt. The remaining room goes to prompts, in order of arrival.
     """
     parts: list[tuple[Generation, int]] = []
     for generation in sorted(running, key=lambda generation: generation.pending > 1):

@@ -18,7 +18,7 @@ class Finish(StrEnum):
     STOP = "stop"
     """An end-of-sequence token, a stop token or a stop string."""
     LENGTH = "length"
-    """`max_tokens` were sampled."""
+    """The generation has `max_tokens` tokens."""
     ABORT = "abort"
     """The generation was ended from outside. The tokens so far are good."""
     ERROR = "error"
@@ -92,7 +92,8 @@ class TokenDelta(Struct, frozen=True):
     text: str
     finish_reason: Finish | None
     spans: "tuple[WeightSpan, ...]" = ()
-    """The versions of all tokens up to here, so that a stream that breaks off has reported them."""
+    """The versions of all tokens up to here. If a stream breaks off, it has reported them
+    already."""
 
 
 Sink = Callable[["Generation", TokenDelta], None]
@@ -141,7 +142,7 @@ class Generation:
         return self.ids[self.prompt_length :]
 
     def add(self, drawn: Drawn, *, version: str, eos: frozenset[int]) -> TokenDelta:
-        """Adds a sampled token and decides whether it was the last."""
+        """Adds a sampled token, and ends the generation if the token is its last."""
         self.ids.append(drawn.token)
         self.drawn.append(drawn)
         self._extend_span(version)

@@ -29,8 +29,9 @@ def draw(
     position. `texts`, for penalties, has each row's tokens so far and how many of them belong to
     the prompt.
 
-    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Logprobs are those of
-    the distribution that was sampled from. For greedy rows, they are those at temperature 1, uncut.
+    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Logprobs belong
+    to the distribution that was sampled from, or for greedy rows to the uncut distribution at
+    temperature 1.
     A row with logits that are not finite gives None.
     """
     scaled = _scale(logits, [sampling for sampling, _ in requests], texts)
@@ -188,8 +189,8 @@ def uniform(seed: int, position: int) -> float:
 
 
 def derive_seed(seed: int, choice: int) -> int:
-    """Returns the seed of one of n choices. Choice 0 has the request's own seed, so it equals n =
-    1."""
+    """Returns the seed of one of n choices. Choice 0 has the request's own seed, so it is the same
+    as the only choice of a request with n = 1."""
     if choice == 0:
         return seed
     return _mix(_mix(seed & _MASK) + choice * _GOLDEN & _MASK) >> 1

@@ -31,8 +31,9 @@ class CacheSlots:
         return bool(self._free)
 
     def take(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Returns the free slot that has most of these tokens, and how many. At least one token is
-        left to compute, because its logits are needed."""
+        """Takes the free slot that holds the longest beginning of these tokens. Returns the slot
+        and the length of that beginning. At least the last token is left to compute, because its
+        logits are needed."""
         prompt = list(ids)[:-1]
         shared = {slot: common_prefix(held, prompt) for slot, held in self._free.items()}
         slot = max(shared, key=shared.__getitem__)
@@ -55,7 +56,8 @@ MIN_SHARED_TOKENS = 32
 
 
 class PrefixSharing:
-    """Which generation follows which one. Used in the engine's thread."""
+    """Which generation waits for another generation to read their common beginning. Used in the
+    engine's thread."""
 
     def __init__(self, cache: Cache | TokenCache):
         self._cache = cache
@@ -70,7 +72,8 @@ class PrefixSharing:
                 self._leaders[generation] = (other, count)
 
     def free(self, running: Sequence[Generation]) -> list[Generation]:
-        """Hands over finished prefixes, then returns the generations that follow no leader."""
+        """Copies the common beginnings that leaders have computed to their followers. Then returns
+        the generations that follow no leader."""
         for follower, (leader, count) in list(self._leaders.items()):
             if leader.computed >= count:
                 self._hand_over(follower)

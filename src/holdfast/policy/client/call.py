@@ -1,9 +1,9 @@
 """Tries one sample until it is complete.
 
 All retries of a request are here, under one budget and one deadline. An interrupted try keeps its
-tokens, and the next try, on any replica, continues from the last token. The next try starts from
-the beginning if only a fresh start gives the tokens of an undisturbed run. In an outage the call
-waits and does not fail. Rollouts never see a transient error.
+tokens, and the next try, on any replica, continues after the last token. If the engine can repeat a
+seeded reply only as a whole, the next try may begin anew instead. In an outage the call waits and
+does not fail. Rollouts never see a transient error.
 """
 
 import asyncio
@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""At its deadline, a reply still makes progress if its last token is not older than this."""
+"""How old a reply's last token may be at the deadline. After a longer silence, the reply counts as
+stalled."""
 _BUSY = 4.0
-"""The factor by which a call waits longer than usual if the engine takes no more requests now."""
+"""Multiplies the pause before the next try if the engine is busy (429) and names no time to wait.
+"""
 
 
 class SampleCall:
-    """The state of one sample. Each instance makes one call."""
+    """One sample of the policy, with all its tries. Each instance is used for one call of
+    `complete`."""
 
     def __init__(self, request: Request, replicas: "EnginePolicy"):
         self._request = request
@@ -67,12 +70,13 @@ class SampleCall:
         self._last_save = self._started
         self._version: str | None = None
         self._record: ReplicaWeights | None = None
-        """The record of weights by which the replica was admitted for the present try."""
+        """The record of the replica's weights when the present try began."""
         self._is_named = False
         """Whether the present try requests its weights by name. No update changes those weights."""
         self._watch: StopStringSearch | None = None
         self._renewals = 0
-        """How often the call dropped all tokens to sample them again with the same seed."""
+        """How often the call has dropped all tokens, to sample the reply again with the same
+        seed."""
         self._fresh = 0
         """The number of tokens in the present try when its last token came."""
         self._fresh_at = self._started
@@ -146,22 +150,23 @@ class SampleCall:
             raise
 
     async def _check_weights(self, endpoint: Endpoint) -> None:
-        """Raises `WeightsDoubted` if the tokens of this try do not count."""
+        """Raises `WeightsDoubted` if it is in doubt which weights sampled the tokens of this
+        try."""
         gate = self._replicas.gate
         if gate is not None and self._record is not None:
             await gate.check(endpoint, self._record, self._sampled.fresh_spans)
 
     async def _counts_now(self, endpoint: Endpoint) -> bool:
-        """Returns whether the new tokens of this try count already. If not, the end of the try
-        decides."""
+        """Returns whether the weights of this try's new tokens are known to be right already. If
+        not, this is decided at the end of the try."""
         gate, record = self._replicas.gate, self._record
         if gate is None or record is None or not self._sampled.fresh:
             return True
         return await gate.counts_now(endpoint, record, self._sampled.fresh_spans)
 
     async def _is_doubted(self, endpoint: Endpoint, error: PolicyError) -> bool:
-        """Returns whether the weights behind a failed try's tokens are in doubt. Returns False for
-        an invalid answer, whose tokens are dropped in any case."""
+        """Returns whether it is in doubt which weights sampled a failed try's tokens. Returns False
+        after an invalid answer, whose tokens are dropped in any case."""
         if isinstance(error, BadAnswer) or not self._sampled.fresh:
             return False
         try:
@@ -172,8 +177,8 @@ class SampleCall:
 
     @cached_property
     def _is_constrained(self) -> bool:
-        """Whether an engine restarts the reply's format or its token count with each request. Such
-        a reply cannot continue from its first tokens."""
+        """Whether the whole reply must come from one request, because the engine begins the reply's
+        format or a count of its tokens anew with each request."""
         request = self._request
         return (
             request.sampling.json is not False
@@ -182,7 +187,8 @@ class SampleCall:
         )
 
     def _is_complete(self) -> bool:
-        """Returns whether an interrupted try has a complete reply nevertheless."""
+        """Returns whether the reply is complete although its try was interrupted. First looks for a
+        stop string across the seam."""
         if self._watch is not None:
             self._watch.found(self._sampled)
         return self._sampled.finish_reason in FINISHED
@@ -190,8 +196,8 @@ class SampleCall:
     async def _keep_after(
         self, error: PolicyError, endpoint: Endpoint, *, is_doubted: bool
     ) -> None:
-        """Keeps the tokens of a failed try. Drops them after an invalid answer, if the weights are
-        in doubt, and if the reply is constrained."""
+        """Keeps the tokens of a failed try, or drops them if the answer was invalid, the weights
+        are in doubt, or the reply is constrained."""
         partial = self._request.partial
         if not (isinstance(error, BadAnswer) or is_doubted or self._is_constrained):
             self._sampled.interrupt()
@@ -200,8 +206,8 @@ class SampleCall:
             await partial.save(taken_back)
 
     def _is_whole(self, endpoint: Endpoint) -> bool:
-        """Returns whether the earlier tokens are the whole reply or leave no room for another
-        token."""
+        """Returns whether the tokens of earlier tries end the reply or leave no room for another
+        token. If so, sets the finish reason."""
         sampled = self._sampled
         room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
@@ -217,9 +223,9 @@ class SampleCall:
         continue.
 
         If the engine applies a seed to a whole request, only a whole request gives the tokens of an
-        undisturbed run. Then a request with a seed is repeated, unless some of its tokens are
-        durable. The number of repetitions is limited. Otherwise a reply that takes longer than the
-        time between two aborts would never end.
+        uninterrupted run. So a request with a seed is repeated from its beginning, unless its
+        tokens are saved in parts. The number of repetitions is limited, because a reply that takes
+        longer than the time between two aborts would otherwise never end.
         """
         request = self._request
         if not self._sampled.ids or request.seed is None or self._renewals >= self._retry.tries:
@@ -252,10 +258,11 @@ class SampleCall:
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:
-        """Returns the request's seed, or a seed derived from it for the rest of a completion.
+        """Returns the request's seed, or a seed derived from it if the completion continues from
+        earlier tokens.
 
-        An engine restarts a seed's noise with each request. With the same seed, it would sample the
-        rest of the completion with the noise of the beginning.
+        Most engines restart a seed's random numbers with each request. With the same seed, such an
+        engine would sample the rest of the completion with the random numbers of its beginning.
         """
         seed, at = self._request.seed, len(self._sampled.ids)
         if seed is None or not at or endpoint.seeds is Seeds.POSITION:
@@ -287,17 +294,17 @@ class SampleCall:
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note_version(self, endpoint: Endpoint) -> None:
-        """Notes an update of the weights during a try. A stream gets a new span of tokens there. In
-        an answer in one piece, the version of each token is unknown."""
+        """Notes that the weights were updated during a try. In a stream, a new version span begins
+        here. If the answer comes in one piece, the version of each of its tokens is unknown."""
         if endpoint.weights != self._version and not self._is_named:
             self._version = endpoint.weights
             whole = self._request.partial is None
             self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """Returns whether to end the completion now because its deadline or its time budget has
-        passed. Then the completion ends with the tokens it has. Raises `EngineUnavailable` if the
-        stream has stalled: it may send other things, but no tokens."""
+        """Returns whether to end the completion now, with the tokens it has, because its deadline
+        or its time budget has passed. Raises `EngineUnavailable` if the stream has sent no token
+        for too long."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False
@@ -311,8 +318,8 @@ class SampleCall:
         return late and sampled.fresh > 0
 
     def _is_time_to_save(self, partial: Partial) -> bool:
-        """Returns whether to save a draft now. A finished completion is recorded as a whole and
-        needs no draft."""
+        """Returns whether to save the new tokens now. A finished completion is recorded as a whole,
+        so it is not saved here."""
         if self._sampled.finish_reason is not None or self._is_constrained:
             return False
         unsaved = len(self._sampled.ids) - self._sampled.saved
@@ -322,7 +329,8 @@ class SampleCall:
         return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, endpoint: Endpoint, *, hold: int) -> None:
-        """Makes the new tokens durable if their weights are known to be right."""
+        """Makes the new tokens durable, except the last `hold` tokens, if their weights are known
+        to be right."""
         partial = self._request.partial
         if partial is None:
             return
@@ -348,7 +356,8 @@ class SampleCall:
     # --- after a try that failed
 
     async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
-        """Returns when another try makes sense. Raises `error` otherwise."""
+        """Waits until another try makes sense. Raises an error if the call has used up its tries or
+        its time."""
         # A call that makes progress has not failed, however often it is interrupted.
         self._failures = 1 if self._sampled.fresh else self._failures + 1
         if await self._is_outage(endpoint, error, outages=outages):
@@ -376,8 +385,9 @@ class SampleCall:
         return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
-        """Returns whether the endpoint was down since this try began. Waits while no replica is
-        up."""
+        """Returns whether the endpoint, and not this call, caused the failure: the endpoint was
+        down since the try began, or its weights are in doubt. In an outage, waits until a replica
+        is up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate holds all calls until the weights are sent again.
@@ -405,9 +415,9 @@ class SampleCall:
         await self._clock.sleep(delay)
 
     def _seconds_to_wait(self, error: PolicyError) -> float | None:
-        """Returns how long the engine wants us to wait, or None if it does not say. A limit on
-        requests lasts for seconds or a minute, even if the engine names no time. So a busy engine
-        gets a longer pause."""
+        """Returns how long the engine asks us to wait, or None if it does not say. If the engine is
+        busy (429) and names no time, returns a long pause, because limits on requests last for
+        seconds or a minute."""
         if not isinstance(error, EngineUnavailable):
             return None
         if error.is_busy and error.retry_after is None:

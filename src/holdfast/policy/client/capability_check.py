@@ -36,7 +36,7 @@ class CapabilityFinding(Struct, frozen=True):
     failed: bool = False
     """Whether the check itself failed. Then `detail` is the engine's answer."""
     remedy: str = ""
-    """The change that makes it fit, if there is one."""
+    """The change that would make the engine fit, or "" if there is none."""
 
 
 class Inspection(Struct, frozen=True):
@@ -188,17 +188,17 @@ _CHECKS: tuple[Check, ...] = (_ids, _logprobs, _versions, _seeds, _streams)
 
 
 OTHER_REQUESTS = (1, 3, 7)
-"""Numbers of other requests at the same time."""
+"""How many other requests run beside the tested request, in each trial."""
 _TRIED = "alone and beside 1, 3 and 7 other requests"
 
 
 async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
-    """Describes in words how well replies repeat with the same seed, by trying.
+    """Tries how well replies repeat with the same seed, and returns the result in words.
 
-    How an engine computes a batch may depend on the batch's other requests. So the same request is
-    made alone and beside others. Tokens and logprobs are compared bit by bit. `seeds_by_position`
-    says that the engine promises the same tokens for a reply that continues after an interruption.
-    Then the request is also continued from the middle of its reply.
+    The same request is sent alone and beside other requests, because an engine may compute a batch
+    in another way if its other requests change. Tokens and logprobs are compared bit by bit.
+    `seeds_by_position` says that the engine promises the same tokens for a reply that continues
+    after an interruption. Then the request is also continued from the middle of its reply.
     """
     first, second = await policy.sample(request), await policy.sample(request)
     if first.ids != second.ids:
@@ -216,7 +216,8 @@ async def repeatability(policy: Policy, request: Request, *, seeds_by_position: 
 
 
 async def _beside(policy: Policy, request: Request, *, others: int) -> Completion:
-    """Returns the reply to the request while prompts of other lengths are sampled."""
+    """Returns the reply to the request, which is sent together with `others` requests of other
+    lengths."""
     seed, prompt = request.seed or 0, request.prompt
     together = [
         structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)

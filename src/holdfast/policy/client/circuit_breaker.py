@@ -2,7 +2,7 @@
 down.
 
 The breaker trips when several calls in a row fail, or when the shared retry budget is spent. Then a
-probe asks the endpoint again and again whether it is back. Meanwhile calls and admission wait. An
+probe asks the endpoint again and again whether it is back. Meanwhile calls and new tasks wait. An
 outage fails no call until it has lasted longer than the run's patience.
 
 A server may answer probes although its engine cannot sample. So if calls fail again after a
@@ -25,8 +25,9 @@ PROBE_TASK_PREFIX = "probe "
 
 
 class RetryBudget:
-    """A budget of retries that all calls to an endpoint share. It allows one retry for every ten
-    successes, plus a floor. Without the budget, an overloaded engine would get the most calls."""
+    """The retries that all calls to an endpoint share. The budget begins full, and every ten
+    successes give back one retry. Without the budget, retries would add the most calls when the
+    engine is overloaded."""
 
     def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
         self._floor = floor
@@ -73,7 +74,7 @@ class CircuitBreaker:
         self._in_a_row = 0
         self._bad_answers = 0
         self._must_sample = False
-        """Whether no call succeeded since the last successful probe."""
+        """Whether no call has succeeded since the last probe ended."""
         self._cool_down = COOL_BASE_SECONDS
         self._prober: asyncio.Task[None] | None = None
         self._reason_down = ""
@@ -132,20 +133,22 @@ class CircuitBreaker:
             self._cool_down = COOL_BASE_SECONDS
 
     def record_failure(self) -> None:
-        """Records that a call did not reach the endpoint, or that the endpoint cannot serve."""
+        """Records that a call did not reach the endpoint, or that the endpoint cannot serve.
+        Several such failures in a row stop all calls until a probe succeeds."""
         self._in_a_row += 1
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.trip()
 
     def record_bad_answer(self) -> None:
-        """Records that a call got an invalid answer. A probe would find no fault, so each trip
-        keeps calls away for a longer time than the last one."""
+        """Records that a call got an invalid answer. Several invalid answers in a row stop all
+        calls for a while, each time longer than before, because a probe would find no fault."""
         self._bad_answers += 1
         if self._bad_answers >= FAILURES_IN_A_ROW:
             self._cool()
 
     def spend_retry(self) -> None:
-        """Takes a retry out of the shared budget. If the budget is spent, all calls wait first."""
+        """Takes a retry out of the shared budget. If no retry is left, stops all calls until a
+        probe succeeds."""
         if not self.budget.spend():
             self._cool()
 
@@ -173,14 +176,15 @@ class CircuitBreaker:
         return self._prober is not None and not self._prober.done()
 
     def retry_outage(self) -> None:
-        """Waits for the endpoint again if only an outage outlasted the patience of earlier work. An
-        endpoint that was abandoned for another reason stays abandoned."""
+        """Uses the endpoint again if it was abandoned only because an outage outlasted the
+        patience. An endpoint that was abandoned for another reason stays abandoned."""
         if self._is_out_of_patience:
             self._reason_down, self._is_out_of_patience = "", False
 
     def change_loop(self) -> None:
-        """Prepares for use by another event loop. An outage is found again there, because a probe
-        of the old loop will never end."""
+        """Prepares for use by another event loop. The endpoint counts as up there, because a probe
+        of the old loop will never end. If the endpoint is still down, the next calls find that
+        out."""
         self._prober = None
         self._open = asyncio.Event()
         self._open.set()

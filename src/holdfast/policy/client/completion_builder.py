@@ -31,8 +31,7 @@ from holdfast.records.usage import NOTHING, Usage
 
 FINISHED = STOPPED | {"length", "content_filter"}
 """The finish reasons of a complete reply. `content_filter` means that a provider cut or withheld
-it.
-"""
+the reply."""
 ABORTED = "abort"
 _encoder = msgspec.json.Encoder()
 
@@ -62,7 +61,7 @@ class CompletionBuilder:
         self._used = Usage(len(request.prompt), len(self.ids)) if self.ids else NOTHING
         """The usage of the tries before the present one."""
         self._stated: Usage | None = None
-        """The usage that the engine reports for the present try."""
+        """The usage that the engine reports for the present try, or None if it reports none."""
         self._prompt_length = len(request.prompt)
         self._experts_from = request.experts_from
         self._experts: ExpertRows | None = None
@@ -77,8 +76,8 @@ class CompletionBuilder:
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The mode that holds for all tokens so far. The engine may have restarted with other
-        options, so the worst mode counts."""
+        """The worst of the logprobs modes of all tokens so far. They may differ, because the engine
+        may have restarted with other options."""
         if not self.ids:
             return LogprobsMode.UNKNOWN
         before = [self._mode_before] if self._start else []
@@ -93,7 +92,7 @@ class CompletionBuilder:
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
         prompt_json: Raw | None = None,
     ) -> None:
-        """Begins a try. `version` is the version of the engine's weights, as far as known.
+        """Begins a try. `version` is the version of the engine's weights, or None if it is unknown.
         `is_named` says that the request asks for this version by name. `prompt_json` is the prompt
         as it is sent, if it is encoded already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
@@ -183,8 +182,9 @@ class CompletionBuilder:
             raise InvalidAnswer("it has no tokens")
 
     def _check_experts(self, piece: Piece, fresh: int) -> ExpertRows | None:
-        """Returns the piece's routed experts if the request wants them. Some engines send them
-        unasked. The last token has no experts yet because no model has processed it."""
+        """Returns the piece's routed experts, or None if the request does not want them (some
+        engines send them anyway). Raises `InvalidAnswer` for a wrong number. The last token has no
+        experts yet because the model has not processed it."""
         if piece.experts is None or self._experts_from is None or piece.finish_reason == ABORTED:
             return None
         return fitted(piece.experts, len(self._prompt) + fresh - 1 - self._experts_from)
@@ -202,7 +202,7 @@ class CompletionBuilder:
         return self._experts.first(self._prompt_length + len(self.ids) - 1 - self._experts_from)
 
     def _attribute_versions(self, versions: tuple[VersionSpan, ...]) -> None:
-        """Replaces the assumed versions of this try with the engine's."""
+        """Replaces the assumed versions of this try with the versions that the engine reports."""
         self._keep_spans(self._start)
         for span in versions:
             self._attribute(span.version, span.source, self._start + span.end)
@@ -211,7 +211,7 @@ class CompletionBuilder:
         self.spans = _cut_spans(self.spans, length)
 
     def _cover(self) -> None:
-        """Attributes the tokens for which the engine has sent no version to the assumed version."""
+        """Gives the assumed version to the tokens for which the engine has sent no version."""
         if len(self.ids) > (self.spans[-1].end if self.spans else 0):
             self._attribute(self._assumed.version, self._assumed.source, len(self.ids))
 
@@ -223,21 +223,23 @@ class CompletionBuilder:
         self.spans.append(VersionSpan(version, start, end, source))
 
     def assume(self, version: str | None) -> None:
-        """Assumes `version` from the next token on. None means that the version is unknown."""
+        """Sets the version that the following tokens are assumed to have. None means that the
+        version is unknown."""
         self._cover()
         source = VersionSource.UNKNOWN if version is None else VersionSource.ASSUMED
         self._assumed = VersionSpan(version or "", 0, 0, source)
 
     def interrupt(self) -> None:
-        """Ends an interrupted try. Drops its last token unless the engine aborted the try. The
-        completion may end at that token, and then the next try must find this end again."""
+        """Ends an interrupted try. Drops the try's last token unless the engine aborted the try.
+        The completion may have ended at that token: the next try samples it again and finds the
+        end."""
         if self.fresh and self.finish_reason != ABORTED:
             self.cut(len(self.ids) - 1)
         self.finish_reason = None
 
     def discard_try(self) -> Draft | None:
-        """Drops all tokens of the present try. If some of them are durable, returns the draft that
-        takes them back."""
+        """Drops all tokens of the present try. If some of them are durable already, returns an
+        empty draft at the first of them. Saving this draft makes the durable tokens void."""
         self.cut(self._start)
         self._stated = None
         self.finish_reason = None
@@ -260,8 +262,8 @@ class CompletionBuilder:
         self._keep_spans(length)
 
     def take_unsaved(self, *, hold: int) -> Draft | None:
-        """Returns the tokens that are not durable yet, except the last `hold`, and counts them as
-        saved."""
+        """Returns a draft of the tokens that are not durable yet, except the last `hold` tokens,
+        and counts them as saved. Returns None if there are no such tokens."""
         end = len(self.ids) - hold
         if end <= self.saved:
             return None
@@ -277,8 +279,9 @@ class CompletionBuilder:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage of all tries that sent something, without discarded tries. Tokens are counted
-        here if the engine reports no usage. None for a message without reported usage."""
+        """The token counts of all tries that sent something, without discarded tries. If the engine
+        reports no counts for a try, the try's tokens are counted. None if the engine sends a
+        message without counts."""
         found = self._used + self._try_usage
         return None if found == NOTHING else found
 
@@ -316,10 +319,11 @@ class CompletionBuilder:
 
 
 class StopStringSearch:
-    """Looks for stop strings across a seam, in the first few tokens after it.
+    """Looks for stop strings that begin before a seam and end after it.
 
-    An engine looks for stop strings only in its own sample. When a completion continues from
-    earlier tokens, the engine misses a stop string that begins before the seam and ends after it.
+    A seam is a place where a completion continued after an interruption. An engine looks for stop
+    strings only in the tokens that it samples in one request, so it misses stop strings across a
+    seam.
     """
 
     def __init__(self, request: Request, seam: int, reach: int, sampled: CompletionBuilder):
@@ -337,16 +341,16 @@ class StopStringSearch:
 
     @classmethod
     def at_seam(cls, request: Request, sampled: CompletionBuilder) -> "StopStringSearch | None":
-        """Returns a search at the end of the present tokens, or None if no stop string can lie
-        across it."""
+        """Returns a search for a seam at the end of the present tokens, or None if no stop string
+        can lie across the seam."""
         stops = request.sampling.stop
         if not stops or not sampled.ids or request.decode is None:
             return None
         return cls(request, len(sampled.ids), max(map(len, stops)), sampled)
 
     def found(self, sampled: CompletionBuilder) -> bool:
-        """Cuts the completion after the token that completes a stop string, as an engine does.
-        Returns whether a stop string was found."""
+        """Returns whether a stop string lies across the seam. If so, cuts the completion after the
+        token that completes the stop string, as an engine does."""
         while self._is_watching and self._seen < len(sampled.ids):
             self._seen += 1
             # An incomplete character at the end may still change.
@@ -367,8 +371,8 @@ class StopStringSearch:
 
 
 class TokenEvents:
-    """A series of events that contain only tokens. They are checked together, which is much
-    faster."""
+    """A series of events that contain only tokens. Checking them together is much faster than one
+    by one."""
 
     __slots__ = ("_each", "_ids", "_logprobs", "_model")
 

@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
-"""A machine has about 28,000 local ports for one address."""
+"""The most connections to one address. A machine has about 28,000 local ports for each address."""
 
 
 class Connections:
-    """The connections of one address."""
+    """The connections to one address. A try enters this context to take one of them."""
 
     def __init__(self, most: int | None, *, addresses: int, notify: Callable[[str], None]):
-        """`most` is the user's own limit. Without it, `addresses` share what open files allow, and
-        `notify` gets a line when calls begin to wait."""
+        """`most` is the user's own limit. If it is None, the limit follows from the allowed number
+        of open files, which all addresses share, and `notify` gets a line when calls begin to wait.
+        `addresses` is the number of addresses."""
         allowed, files = allowed_connections(addresses)
         self._slots = asyncio.Semaphore(most or allowed)
         self._notify = notify
@@ -40,11 +41,11 @@ class Connections:
 
 
 def allowed_connections(addresses: int) -> tuple[int, int]:
-    """Returns the number of connections that this process can open to each address, and the limit
-    of open files.
+    """Returns the number of connections that this process can open to each address if there are
+    `addresses` of them, and the limit of open files.
 
-    Raises the process's limit of open files first, because the usual 1,024 is far below what
-    systems permit.
+    First raises the process's limit of open files as far as the system permits, because the usual
+    limit of 1,024 is much lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _bounded(hard)

@@ -1,9 +1,10 @@
 """The kind of an engine, its models and its abilities.
 
-A dialect is chosen because the engine gave a good answer in it. Its path is not enough: two
-versions of an engine may have the same path but different fields. The trial samples tokens, also to
-measure the distribution of the logprobs, which no engine publishes. An engine that does not answer
-is asked again, and then counts as down. Only an answer shows what the engine lacks.
+A dialect is chosen because the engine gave a good answer in it. That its path exists is not enough:
+two versions of an engine may have the same path but different fields. So the engine samples a token
+on trial. Other samples measure the distribution of the logprobs if the engine does not publish it.
+An engine that does not answer is asked again, and then counts as down. Only an answer shows what
+the engine lacks.
 """
 
 import ssl
@@ -40,11 +41,12 @@ from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 
 FIRST_SAMPLE_SECONDS = 120.0
-"""An engine's first tokens after its start may take a minute."""
+"""The time limit of a trial. An engine's first tokens after its start may take a minute."""
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
-    """Sets the endpoint's dialect and its model's limits. Its errors name a remedy."""
+    """Finds out the endpoint's dialect, its model's limits and its logprobs mode, and sets them.
+    The errors name a remedy."""
     served = await served_models(endpoint)
     described = next((item for item in served if item.id == endpoint.model), None)
     if described is None:
@@ -71,8 +73,8 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
 async def logprobs_mode_of(
     endpoint: Endpoint, described: ServedModel, *, seconds: float
 ) -> LogprobsMode:
-    """Returns the mode that the engine publishes, or else measures it within `seconds`. Raises
-    `EngineUnavailable` if the engine goes away meanwhile."""
+    """Returns the mode that the engine publishes, or else measures it with requests of at most
+    `seconds` each. Raises `EngineUnavailable` if the engine goes away meanwhile."""
     if not endpoint.dialect.has_tokens:
         return LogprobsMode.UNKNOWN
     if described.logprobs_mode in tuple(LogprobsMode):
@@ -160,8 +162,8 @@ TRIAL = Request(array("i", [1]), Sampling(1), None, "holdfast-trial")
 
 
 async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
-    """Returns the first dialect in which the engine gives a good answer. The line with it says what
-    the earlier dialects would have offered, or is ""."""
+    """Returns the first dialect in which the engine gives a good answer, and a line for people. The
+    line says what is lost because better dialects failed, or is "" if nothing is lost."""
     lost: list[str] = []
     for dialect in DIALECTS.values():
         if not await dialect.may_be_spoken_by(endpoint):
@@ -176,14 +178,15 @@ async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
 
 
 def _is_known(endpoint: Endpoint) -> bool:
-    """Returns whether the engine is of a known kind, so that more than a chat API was expected."""
+    """Returns whether the engine is of a known kind, so that more than a chat API can be
+    expected."""
     return endpoint.described.owner in _KNOWN
 
 
 async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """Returns why the engine's answer in a dialect is not good enough. Returns None if it is good,
-    and "" if the engine has an optional dialect switched off. An engine that has no time to answer
-    now is assumed to speak the dialect, because it may be paused."""
+    """Returns why the engine's answer in a dialect is not good enough. Returns None if the answer
+    is good, and "" if the engine has an optional dialect switched off. An engine that takes too
+    long to answer is assumed to speak the dialect, because the engine may be paused."""
     if _publishes_itself(endpoint, dialect):
         return await _why_no_path(endpoint, dialect) if dialect.is_optional else None
     if not dialect.has_tokens:
@@ -224,8 +227,8 @@ async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 def _publishes_itself(endpoint: Endpoint, dialect: Dialect) -> bool:
-    """Returns whether the dialect needs no trial. Our own engines publish what they can do. A trial
-    at a hosted engine would cost money."""
+    """Returns whether to judge the dialect without a sample. This holds for our own engines, which
+    publish what they can do, and for Fireworks, where a sample costs money."""
     described = endpoint.described
     is_ours = described.owner in _KNOWN and described.logprobs_mode is not None
     return is_ours or dialect.kind is Kind.FIREWORKS

@@ -74,7 +74,8 @@ from holdfast.server_tokens import known_token
 CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 20.0
-"""An engine under full load may take many seconds for the smallest answer, and is not down."""
+"""How long a small request waits for its answer. An engine under full load may take many seconds
+even for the smallest answer."""
 ANTHROPIC = "api.anthropic.com"
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
@@ -99,7 +100,8 @@ _KEY_REJECTED = (
 
 
 class Denied(PolicyRefused):
-    """A refusal that no retry changes. `status` is the HTTP status of the answer."""
+    """A refusal by the engine that a retry would not change. `status` is the HTTP status of the
+    answer."""
 
     def __init__(self, message: str, status: int, remedy: str = ""):
         super().__init__(f"{message}; {remedy}" if remedy else message)
@@ -109,8 +111,8 @@ class Denied(PolicyRefused):
 
 
 class Endpoint:
-    """One base address. Any number of calls of one loop can share it, and another loop can use it
-    after `change_loop`."""
+    """One replica of an engine, at one base address. Any number of calls in one event loop can
+    share the endpoint. Another event loop can use it after `change_loop`."""
 
     def __init__(
         self,
@@ -135,22 +137,24 @@ class Endpoint:
         self.running = 0
         """The number of calls under way."""
         self.draining = False
-        """Whether the endpoint gets no new calls."""
+        """Whether the endpoint gets no new calls, because it is being drained."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
-        """Discovers a replica that was never up. Returns why it cannot be used, or None."""
+        """Called when a replica that was down from the beginning is up. Discovers the replica, and
+        returns why it cannot be used, or None."""
         self.recheck: Callable[[ServedModel], Awaitable[str | None]] | None = None
         """Checks a replica that is back. Returns why it cannot be used, or None."""
         self.weights: str | None = None
         """The version of the replica's weights, as far as known."""
         self.record: ReplicaWeights | None = None
-        """The record by which the replica gets calls, if a training records its weights."""
+        """The record of the replica's weights, if a training sends and records them."""
         self.incarnation = ""
         """The identity of the engine's present start, or "" if the engine does not publish it."""
         self.look_at_weights: Callable[[Sequence[str]], Awaitable[str | None]] | None = None
-        """Called with the served models when a replica is back. Returns why it is unfit, if it
-        is."""
+        """Called with the names of the served models when a replica is back. Returns why the
+        replica is unfit, or None."""
         self.caveat = ""
-        """A line for people that says what the chosen dialect loses."""
+        """A line for people that says what the engine does not give in the chosen dialect, or "" if
+        nothing is lost."""
         self.adapter = ""
         """The name of the served weights, if they are an adapter of the engine's model."""
         self.requested: Counter[str] = Counter()
@@ -166,7 +170,8 @@ class Endpoint:
         self._retry = retry
         self._new_connections = new_connections
         self.connections = new_connections()
-        """Held by each try, so that the wait for a connection counts against no time limit."""
+        """The connections to this address. Each try waits for one of them before its time limits
+        begin."""
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
         self._connections_made = 0
@@ -188,7 +193,8 @@ class Endpoint:
         return self.described.owned_by != "holdfast"
 
     def body(self, attempt: Request) -> dict[str, object]:
-        """Returns the body of one try. Raises `Unsupported` if `extra_body` would change it."""
+        """Returns the body of one try. Raises `Unsupported` if a member of `extra_body` is in the
+        body already."""
         body = self.dialect.body(attempt)
         if self._limit_name != _LIMIT:
             body[self._limit_name] = body.pop(_LIMIT)
@@ -244,8 +250,8 @@ class Endpoint:
         return self.url.removesuffix("/v1") + path
 
     async def ask(self, path: str) -> bytes | None:
-        """Returns the body at a path, or None if there is none. Raises `EndpointDown` without an
-        answer."""
+        """Returns the body of the engine's answer at a path, or None if the answer is an error.
+        Raises `EndpointDown` if the engine does not answer."""
         try:
             return await self.send_patiently("GET", path)
         except EndpointDown:
@@ -256,8 +262,8 @@ class Endpoint:
     async def send_patiently(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
-        """Sends as `send` does, and asks again without an answer. Raises `EndpointDown` if none
-        comes."""
+        """Sends a request as `send` does, and repeats it if the engine does not answer. Raises
+        `EndpointDown` if no answer comes at all."""
         send = partial(self.send, method, path, body, seconds=seconds)
         return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
@@ -341,7 +347,7 @@ class Endpoint:
     # --- which engine it is
 
     def has(self, record: ReplicaWeights) -> None:
-        """Sets the record of weights by which the replica gets calls."""
+        """Sets the record of the replica's weights, and with it their version and adapter."""
         self.record, self.weights = record, record.version
         self.adapter = "" if record.model == self.model else record.model
 
@@ -350,8 +356,8 @@ class Endpoint:
         return self._asked_at is not None
 
     async def ask_incarnation(self) -> None:
-        """Learns which start of the engine this is. Raises the errors of `UNREACHABLE`, also if the
-        engine said it once and no longer does."""
+        """Asks the engine for its incarnation, the identity of its present start. Raises the errors
+        of `UNREACHABLE`, also if the engine named its incarnation before and no longer does."""
         made = self._connections_made
         text = await find_incarnation(self.send, self.dialect.version_path)
         if self.incarnation and not text:
@@ -359,7 +365,8 @@ class Endpoint:
         self.incarnation, self._asked_at = text, made
 
     async def _know_incarnation(self) -> None:
-        """Asks for the incarnation after a new connection: an old one ends with its engine."""
+        """Asks for the incarnation if new connections were made since the last time. A restart of
+        the engine ends all old connections."""
         async with self._asking:
             if self._asked_at != self._connections_made:
                 await self.ask_incarnation()
@@ -370,14 +377,16 @@ class Endpoint:
     # --- samples
 
     async def check_taken(self, attempt: Request) -> None:
-        """Raises the error of a refused request. Ends an accepted one at once."""
+        """Sends a request, and ends it as soon as the engine accepts it. Raises an error if the
+        engine refuses it."""
         async with self._post(attempt):
             return
 
     async def answer(
         self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:
-        """Sends one request and adds the answer to `sampled`, after a call of `before`."""
+        """Sends one request and adds the answer to `sampled`. Calls `before` when the answer has
+        come."""
         raw = await self._ask(attempt)
         before()
         try:
@@ -387,8 +396,9 @@ class Endpoint:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
     async def _ask(self, attempt: Request) -> bytes:
-        """Returns the body of a whole answer. Sends `max_completion_tokens` from now on if the
-        server refuses `max_tokens` and names it, as OpenAI's reasoning models do."""
+        """Returns the body of a whole answer. If the server refuses `max_tokens` and names
+        `max_completion_tokens`, as OpenAI's reasoning models do, sends that parameter from now
+        on."""
         sent = self._limit_name
         try:
             return await self._read_answer(attempt)
@@ -405,8 +415,8 @@ class Endpoint:
     async def stream(
         self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> AsyncIterator[None]:
-        """Adds the events to `sampled`, and yields after each chunk until the stream ends. Calls
-        `before` before the events of each chunk."""
+        """Adds a stream's events to `sampled`, and yields after each chunk until the stream ends.
+        Calls `before` before it adds the events of a chunk."""
         read, events = self.dialect.reader(), SseParser()
         async with self._post(attempt) as response:
             async for chunk in response.content.iter_any():
@@ -444,7 +454,8 @@ class Endpoint:
             raise self._known_to_fit(self._bad(died, data), attempt) from died
 
     def _without_base_versions(self, piece: Piece, attempt: Request) -> Piece:
-        """Drops the versions of an adapter's piece, which are those of the base weights."""
+        """Removes the versions from a piece that an adapter sampled, because the engine reports the
+        versions of the base weights there."""
         if attempt.model != self.model:
             piece.versions = None
         return piece
@@ -459,7 +470,8 @@ class Endpoint:
 
     @asynccontextmanager
     async def _post(self, attempt: Request) -> AsyncIterator[Response]:
-        """Yields the response if its status is 200. Other statuses and socket errors raise ours."""
+        """Sends the request, and yields the response if its status is 200. Raises our errors for
+        other statuses and failed connections."""
         try:
             session = await self._sessions.get()
             async with session.post(
@@ -490,8 +502,9 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """Returns `EngineUnavailable` if the engine rejects a request within its context length or,
-        after a restart, lacks the adapter. Returns other errors unchanged."""
+        """Returns `EngineUnavailable` in place of a refusal that a retry may avoid: the request
+        fits into the engine's context, or the engine has lost an adapter in a restart. Returns
+        other errors unchanged."""
         if attempt.adapter and isinstance(error, Denied) and error.status == 404:
             return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len
@@ -517,7 +530,7 @@ class Endpoint:
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
     ) -> PolicyError | BadRequest | Truncated:
-        """Returns an error status as one of our errors."""
+        """Returns our error for an error status of the engine."""
         message = self._without_address(message)
         where = f"{self.name} answered {status}: {message}"
         kind, has_key = self.dialect.kind, bool(self._api_key)
@@ -558,8 +571,8 @@ class Endpoint:
 
 
 def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:
-    """Returns the engine's message with a remedy for the key or the dialect, or None for a status
-    that another request or a retry may avoid."""
+    """Returns the refusal for a status that neither another request nor a retry can avoid, with a
+    remedy for the key or the dialect. Returns None for other statuses."""
     if status in (404, 405):
         return Denied(f"{message} (asked in the dialect {dialect.value})", status)
     if status in (401, 403):

@@ -125,7 +125,8 @@ class HttpSession:
 async def _first_response(
     protocol: "aiohttp.client_proto.ResponseHandler", request: aiohttp.ClientRequest
 ) -> _Response:
-    """Returns the response after those that only say that the request arrived (100 to 199)."""
+    """Returns the final response. Skips responses with a status from 100 to 199, which only say
+    that the request arrived."""
     while True:
         try:
             message, content = await protocol.read()
@@ -152,7 +153,8 @@ class HttpSessions:
         self._by_loop: dict[asyncio.AbstractEventLoop, _Open] = {}
 
     async def get(self) -> HttpSession:
-        """Returns the session of the running loop. Two concurrent callers get the same session."""
+        """Returns the session of the running loop, and makes it first if needed. Two concurrent
+        callers get the same session."""
         loop = asyncio.get_running_loop()
         session = self._by_loop.get(loop)
         if session is None or session.session.closed:
@@ -162,7 +164,7 @@ class HttpSessions:
         return session.session
 
     def _forget_closed(self) -> None:
-        """Forgets the sessions of closed loops, because a session would keep its loop in memory."""
+        """Forgets the sessions of closed loops, because a session keeps its loop in memory."""
         for loop in [loop for loop in self._by_loop if loop.is_closed()]:
             del self._by_loop[loop]
 

@@ -14,8 +14,8 @@ class Tries(Protocol):
 
 
 class Interruptible:
-    """One try at an endpoint, as a context of the task that makes it. After an interruption, the
-    context raises the error of that interruption."""
+    """A context around one try at an endpoint. If other code interrupts the try, the context raises
+    the error of the interruption."""
 
     def __init__(self, endpoint: "Tries", name: str):
         self._endpoint = endpoint

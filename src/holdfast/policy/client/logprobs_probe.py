@@ -1,6 +1,6 @@
 """The distribution of an engine's logprobs, and whether two engines serve the same model.
 
-No engine publishes the distribution, so it is measured. The probe samples the most likely tokens
+Few engines publish the distribution, so it is measured. The probe samples the most likely tokens
 three times: greedily, at a temperature close to 0, and from a distribution that is cut to almost
 one token. All three samples have the same tokens. Greedy replies have the logprobs of the model's
 own distribution. In the other two samples, the same tokens are nearly certain. So their logprobs
@@ -41,14 +41,16 @@ Post = Callable[[str, str, object], Awaitable[bytes]]
 
 TOKENS = 8
 COLD_TEMPERATURE = 0.01
-"""vLLM raises lower temperatures to this value. The value also serves as top_p."""
+"""The temperature of the second sample, and the top_p of the third. vLLM raises lower temperatures
+to this value."""
 GREEDY = Sampling(TOKENS, temperature=0.0)
 TEMPERED = Sampling(TOKENS, temperature=COLD_TEMPERATURE)
 CUT = Sampling(TOKENS, top_p=COLD_TEMPERATURE)
 PROMPTS = ((5, 6, 7, 8), (9, 10), (1,))
 """Prompts that make no sense, so that no model is certain of the next token."""
 MIN_NATS = 0.5
-"""The uncertainty of all greedy tokens together must be at least this."""
+"""The least sum of the greedy tokens' negative logprobs. If the tokens are more certain, they do
+not show the mode."""
 SAME_RATIO = 0.75
 CERTAIN_RATIO = 0.25
 TOLERANCES = {"float32": 2e-3, "bfloat16": 0.5, "float16": 0.1}
@@ -71,9 +73,9 @@ Likeness = tuple[tuple[int, float], ...]
 
 
 async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """Measures the mode. Returns UNKNOWN if the engine's answers do not show the mode or come too
-    late. Raises `EngineUnavailable` if the engine went away meanwhile, because its successor may
-    have other options."""
+    """Measures the logprobs mode. Returns UNKNOWN if the engine's answers do not show the mode or
+    come too late. Raises `EngineUnavailable` if the engine went away meanwhile, because a restarted
+    engine may have other options."""
     lost: list[aiohttp.ClientConnectionError] = []
     for prompt in PROMPTS:
         samples = [
@@ -112,8 +114,8 @@ async def _sample(
 
 
 def _is_in(other: Piece, greedy: Piece) -> bool | None:
-    """Returns whether the logprobs of `other` include its sampling parameter, or None if that is
-    unknown."""
+    """Returns whether the logprobs of `other` include the effect of its temperature or top_p, or
+    None if the tokens do not show it."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
     greedy_nats, other_nats = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
@@ -167,8 +169,8 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
 
 
 def why_different(first: Likeness, other: Likeness) -> str | None:
-    """Returns why two engines serve different models, as a part of a sentence. Returns None if the
-    models are alike, or if that is unknown."""
+    """Returns the reason, as a part of a sentence, why two engines serve different models. Returns
+    None if the models are alike or this is unknown."""
     pairs = list(zip(first, other, strict=False))
     same = sum(a[0] == b[0] for a, b in pairs)
     apart = max((abs(a[1] - b[1]) for a, b in pairs), default=0.0)

@@ -47,9 +47,9 @@ def sanitize(message: str) -> str:
 
 
 async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where: str) -> bytes:
-    """Returns the result of `send`, which is repeated if there is no answer, or an error of the
-    engine itself (500), because a dying engine answers so before it is gone. Raises `EndpointDown`
-    if no answer comes at all. Other errors of `send` pass through."""
+    """Calls `send` and returns its result. Repeats the call if the engine does not answer, or
+    answers with an error of its own (500), as a dying engine does. Raises `EndpointDown` if no
+    answer comes at all. Other errors of `send` pass through."""
     for pause in (*PAUSES, None):
         try:
             return await send()

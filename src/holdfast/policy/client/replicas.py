@@ -2,7 +2,7 @@
 
 A request goes to the replica that has its prefix in the cache, unless that replica is busier than
 the others. A replica that fails gets no calls until it works again with the same weights as the
-others. If only some replicas are down, no call fails. If all replicas are down, calls and admission
+others. If only some replicas are down, no call fails. If all replicas are down, calls and new tasks
 wait until one is back or the run's patience ends.
 """
 
@@ -45,7 +45,7 @@ from holdfast.records.sampling import Sampling
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""The load of a replica, relative to the average, above which another replica is chosen."""
+"""The load at which another replica is chosen, as a multiple of the average load."""
 DRAIN_POLL_SECONDS = 0.05
 PAUSED_POLL_SECONDS = 0.25
 PAUSED = (
@@ -84,9 +84,9 @@ class EnginePolicy:
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down or comes back, and for each
-        caveat of the engine. `connections` bounds the requests at once to one address; without it,
-        open files do. `is_trained` says that a training sends the replicas their weights.
-        Their weights may differ before that, so they are not compared."""
+        caveat of the engine. `connections` is the most requests at once to one address; by default,
+        it follows from the limit of open files. `is_trained` says that a training sends the
+        replicas their weights. Their weights may differ before that, so they are not compared."""
         self.model = model
         self._is_trained = is_trained
         self.patience, self._connections = patience, connections
@@ -140,8 +140,9 @@ class EnginePolicy:
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ) -> "EnginePolicy":
-        """Returns a policy for another model or other replicas, with the same patience unless
-        given. It gets this policy's key only if all its addresses are among this policy's."""
+        """Returns a policy for another model or other replicas. By default, it has this policy's
+        retries and patience. It gets this policy's key only if all its addresses are among this
+        policy's."""
         if {endpoint.url for endpoint in self.endpoints} >= {base_url(url) for url in urls}:
             api_key = api_key or self._api_key
         return EnginePolicy(
@@ -210,7 +211,8 @@ class EnginePolicy:
                 raise UsageError(f"the replicas differ: {replica.name}: {why}")
 
     async def _compare_model(self, endpoint: Endpoint) -> str | None:
-        """Returns why a new or returned replica serves another model than the others, or None."""
+        """Returns why a new or returned replica serves another model than the other replicas, or
+        None."""
         others = (other for other in self.endpoints if other is not endpoint)
         like = next((other for other in others if other.breaker.is_passing), None)
         # If a trainer sends weights to the replica, the trainer also checks them.
@@ -230,8 +232,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes new sessions and locks if another event loop runs now. Returns False if the old
-        loop still uses this policy."""
+        """Prepares for the running event loop: makes new sessions and locks if the loop has
+        changed. Returns False if the old loop still uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -283,8 +285,8 @@ class EnginePolicy:
         return await self._compare_model(endpoint)
 
     def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
-        """Returns why logprobs of this mode cannot be mixed with those of the replicas that are up,
-        or None."""
+        """Returns why logprobs of this mode cannot be mixed with the logprobs of the replicas that
+        are up, or None."""
         for other in self.endpoints:
             if (
                 other is not endpoint
@@ -297,8 +299,8 @@ class EnginePolicy:
         return None
 
     def _agree(self) -> None:
-        """Checks that all replicas fit together. A rollout has tokens either from all replicas or
-        from none."""
+        """Raises an error unless all replicas that are up fit together. A rollout has tokens either
+        from all replicas or from none."""
         up = [replica for replica in self.endpoints if replica.breaker.is_passing]
         if not up:
             raise EndpointDown(self.endpoints[0].breaker.reason_down)
@@ -325,8 +327,8 @@ class EnginePolicy:
             check_run(sampling, endpoint)
 
     async def check_taken(self, sampling: Sampling) -> None:
-        """Asks the replicas that are up. Raises `Unsupported` for a parameter that a replica
-        refuses and only the replica itself can judge. Call it after `check`."""
+        """Asks the discovered replicas whether they accept the sampling's parameters. Raises
+        `Unsupported` for a parameter that a replica refuses. Call it after `check`."""
         for endpoint in self.endpoints:
             if endpoint.introduce is None:
                 await check_taken(sampling, endpoint)
@@ -426,7 +428,8 @@ class EnginePolicy:
     # --- weights
 
     def gate_by(self, gate: WeightGate) -> None:
-        """Admits replicas by the recorded weights of a training from now on."""
+        """From now on, sends calls only to replicas that `gate` admits by their recorded
+        weights."""
         self.gate = gate
         for endpoint in self.endpoints:
             endpoint.look_at_weights = endpoint.look_at_weights or partial(_look, gate, endpoint)

@@ -58,7 +58,7 @@ def check_request(request: Request, endpoint: Endpoint) -> None:
 
 
 def check_run(sampling: Sampling, endpoint: Endpoint) -> None:
-    """Checks a request like those of the run, as `check_request` does."""
+    """Raises `Unsupported` if the engine does not support requests with this sampling."""
     request = Request(_PROMPT, sampling, 0, "", stop_token_ids=sampling.stop_token_ids)
     check_request(request, endpoint)
     endpoint.body(one_try(request, endpoint.model, max_tokens=1, stream=True))
@@ -84,12 +84,14 @@ _ONLY_THE_ENGINE_KNOWS = ("extra_body", "logit_bias", "stop_token_ids")
 
 
 async def check_taken(sampling: Sampling, endpoint: Endpoint) -> None:
-    """Raises `Unsupported` for a parameter that the engine refuses, with the names of both. Returns
-    if the engine does not answer now, because the first replies will show a refusal.
+    """Raises `Unsupported`, with the names of the parameter and the engine, if the engine refuses a
+    parameter. Returns if the engine does not answer now, because the first replies will show a
+    refusal.
 
     Only the engine knows which members of an `extra_body` it takes, and how large its vocabulary
-    is. So it gets a request like those of the run, which ends as soon as the engine accepts it.
-    Chat APIs get no such request, because they do not end a request that early and charge for it.
+    is. So the engine gets a request with each such parameter, which ends as soon as the engine
+    accepts it. Chat APIs get no such request, because they do not end a request that early and
+    charge for it.
     """
     if not endpoint.dialect.has_tokens:
         return

@@ -1,10 +1,11 @@
-"""WeightGate: calls go to replicas whose weights are recorded as checked, and other tokens are
-dropped.
+"""WeightGate: sends calls only to replicas whose weights are recorded as checked, and drops tokens
+that other weights may have sampled.
 
 Any process that sends weights records them (`ReplicaWeights`). A call begins at a replica whose
-newest record is checked and belongs to the engine's present incarnation. The tokens of the call
-count if every later record that may apply to them is checked, too. If a replica has other weights
-than its record says, the gate notes that weights are wanted, which wakes the sender.
+newest record is checked and belongs to the engine's present incarnation (its last start). The
+tokens of the call count if every later record that may apply to them is checked, too. If a replica
+has other weights than its record says, the gate notes that weights are wanted, which wakes the
+sender.
 """
 
 import time
@@ -24,13 +25,13 @@ from holdfast.records.samples.replica_weights import (
 from holdfast.records.step import VersionSource, VersionSpan
 
 DECISION_SECONDS = 600.0
-"""How long the end of a reply waits until the weights that sampled it are checked or refused."""
+"""How long a finished reply waits until the weights that sampled it are checked or refused."""
 UNSENT = "it was sent no weights yet"
 ASSUMED = "its weights changed during the reply, and it does not say which of them sampled a token"
 
 
 class WeightRecords(Protocol):
-    """Which weights the replicas of a run have."""
+    """The records of the weights that the replicas of a run have."""
 
     @property
     def changes(self) -> Changes: ...
@@ -40,8 +41,8 @@ class WeightRecords(Protocol):
         ...
 
     async def note(self, record: ReplicaWeights) -> bool:
-        """Writes the next record of a replica, or writes the last one again. Returns False if
-        another process was faster."""
+        """Writes the next record of a replica, or replaces the last one. Returns False, and writes
+        nothing, if another process has written later records."""
         ...
 
 
@@ -61,7 +62,7 @@ class WeightGate:
     async def wait(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """Returns the endpoints that may be called, as soon as there is one. Returns an empty list
         after a while, so that the caller can check which replicas are up. Raises `EndpointDown` if
-        the gate was shut for longer than the patience."""
+        no endpoint could be called for longer than the patience."""
         seen = self.records.changes.count
         admitted, reasons = await self._admitted(endpoints)
         if admitted or not endpoints:
@@ -125,8 +126,9 @@ class WeightGate:
     async def check(
         self, endpoint: Endpoint, began: ReplicaWeights, spans: Sequence[VersionSpan]
     ) -> None:
-        """Raises `WeightsDoubted` for tokens that do not count. `began` is the record by which the
-        try was admitted. Waits until weights that are on their way are checked or refused."""
+        """Raises `WeightsDoubted` unless checked weights sampled the tokens of `spans` with
+        certainty. `began` is the record by which the try was admitted. Waits until weights that are
+        being sent are checked or refused."""
         records = await self._decided(endpoint, began)
         if why := self._why_doubted(endpoint, records, spans):
             if records and records[-1].is_checked and len(records) == 1:
@@ -136,7 +138,8 @@ class WeightGate:
     async def counts_now(
         self, endpoint: Endpoint, began: ReplicaWeights, spans: Sequence[VersionSpan]
     ) -> bool:
-        """Returns whether the tokens of a try under way count already."""
+        """Returns whether it is certain already that checked weights sampled the tokens of a
+        running try."""
         records = await self._since(endpoint, began)
         return not is_undecided(records) and not self._why_doubted(endpoint, records, spans)
 

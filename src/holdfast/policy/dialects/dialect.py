@@ -47,19 +47,20 @@ class Seeds(StrEnum):
     """The effect of a seed."""
 
     REQUEST = "request"
-    """The seed starts the noise of a request, so only a whole request repeats. Example: vLLM."""
+    """The seed starts the random numbers of a request, so a reply repeats only if the whole request
+    is repeated. Example: vLLM."""
     POSITION = "position"
-    """The seed determines the noise of each position. A completion that continues from its tokens
-    gets the same tokens as without an interruption. Examples: the embedded engine; SGLang with an
-    option."""
+    """The seed and a token's position determine the token's random number. A completion that
+    continues after an interruption gets the same tokens as without the interruption. Examples: the
+    embedded engine; SGLang with an option."""
     NONE = "none"
     """The engine takes no seeds."""
 
 
 UNFINISHED = "unfinished-update"
-"""The name that an engine gives its weights while others are sent to it. An engine that still
-reports this name has loaded only half of them. An engine that was restarted does not report it.
-"""
+"""The version that an engine reports while new weights are sent to it. If the engine still reports
+it later, the engine has loaded only a part of the new weights. A restarted engine does not report
+it."""
 OUR_ADAPTERS = "holdfast-"
 """The prefix of the names of adapters that our trainings load."""
 
@@ -96,7 +97,7 @@ class Models(Struct):
 
 
 def drop_none(fields: dict[str, object]) -> dict[str, object]:
-    """Returns the fields of a request body that have a value."""
+    """Returns the fields of a request body that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -173,7 +174,7 @@ class EngineError(Exception):
 
 
 class UnknownEngine(Protocol):
-    """An engine that a dialect asks for its kind."""
+    """An engine whose kind a dialect finds out."""
 
     url: str
     model: str
@@ -196,14 +197,14 @@ def fields_of(raw: bytes | None) -> dict[str, object]:
 
 
 class Dialect:
-    """One kind of engine."""
+    """The HTTP interface of one kind of engine."""
 
     kind: ClassVar[Kind]
     path: ClassVar[str]
     has_tokens: ClassVar[bool] = True
     """Whether the engine gives ids and logprobs. Training needs both."""
     administers: ClassVar[str] = ""
-    """The engine whose routes switch the weights, or "" if unknown."""
+    """The kind of engine whose routes update the weights, or "" if these routes are unknown."""
     lacks: ClassVar[tuple[str, ...]] = ()
     """Parameters of `Sampling` that the engine does not have."""
     takes_structure: ClassVar[bool] = True
@@ -220,11 +221,11 @@ class Dialect:
     """What is lost if an engine of this kind speaks another dialect, or ""."""
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Returns whether a trial is worthwhile, judged by what the engine calls itself."""
+        """Returns whether to try the dialect, judged by what the engine says about itself."""
         raise NotImplementedError
 
     async def describe(self, engine: UnknownEngine) -> None:
-        """Reads what the engine's list of models does not contain."""
+        """Asks the engine for properties that its list of models does not contain."""
 
     def check(self, request: Request) -> None:
         """Raises `Unsupported` for a combination of features that the engine supports only
@@ -270,7 +271,7 @@ class ChoicesDialect(Dialect):
 def one_try(
     request: Request, model: str, *, max_tokens: int, stream: bool = False, adapter: str = ""
 ) -> Request:
-    """Returns the request of a first try."""
+    """Returns the request in the form of its first try."""
     return structs.replace(
         request,
         model=model,
@@ -398,7 +399,7 @@ def remove_echo(body: bytes, prompt: Raw) -> bytes:
     Skipping its numbers takes ten times as long as comparing them. Any other prompt stays and is
     checked later.
 
-    The match is a field and not part of a string, because quotes in a string would be escaped.
+    The match cannot lie inside a string, because the quotes in a string would be escaped.
     """
     at = body.find(_ECHO)
     start = at + len(_ECHO)
@@ -442,8 +443,9 @@ def only_choice(choices: Sequence[Choice]) -> Choice:
 
 
 def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
-    """Checks the ids beside logprobs, if an engine sends such ids. Their number is checked
-    later."""
+    """Raises `InvalidAnswer` if logprobs belong to other tokens than `ids`. `named` are the ids
+    that the engine sent with the logprobs; None stands for an id that it did not send. The number
+    of logprobs is checked later."""
     if named != ids and any(
         name not in (None, item) for name, item in zip(named, ids, strict=False)
     ):
@@ -482,8 +484,8 @@ def openai_fields(request: Request) -> dict[str, object]:
 
 
 def altering_fields(sampling: Sampling) -> dict[str, object]:
-    """Returns the parameters that have the same names in vLLM, SGLang and Fireworks. None leaves
-    one out."""
+    """Returns the parameters that have the same names in vLLM, SGLang and Fireworks. A parameter
+    that is None is left out of the request."""
     return {
         "min_p": sampling.min_p or None,
         "presence_penalty": sampling.presence_penalty or None,

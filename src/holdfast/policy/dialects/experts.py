@@ -36,8 +36,8 @@ def npy_experts(text: str) -> ExpertRows:
 
 
 def flat_experts(text: str) -> ExpertRows:
-    """Reads all experts of one reply as if they belonged to one token. `fitted` divides them by the
-    number of tokens."""
+    """Reads all experts of one reply as if they belonged to one token. `fitted` divides them among
+    the tokens."""
     body = _decoded(text)
     if len(body) % 4:
         raise InvalidAnswer("its routed_experts are no 32-bit numbers")
@@ -46,7 +46,8 @@ def flat_experts(text: str) -> ExpertRows:
 
 
 def fitted(experts: ExpertRows, rows: int) -> ExpertRows:
-    """Returns the experts of `rows` tokens. Raises `InvalidAnswer` if their number does not fit."""
+    """Returns the experts, divided among `rows` tokens. Raises `InvalidAnswer` if their number does
+    not fit."""
     if not experts.width:
         count = len(experts.data) // experts.size
         if rows < 1 or not count or count % rows:

@@ -32,7 +32,8 @@ class _Kept(Struct, frozen=True, gc=False):
     text: bytes
 
     def extend(self, prompt: "array[int]", packed: bytes) -> bytes:
-        """Returns the JSON of `prompt`, which may begin with the kept prompt."""
+        """Returns the JSON of `prompt`. If `prompt` begins with the kept prompt, encodes only the
+        rest."""
         if not self.packed or not packed.startswith(self.packed):
             return encode_prompt(prompt)
         new = prompt[len(self.packed) // prompt.itemsize :]
@@ -43,7 +44,8 @@ _NOTHING = _Kept(b"", b"")
 
 
 class PromptCache:
-    """The last prompt of each home."""
+    """Keeps the last prompt of each home. A home is a group of requests with a long common
+    prefix."""
 
     def __init__(self, *, min_tokens: int = MIN_TOKENS, max_bytes: int = MAX_BYTES) -> None:
         self._min_tokens, self._max_bytes = min_tokens, max_bytes

@@ -82,8 +82,8 @@ class SGLang(Dialect):
         return "model_path" in fields_of(await engine.ask(self.version_path))
 
     async def describe(self, engine: UnknownEngine) -> None:
-        """Reads the longest context and the effect of a seed. A seed works only in deterministic
-        inference, and then by position."""
+        """Asks for the longest context and the effect of a seed. SGLang takes seeds only with
+        deterministic inference, and then by position."""
         fields, described = fields_of(await engine.ask("/get_server_info")), engine.described
         if described.max_model_len is None:
             lengths = (fields.get(name) for name in ("context_length", "max_total_num_tokens"))
@@ -161,7 +161,7 @@ def _reader() -> Callable[[bytes], Piece]:
 
 
 def _read(answer: _Answer, taken: list[int]) -> Piece:
-    """Returns the new tokens after those in `taken`."""
+    """Returns the tokens of an answer that are not in `taken`, the tokens received before."""
     meta = answer.meta_info
     finish = meta.finish_reason
     if finish is not None and finish.type == "abort" and (finish.status_code or 0) >= 400:
@@ -212,8 +212,8 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new_items(items: list[Item], seen: int, total: int) -> list[Item]:
-    """Returns the new items. An event has either all items or only the new ones; `total` shows
-    which."""
+    """Returns the new items of an event. `items` are either all items or only the new ones; `total`
+    shows which. `seen` is the number of earlier items."""
     return items[seen:] if len(items) == total else items
 
 

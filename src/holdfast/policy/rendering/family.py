@@ -2,8 +2,8 @@
 
 The package's bridge returns prompt + completion + the following ids, and copies all of them. Of the
 prompt it reads only the last assistant header, which decides whether reasoning is open. So it gets
-the prompt only from its last end of a turn on. The cost of a bridge then does not grow with the
-history.
+only the part of the prompt from the last end of a turn on, and the cost of a bridge does not grow
+with the history.
 
 Invariant: the package's result begins with exactly the ids it was given. Otherwise there is no
 bridge.
@@ -48,16 +48,16 @@ _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
 _ANCHORS = {"gpt-oss": "<|start|>"}
 _HEADERS = {"llama-3": "<|end_header_id|>"}
 _CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
-"""The text that ends reasoning, if it is not `</think>`. "" means that a cut reply lacks no such
-end.
-"""
+"""The text that ends reasoning, for families in which it is not `</think>`. If it is "", a reply
+that was cut does not need this text."""
 # The text goes through a separate encoder, which treats special tokens as text.
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
 
 class FamilyRenderer(TokenizerRenderer):
     """Renders with the `renderers` package. `keep_reasoning` keeps earlier reasoning even if the
-    family's template would drop it when a user speaks, so that the stream is never broken there."""
+    family's template drops it at the next user message. So the next prompt still begins with the
+    sampled tokens."""
 
     def __init__(
         self,
@@ -161,8 +161,8 @@ class FamilyRenderer(TokenizerRenderer):
         return [*thinking, *closing, *after, *opening]
 
     def _opening(self, conversation: list[dict[str, object]], tools: Tools) -> list[int]:
-        """Returns the ids that invite the assistant to speak after a conversation. Empty if there
-        are none."""
+        """Returns the ids that the rendering adds after a conversation to open the assistant's
+        turn. Returns an empty list if it adds none."""
         closed = self._rendered(conversation, tools)
         ids = self._rendered(conversation, tools, add_generation_prompt=True)
         return ids[len(closed) :] if ids[: len(closed)] == closed else []
@@ -225,8 +225,8 @@ class FamilyRenderer(TokenizerRenderer):
         return hermes_marks(name) if self.family in _HERMES else None
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
-        """Returns the prompt from its last end of a turn on, which is all that the package reads of
-        it."""
+        """Returns the part of the prompt from the last end of a turn on. The package reads no more
+        of the prompt."""
         at = max((last_of(prompt, anchor) for anchor in self._anchors), default=-1)
         return list(prompt[max(at, 0) :])
 
@@ -245,7 +245,7 @@ def version() -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Returns the names of the families that the package renders by hand."""
+    """Returns the names of the families for which the package has a hand-written rendering."""
     return tuple(sorted(set(known_models().values())))
 
 

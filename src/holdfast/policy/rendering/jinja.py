@@ -128,8 +128,8 @@ def _environment(now: Callable[[], datetime]) -> Any:
     sandbox = import_extra("jinja2.sandbox", needed_by="a chat template")
 
     class Generation(ext.Extension):  # type: ignore[misc, name-defined]  # an extra
-        """Marks the assistant's text for trainers that need the mark. Here it only groups
-        statements."""
+        """Accepts the `generation` blocks of templates, which mark the assistant's text for
+        trainers. Here a block only groups its statements."""
 
         tags = {"generation"}  # noqa: RUF012  # jinja2's own way of naming a tag
 

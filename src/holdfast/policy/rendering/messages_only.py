@@ -12,8 +12,8 @@ class MessagesOnly:
     stop_token_ids: tuple[int, ...] = ()
 
     def __init__(self, name: str = "messages"):
-        """`name` is the name of the renderer that this one replaces when rendering is no longer
-        needed."""
+        """`name` is the renderer's name. It may be the name of a renderer that this object replaces
+        when no more rendering is needed."""
         self.name = name
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:

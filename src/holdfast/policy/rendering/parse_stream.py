@@ -26,18 +26,20 @@ from holdfast.records.message import Message
 REPLACEMENT = "\ufffd"
 """The decoded text of a partial or invalid character."""
 MAX_PARTIAL_TOKENS = 3
-"""The most tokens of a partial character: one for each of its bytes but the last."""
+"""The most tokens of a character of which the last byte is missing: one for each of its other
+bytes."""
 MAX_HELD_TOKENS = 256
 """The most tokens that are held back because none of them ends a character."""
 
 
 class StreamDetokenizer:
-    """The text of a growing list of tokens, at a cost that does not grow with its length.
+    """Decodes a growing list of tokens piece by piece. The cost of a piece does not grow with the
+    length of the list.
 
     Tokens do not end where characters end, and the text of a token may depend on the token before
-    it. So the new text is the difference that a few more tokens make to the text of the previous
-    ones. Tokens at the end that form only a part of a character wait for the rest of it. All new
-    texts together are the text of all tokens.
+    it. So `take` decodes the new tokens together with some earlier tokens, and returns the text
+    that the new tokens add. Tokens at the end that form only a part of a character wait for the
+    rest of the character. All new texts together are the text of all tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]):
@@ -83,9 +85,8 @@ _BETWEEN = frozenset(
 _WHOLE_IS_A_CALL = frozenset(("llama-3",))
 """Families whose calls are JSON without any markup around it."""
 _CONTENT_AFTER = {"inkling": "<|content_text|>"}
-"""The only markup after which text is content. In these families, other text may be the name of a
-call.
-"""
+"""The only markup after which text is content, for the families that have such markup. Other text
+may be the name of a call there."""
 
 
 class Channel(StrEnum):
@@ -102,7 +103,8 @@ class Grammar(Struct, frozen=True):
     control: dict[int, str]
     """Tokens that are not text, with their markup."""
     markers: tuple[str, ...]
-    """The texts of those tokens, and texts that are markup in any encoding."""
+    """The texts of the tokens in `control`, and other texts that are markup however they are
+    encoded."""
     whole_is_a_call: bool = False
     content_after: str | None = None
     """The only markup after which text is content, or None if there is no such limit."""
@@ -128,7 +130,7 @@ def grammar_of(renderer: Renderer) -> Grammar | None:
 
 
 class LiveMessage:
-    """One reply under way."""
+    """A reply that is being sampled, and the text of it that can be sent already."""
 
     def __init__(
         self,
@@ -149,11 +151,11 @@ class LiveMessage:
         self._ids: array[int] = array("i")
         self._text = StreamDetokenizer(self._decode)
         self._channel: Channel | None = Channel.CONTENT if bare else None
-        """The channel of the present text, or None if not known yet."""
+        """The channel of the present text, or None if it is not known yet."""
         self._unplaced = ""
-        """The text since the last sign of markup, while its channel is unknown."""
+        """The text since the last markup, while its channel is unknown."""
         self._held = ""
-        """The text of the channel that may still become markup."""
+        """The text of the channel that is not sent yet, because it may still become markup."""
         self._sent: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._parses = 0
         self._found: list[ChannelText] = []
@@ -189,7 +191,7 @@ class LiveMessage:
             text = self._more(text)
 
     def _more(self, text: str) -> str:
-        """Takes text up to the first sign of markup. Returns the rest."""
+        """Handles the text up to the first markup. Returns the text after that markup."""
         before = self._held if self._channel else self._unplaced
         whole = before + text
         # A marker may have begun in the text before, but it did not end there.
@@ -228,8 +230,9 @@ class LiveMessage:
     # --- its channel
 
     def _place(self, *, is_whole: bool) -> None:
-        """Finds the channel of the text since the last sign. Only the last text can be placed,
-        because the parser does not separate an earlier text from the text after it."""
+        """Finds the channel of the text since the last markup. Does nothing unless `is_whole`,
+        which says that this text is the last one so far: the parser does not separate an earlier
+        text from the text after it."""
         text = _strip_end(self._unplaced)
         if not text.strip() or not is_whole:
             return
@@ -259,7 +262,8 @@ class LiveMessage:
         return _strip_end(_channel_text(message, channel))[len("".join(self._sent[channel])) :]
 
     def _goes_on(self, message: Message, channel: Channel) -> bool:
-        """Returns whether the parsed text continues the sent text, and always will."""
+        """Returns whether the parsed text of the channel begins with the sent text, and will still
+        do so when more tokens have come."""
         text, sent = _channel_text(message, channel), "".join(self._sent[channel])
         if channel is Channel.CONTENT and not self._is_content(text, is_first=not sent):
             return False
@@ -276,7 +280,7 @@ class LiveMessage:
 
 
 class _Signs(Struct, frozen=True):
-    """The signs of markup that end plain text."""
+    """Finds the markup that ends plain text."""
 
     whole: re.Pattern[str]
     beginnings: frozenset[str]

@@ -78,8 +78,8 @@ def from_attempts(
 
 
 def without_calls(message: Message, text: str) -> Message:
-    """Returns the message with its calls turned into text. `text` is everything that was
-    sampled."""
+    """Returns the message without calls, which become a part of its text. `text` is everything that
+    was sampled."""
     if message.reasoning:
         text = text.partition(message.reasoning)[2].lstrip().removeprefix("</think>") or text
     return assistant_message(text.strip(), reasoning=message.reasoning)

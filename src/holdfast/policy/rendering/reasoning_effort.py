@@ -2,7 +2,7 @@
 template.
 
 An engine that takes messages has parameters for them. An engine that takes tokens sees only the
-prompt. So the renderer has to write them into the prompt, or the model does not support them.
+prompt. So the renderer has to write them into the prompt. If it cannot, they are not supported.
 """
 
 import copy
@@ -24,7 +24,7 @@ MAX_LEVELS = 16
 
 @runtime_checkable
 class TakesEffort(Protocol):
-    """A renderer that may support a reasoning effort."""
+    """A renderer that may be able to write a reasoning effort into prompts."""
 
     def with_effort(self, effort: str) -> Renderer:
         """Returns the same renderer with this effort. Raises `Unsupported` if it cannot write the
@@ -61,11 +61,13 @@ class TokenizerRenderer(ABC):
 
     @abstractmethod
     def set_effort(self, effort: str) -> None:
-        """Sets the effort of this copy. Raises `Unsupported`."""
+        """Sets the effort of this copy. Raises `Unsupported` if the renderer cannot write the
+        effort."""
 
     @abstractmethod
     def set_arguments(self, arguments: Mapping[str, object]) -> None:
-        """Sets arguments of the chat template in this copy. Raises `Unsupported`."""
+        """Sets arguments of the chat template in this copy. Raises `Unsupported` if the renderer
+        cannot write them."""
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=not special)
@@ -75,8 +77,8 @@ class TokenizerRenderer(ABC):
 
 
 def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
-    """Returns the renderer that writes `effort` into its prompts. Raises `Unsupported` with the
-    name of the effort parameter. With `none`, a model that never reasons keeps its renderer."""
+    """Returns the renderer that writes `effort` into its prompts. Raises `Unsupported` if it cannot
+    write the effort. For the effort `none`, a model that never reasons keeps its renderer."""
     if effort is None or isinstance(renderer, MessagesOnly):
         return renderer
     try:
@@ -100,7 +102,8 @@ class TakesArguments(Protocol):
 
 
 def renderer_at(renderer: Renderer, sampling: Sampling) -> Renderer:
-    """Returns the renderer that writes the prompts of this sampling. Raises `Unsupported`."""
+    """Returns the renderer that writes this sampling's effort and template arguments into its
+    prompts. Raises `Unsupported` if it cannot write them."""
     if sampling.chat_template_kwargs and not isinstance(renderer, MessagesOnly):
         if not isinstance(renderer, TakesArguments):
             raise no_argument(f"the renderer {renderer.name!r} has no chat template")

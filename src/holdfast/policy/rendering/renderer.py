@@ -23,7 +23,8 @@ class Renderer(Protocol):
     may run at once."""
 
     name: str
-    """Part of a run's identity: another rendering makes another run."""
+    """The renderer's name. It is a part of a run's identity: a run with another renderer is another
+    run."""
     stop_token_ids: tuple[int, ...]
 
     def render(self, messages: Sequence[Message], tools: Tools) -> Sequence[int]:
@@ -34,8 +35,8 @@ class Renderer(Protocol):
     def bridge(
         self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
-        """Returns the ids that follow prompt + completion, or None if only a full rendering works.
-        Its cost does not grow with the length of the prompt."""
+        """Returns the ids that follow prompt + completion, or None if the whole conversation has to
+        be rendered again. The cost does not grow with the length of the prompt."""
         ...
 
     def parse(
@@ -43,7 +44,7 @@ class Renderer(Protocol):
     ) -> Message:
         """Returns the assistant's message. Tool calls have no ids yet. Malformed calls stay text.
 
-        The prompt shows whether it opened the reasoning with which the completion continues.
+        `prompt` shows whether the completion begins inside of reasoning that the prompt has opened.
         """
         ...
 
@@ -57,7 +58,7 @@ class Renderer(Protocol):
 
 
 class ByteRenderer:
-    """One token for each byte of UTF-8, one that opens a message and one that ends it.
+    """Uses a token for each byte of UTF-8, a token that opens a message and a token that ends it.
 
     It needs no model files, so tests and demos use it. Before the tokens are packed, they are the
     code points of a text, which makes rendering as fast as copying memory.

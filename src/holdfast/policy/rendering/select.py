@@ -34,7 +34,7 @@ def renderer_of(
     policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
 ) -> Renderer:
     """Returns the renderer of a checked policy's model. It uses the named tokenizer, or else the
-    one that the engine reports."""
+    tokenizer that the engine reports."""
     if not isinstance(policy, EnginePolicy):
         name = type(policy).__name__
         raise UsageError(f"{name} does not say how its model renders; give renderer=…")

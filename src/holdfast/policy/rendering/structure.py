@@ -45,7 +45,8 @@ def hermes_marks(name: str, *, space: str = "\n") -> Marks:
 
 
 def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
-    """Returns the structure that the reply must have, or "" if it is free. Raises `Unsupported`."""
+    """Returns the structure that the reply must have, or "" if the reply is free. Raises
+    `Unsupported` if the structure cannot be built."""
     forced = bool(sampling.tool_choice)
     if not forced and (sampling.parallel_tool_calls or not tools):
         return ""

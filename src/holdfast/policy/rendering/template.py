@@ -1,10 +1,11 @@
 """TemplateRenderer: any model that has a chat template.
 
 A template can only render a whole conversation. So the bridge comes from the rendering of a short
-stand-in for the conversation. Its assistant speaks as the sampled completion did (reasoning, text,
-tool calls), and the new messages follow. The text after the assistant's end is what follows a
-completion. The bridge is used only if the stand-in proves that the template appends: the
-assistant's part and the prompt before it must read the same with and without the new messages.
+conversation in its place, the stand-in. The stand-in's assistant message has the same parts as the
+sampled completion (reasoning, text, tool calls), and the new messages follow it. The rendered text
+after the assistant's message is the bridge. The bridge is used only if the stand-in proves that the
+template appends: the assistant's message and the prompt before it must be rendered in the same way
+with and without the new messages.
 Otherwise there is no bridge, and the caller renders the whole conversation again.
 
 Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.
@@ -107,7 +108,7 @@ class CompletionParser:
             return assistant_message(rest, reasoning=reasoning)
 
     def _after_reasoning(self, ids: list[int]) -> int | None:
-        """Returns the place after the token that ends reasoning. Returns None if reasoning is not
+        """Returns the index after the token that ends reasoning. Returns None if reasoning is not
         over, or if the policy wrote `</think>` with other tokens. In both cases no call follows."""
         if self.reasoning_end not in ids:
             return None
@@ -235,7 +236,8 @@ class TemplateRenderer(TokenizerRenderer):
         return hermes_marks(name) if self._parser.name == HERMES else None
 
     def _closing(self, *, thinking: bool) -> list[int]:
-        """Returns the end that a completion lacks if it was cut by its length."""
+        """Returns the ids that end a turn, for a completion that was cut by its length and so lacks
+        them."""
         return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
 
     def _following(

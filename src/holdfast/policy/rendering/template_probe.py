@@ -15,7 +15,7 @@ ARGUMENT_TEXT = "hfzgiven"
 
 
 class TemplateShape(Struct, frozen=True):
-    """The parts of a completion, without its text."""
+    """Which parts a completion has (reasoning, text, tool calls), without their texts."""
 
     reasoning: bool = False
     content: bool = True
@@ -47,9 +47,8 @@ class TemplateShape(Struct, frozen=True):
 class StandIn:
     """Learns what a template writes after an assistant's turn, and how it ends a turn.
 
-    `end` is the token that ends a turn. `closing` are the ids that complete a turn that was cut. If
-    the template has no such token, they are None and empty, and then there is no bridge to new
-    messages.
+    `end` is the token that ends a turn, or None if the template has no such token. Without it,
+    there is no bridge to new messages. `closing` are the ids that complete a turn that was cut.
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
@@ -62,8 +61,8 @@ class StandIn:
         self._known: dict[str, str] = {}
 
     def following(self, shape: TemplateShape, messages: Dicts, tools: Dicts) -> list[int] | None:
-        """Returns the ids after the assistant's end if `messages` come next. Returns None if the
-        stand-in does not prove that the template appends."""
+        """Returns the ids that follow the end of the assistant's turn if `messages` come next.
+        Returns None if the stand-in does not prove that the template only appends."""
         if self.end is None:
             return None
         ids = tuple(
@@ -84,9 +83,9 @@ class StandIn:
         return self._tokenizer.encode(text[span[1] - len(self._ending) :])[1:]
 
     def speaking_again(self, tools: Dicts) -> list[int] | None:
-        """Returns the ids after the assistant's end if the assistant speaks again at once. If the
-        template has no end of a turn, the ids begin after the assistant's last word. Returns None
-        if the template does not allow this."""
+        """Returns the ids between the end of an assistant's turn and another assistant's turn right
+        after it. If the template marks no end of a turn, the ids begin after the last word of the
+        first turn. Returns None if the template does not allow two such turns."""
         spoken = [_user(), TemplateShape().assistant(())]
         try:
             text = self._template.render(spoken, tools, opening=True)
@@ -104,8 +103,8 @@ class StandIn:
         return self._tokenizer.encode(self._ending + after)[1 if self._ending else 0 :]
 
     def _opening(self, conversation: Dicts, tools: Dicts) -> str:
-        """Returns the text that invites the assistant to speak after a conversation. Empty if there
-        is none."""
+        """Returns the text that the template adds after a conversation to open the assistant's
+        turn, or "" if it adds none."""
         closed = self._template.render(conversation, tools, opening=False)
         text = self._template.render(conversation, tools, opening=True)
         return text[len(closed) :] if text.startswith(closed) else ""
@@ -121,8 +120,8 @@ class StandIn:
         return known
 
     def _turn(self, shape: TemplateShape, ids: Sequence[str], tools: Dicts) -> str:
-        """Returns the assistant's turn without any messages after it. Empty if a part of it is
-        missing."""
+        """Returns the assistant's turn without any messages after it, or "" if the template leaves
+        out a part of the turn."""
         text = self._template.render([_user(), shape.assistant(ids)], tools, opening=False)
         span = self._span(text, shape, text.find(USER_TEXT) + len(USER_TEXT))
         return text[slice(*span)] if span else ""
@@ -153,8 +152,8 @@ class StandIn:
         self.closing = self._tokenizer.encode(text[start : marker[1]])
 
     def _is_boundary(self, text: str, at: int) -> bool:
-        """Returns whether encoding the two sides of the end marker separately gives the ids of the
-        whole."""
+        """Returns whether the text before `at` and the text from `at` on, encoded separately, give
+        the ids of the whole text."""
         encode = self._tokenizer.encode
         return encode(text) == [*encode(text[:at]), *encode(text[at:])]
 

@@ -25,8 +25,8 @@ def as_dicts(
     arguments: Arguments,
     developer: bool,
 ) -> list[dict[str, object]]:
-    """Returns the messages as dictionaries. `developer` says that the reader knows this role.
-    Otherwise the role becomes `system`."""
+    """Returns the messages as dictionaries. `developer` says that their reader knows the role
+    `developer`. Otherwise, this role becomes `system`."""
     return [
         _as_dict(message, quoted=quoted, arguments=arguments, developer=developer)
         for message in messages
@@ -54,8 +54,8 @@ def _as_dict(
 
 
 def decode_arguments(text: str, quoted: Quote) -> object:
-    """Returns the arguments as an object, as chat templates need it. Any other value is put inside
-    an object."""
+    """Returns a call's arguments as an object, as chat templates need it. Arguments that are not a
+    JSON object are put inside an object as text."""
     try:
         decoded = _quote_inside(json.loads(text), quoted)
     except (ValueError, RecursionError):

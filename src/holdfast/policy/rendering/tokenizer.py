@@ -127,7 +127,7 @@ class Tokenizer:
         )
 
     def control(self, text: str, start: int) -> tuple[int, int] | None:
-        """Returns the position of the next special token in the text."""
+        """Returns the range of the next special token in the text, from `start` on."""
         match = self._control.search(text, start)
         return match.span() if match else None
 
@@ -156,7 +156,7 @@ class Tokenizer:
     # --- identity
 
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Returns the ends of a turn that the model's own files name."""
+        """Returns the ids that end a turn, as the model's own files name them."""
         generation = _json(self.folder / "generation_config.json").get("eos_token_id")
         named = generation if isinstance(generation, list) else [generation]
         ids = [self.eos_token_id, *named]
