@@ -59,8 +59,8 @@ class Parts:
         return digest_of(map(repr, sorted(self.digests.items())))
 
     def add(self, candidate: object, *, decorated: bool = True) -> None:
-        """Adds a rollout or a scorer. Its own source is included even if it is not the user's code.
-        """
+        """Adds a rollout or a scorer. Its own source is included even if it is not the user's
+        code."""
         if _is_tool(candidate) and stored(candidate).keys() == {"function"}:
             candidate = stored(candidate)["function"]  # The function of a function processor.
         if _is(candidate, FunctionType) and not decorated:

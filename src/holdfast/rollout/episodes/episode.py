@@ -108,9 +108,9 @@ class Episode:
         return self._tools
 
     def contract_of(self, tool: Tool) -> Contract:
-        """Returns the contract of a tool in this episode. The environment's recovery level decides,
-        because an interrupted call can run again if the environment is first restored to its state
-        before the call."""
+        """Returns the contract of a tool in this episode. An interrupted call can run again if
+        the environment is first restored to its state before the call, so the recovery level
+        decides."""
         match self._live.level:
             case Recovery.STATELESS:
                 return tool.contract
@@ -132,8 +132,8 @@ class Episode:
     # --- what a rollout does
 
     def step(self, action: str) -> "Coroutine[Any, Any, Observation]":
-        """Does `action` and returns the environment's answer, which is durable when it is returned.
-        """
+        """Does `action` and returns the environment's answer, which is durable when it is
+        returned."""
         return self._act(self, action)
 
     async def open(self, seed: int | None) -> None:
