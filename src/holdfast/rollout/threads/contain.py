@@ -115,7 +115,7 @@ async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], flo
 
 async def contain(awaitable: Awaitable[Result]) -> Result:
     """Awaits the awaitable and returns its result. Any error of it, even `SystemExit`, is raised as
-    an `Exception`. A cancellation of the present task is not changed."""
+    an `Exception`. A cancellation of the present task passes through."""
     try:
         return await awaitable
     except Exception as error:
