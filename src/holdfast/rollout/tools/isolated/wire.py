@@ -31,7 +31,7 @@ class Refusal(Struct, frozen=True, tag=True):
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """The function raised any other exception."""
+    """The function, or the import of its module, raised any other exception."""
 
     kind: str
     message: str
