@@ -8,8 +8,8 @@ from holdfast.records.errors import UsageError
 from holdfast.worlds.contract.output import GIB, MIB, amount
 
 ADDRESS_SPACE = 4
-"""The limit of the address space, as a multiple of the memory limit. It is larger, because reserved
-memory costs nothing. It is needed, because shared memory counts only there."""
+"""The limit of the address space, as a multiple of the memory limit. Reserved memory, which costs
+nothing, counts there, and so does shared memory, which has to be limited."""
 
 
 class WorkspaceLimit(Struct, frozen=True):

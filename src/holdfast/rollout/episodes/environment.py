@@ -226,10 +226,10 @@ class Environment:
         self.blobs = session.blobs
 
     async def attach(self) -> bool:
-        """Takes over the environment of the last process if it is still alive. Returns whether it
+        """Takes over the environment of an earlier process if it is still alive. Returns whether it
         is.
 
-        Called before `restore`, and only if that environment has finished every recorded action.
+        Called before `restore`, and only if all recorded actions took effect in that environment.
         """
         return False
 

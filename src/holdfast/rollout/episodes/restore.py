@@ -3,8 +3,8 @@
 The journal records the actions in the environment and its answers. To bring the environment back,
 it is restored from a snapshot or reset. Then the later actions are done again, and each answer is
 compared with the recorded answer. If an answer differs, the record no longer describes this
-environment: that step and the later steps become history, and the rollout starts again and
-continues before them (I9).
+environment. Then that step and the later steps become history, the rollout starts again, and it
+runs live from that step on (I9).
 """
 
 import asyncio

@@ -108,8 +108,8 @@ def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
 
 @contextlib.contextmanager
 def permitted(path: bytes, mode: int) -> Iterator[None]:
-    """Adds the permissions that are needed to read the file or folder, for the duration of the
-    block."""
+    """Adds the permissions in `mode` to a file or folder for the duration of the block, because a
+    command may have removed them."""
     before = stat.S_IMODE(os.lstat(path).st_mode)
     os.chmod(path, before | mode)
     try:
