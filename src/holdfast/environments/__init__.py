@@ -7,8 +7,8 @@
 - `workspace`: a folder per trajectory, with a shell, for coding tasks.
 - `replies`: reads an action from the text of a policy.
 
-Some need an extra (`pip install '.[gym]'` in the clone; `.[mcp]`, `.[openenv]`). Each is imported
-when first used.
+Some adapters need an extra (`pip install '.[gym]'` in the clone; `.[mcp]`, `.[openenv]`). Each
+adapter is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -31,7 +31,7 @@ with needed_by("OpenEnvEnvironment", extra="openenv"):
 
 DEFAULT_PATIENCE = 60.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 2.0
-"""The pauses between two tries to reach a server that is down or full."""
+"""The first and the longest pause between two tries to reach a server that is down or full."""
 _FULL = "(code: CAPACITY_REACHED)"
 _INVALID_ACTION = "(code: VALIDATION_ERROR)"
 

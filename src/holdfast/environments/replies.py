@@ -1,9 +1,8 @@
 """The text between a policy and an environment: which action a reply means, and instructions.
 
-Text around an action is ignored, but the action must be clear. A reply with two possible meanings
-raises `ToolSaysNo`, whose message tells the policy how to write the action. The last
-`<action>…</action>` of a reply counts. Without such a tag, the last line that names any action
-counts.
+The action counts that is in the last `<action>…</action>` of a reply. Without such a tag, the last
+line that names an action counts, and the text around the action is ignored. A reply with two
+possible meanings raises `ToolSaysNo`, whose message tells the policy how to write the action.
 """
 
 import json
@@ -21,12 +20,14 @@ _TAG = re.compile(r"<(/?)action>", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?!\w)")
 _MAX_NAMED = 40
 _MAX_BAD_BRACES = 500
-"""After this many braces that begin no object, the search ends, because it takes quadratic time."""
+"""The search ends after this many braces that begin no object, because its time grows with the
+square of their number."""
 _json = json.JSONDecoder()
 
 
 def tagged_action(reply: str) -> str | None:
-    """Returns the text within the last `<action>…</action>`, or None."""
+    """Returns the text in the last `<action>…</action>` of a reply, or None if there is no such
+    tag."""
     tags = list(_TAG.finditer(reply))
     for closing, opening in pairwise(reversed(tags)):
         if closing[1] and not opening[1]:
@@ -35,7 +36,7 @@ def tagged_action(reply: str) -> str | None:
 
 
 class ActionNames:
-    """A fixed set of actions, each with a name of one or more words."""
+    """A fixed set of actions. The name of an action has one or more words."""
 
     def __init__(self, names: Iterable[str]):
         self.names = tuple(names)
@@ -57,9 +58,8 @@ class ActionNames:
         return listed if more <= 0 else f"{listed} and {more} more, up to {self.names[-1]}"
 
     def read(self, reply: str) -> str:
-        """Returns the action that the reply names. Raises `ToolSaysNo` if it names none or
-        several.
-        """
+        """Returns the action that the reply names. Raises `ToolSaysNo` if the reply names no action
+        or several actions."""
         for line in _decisive_lines(reply):
             matches = self._pattern.findall(line)
             named = dict.fromkeys(self._known[_folded(name)] for name in matches)
@@ -74,9 +74,8 @@ class ActionNames:
 
 
 def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
-    """Returns the numbers on the last line that has any. Raises `ToolSaysNo` if there are not
-    exactly `count` of them.
-    """
+    """Returns the numbers on the last line with numbers. Raises `ToolSaysNo` unless there are
+    exactly `count`, all of them finite."""
     for line in _decisive_lines(reply):
         numbers = [float(number) for number in _NUMBER.findall(line)]
         if len(numbers) == count and all(map(math.isfinite, numbers)):
@@ -90,7 +89,8 @@ def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
 
 
 def json_object(reply: str) -> dict[str, object]:
-    """Returns the JSON object in a reply, which must be the only one.
+    """Returns the only JSON object in a reply. Raises `ToolSaysNo` if there is none or more than
+    one.
 
     Do not rename this function: its name is in the recorded identity of OpenEnv environments.
     """
@@ -105,7 +105,8 @@ def json_object(reply: str) -> dict[str, object]:
 
 
 def apply_reader(read: Callable[[str], object], reply: str) -> object:
-    """Calls a user's function. Its `ValueError` means that the reply is not an action."""
+    """Calls `read`, a user's function, with the reply. Converts its `ValueError`, which means that
+    the reply is not an action, to `ToolSaysNo`."""
     try:
         return read(reply)
     except ValueError as error:
@@ -113,20 +114,20 @@ def apply_reader(read: Callable[[str], object], reply: str) -> object:
 
 
 def with_instructions(observation: Observation, instructions: str) -> Observation:
-    """Returns the first observation of an episode with the instructions below its text."""
+    """Returns the observation with the instructions below its text."""
     text = f"{observation.text}\n\n{instructions}".strip()
     return structs.replace(observation, text=text)
 
 
 def function_name(function: object) -> str:
-    """Returns a name that is the same in every process. The default `repr` holds an address."""
+    """Returns the function's name, which is the same in every process. The `repr` would contain an
+    address."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def _decisive_lines(reply: str) -> Sequence[str]:
-    """Returns the lines that may name the action. The first line in this order that names an
-    action counts.
-    """
+    """Returns the lines that may name the action, the line that counts most first: the text in the
+    last tag, or else all lines from the last to the first."""
     text = tagged_action(reply)
     return reply.splitlines()[::-1] if text is None else [text]
 

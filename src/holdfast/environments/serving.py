@@ -120,9 +120,8 @@ def _example(text: str) -> object:
 
 
 def _follow_stdin() -> None:
-    """Ends this process when the process at the other end of stdin has ended, even if it was
-    killed.
-    """
+    """Ends this process when the program at the other end of stdin has ended, even if that program
+    was killed."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

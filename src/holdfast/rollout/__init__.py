@@ -5,9 +5,9 @@ are, never retries, and never decides what a failure means.
 
 - `processors`: RolloutProcessor, and the rollouts that fit most agents.
 - `context`: Rollout, the durable context `t`: each step that a rollout awaits on it is journaled.
-- `validate`: the arguments of its steps, checked before anything is sampled or recorded.
-- `replay`: the log of one attempt: which step is replayed, and which one runs.
-- `tool_step`: one tool call, durable before and after it runs.
+- `validate`: checks the arguments of steps before anything is sampled or recorded.
+- `replay`: the log of one attempt, which decides whether a step is replayed or runs.
+- `tool_step`: one tool call: its intent is durable before it runs, its result afterwards.
 - `tools`: functions with a schema, a contract and a deadline.
 - `episodes`: environments, and how an environment is restored after a kill.
 - `processes`: user code in separate processes.

@@ -1,9 +1,9 @@
 """The durable context: each step that a rollout awaits on it is journaled.
 
-A rollout is an ordinary async function of a `Rollout`. When it is started again, recorded steps
-return their results at memory speed, and the first step without a record runs for real. User code
-has one duty: between steps it must be deterministic, so clocks, randomness and outside reads go
-through `value`.
+A rollout is an ordinary async function with one argument, a `Rollout`. When the function is started
+again, recorded steps return their results at memory speed, and the first step without a record runs
+for real. User code has one duty: between steps it must be deterministic, so it reads clocks, random
+numbers and outside data through `value`.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ Value = TypeVar("Value")
 
 
 class Rollout:
-    """The context of one trajectory, or of one branch of it. The engine makes it, a rollout uses
-    it."""
+    """The context of one trajectory, or of one branch of a trajectory. The engine creates it, and a
+    rollout uses it as `t`."""
 
     def __init__(self, session: Session, *, scope: str = "", stream: Stream | None = None):
         self.task: Task = session.task
@@ -76,7 +76,7 @@ class Rollout:
 
     @property
     def session(self) -> Session:
-        """The attempt, for processors that make their own steps."""
+        """The present attempt, for processors that implement their own steps."""
         return self._session
 
     @property
@@ -88,8 +88,8 @@ class Rollout:
 
     @breaks_on_misuse
     def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
-        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape. A string or an
-        observation becomes a user message."""
+        """Adds messages to the conversation. A message is a `Message` or a dict in OpenAI's shape.
+        A string or an observation becomes a user message."""
         check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
             if isinstance(message, Observation):
@@ -98,7 +98,8 @@ class Rollout:
                 self.messages.append(validate.message_of(message))
 
     def truncate(self, reason: str) -> NoReturn:
-        """Ends the trajectory at a limit. This is an outcome: the trajectory is kept and scored."""
+        """Ends the trajectory as truncated, for `reason`. A truncated trajectory is kept and
+        scored."""
         self._check_own()
         raise Truncated(str(reason))
 
@@ -111,7 +112,7 @@ class Rollout:
         tokens: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Bounds what the policy may use. The first turn beyond a limit ends the trajectory as
+        """Limits what the policy may use. The first turn beyond a limit ends the trajectory as
         truncated.
 
         Only recorded steps count. So a resumed rollout has spent exactly as much as before.
@@ -153,11 +154,11 @@ class Rollout:
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
-        None means not given: no tools, and the sampling of the run. `json` is True for any JSON
-        object, or the JSON schema that the reply has to fit. docs/engines.md lists which engine
-        supports which of the other parameters.
+        A parameter that is None keeps the run's sampling; without `tools`, the model gets no tools.
+        `json` is True for any JSON object, or the JSON schema that the reply has to fit.
+        docs/engines.md lists which engine supports which of the other parameters.
 
-        If `speaker` is not the run's own, its policy and renderer are used.
+        With a `speaker`, its policy and renderer are used instead of the run's.
         """
         session = self._session
         check_not_in_step(session, self._scope, "t.generate")
@@ -213,18 +214,21 @@ class Rollout:
     @must_be_awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
         """Runs the tool that `call` names. If the model made the call, adds the result to the
-        conversation. The result of the rollout's own call (`search.call(…)`) is only returned.
+        conversation. The result of a call that the rollout made itself (`search.call(…)`) is only
+        returned.
 
-        The intent is durable before the tool runs, the result before anyone sees it.
+        The intent is durable before the tool runs. The result is durable before the rollout gets
+        it.
         """
         (reply,) = await self._run_tools((call,), tools)
         return reply
 
     @must_be_awaited("t.tools")
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
-        """Runs all calls of a turn side by side, and adds their results in the order of the calls.
+        """Runs all calls of a turn concurrently, and adds their results in the order of the calls.
 
-        Calls to one environment run one by one. If a call breaks, the other calls finish first.
+        Calls to the same environment run one after the other. If a call raises an error, the other
+        calls finish first.
         """
         return await self._run_tools(calls, tools)
 
@@ -247,10 +251,10 @@ class Rollout:
 
     @must_be_awaited("t.env")
     async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
-        """Opens an environment. An episode begins, with its first observation.
+        """Opens an environment, and returns a new episode with its first observation.
 
-        The seed is derived from the run's seed or drawn at random, and recorded. An episode that is
-        left open is closed at the end of the attempt.
+        The recorded seed is `seed`, or else it is derived from the run's seed or drawn at random.
+        An episode that is left open is closed at the end of the attempt.
         """
         episode = Episode(self._session, environment, self._next_path(), self.act)
         await episode.open(seed)
@@ -259,8 +263,8 @@ class Rollout:
 
     @must_be_awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
-        """Does the same as `episode.step`, from another branch than the one that opened the
-        episode."""
+        """Does the action in the episode, as `episode.step` does. Use `act` in a branch other than
+        the one that opened the episode."""
         self._check_own(episode)
         path = self._next_path()
         seen = await episode.act(path, action)
@@ -271,8 +275,8 @@ class Rollout:
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
-        """Runs `function` once and records its result, for example for clocks, randomness and
-        reads."""
+        """Runs `function` once, records its result and returns it. On replay, returns the recorded
+        result. Use it for clocks, random numbers and outside data."""
         label = validate.label_of(function, name)
         path = self._next_path()
         step = await self._session.match(
@@ -298,11 +302,12 @@ class Rollout:
 
     @must_be_awaited("t.branch")
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
-        """Runs branches side by side. Each starts from the present conversation and has its own key
-        space.
+        """Runs `rollouts` concurrently as branches of this conversation, and returns their results.
+        Each branch starts from the present conversation. The paths of its steps differ from those
+        of other branches.
 
-        If a branch raises, the other branches are cancelled and awaited, and its error is raised.
-        If several raise, the worst error is raised.
+        If a branch raises an error, the other branches are cancelled and awaited, and the error is
+        raised. If several branches raise, the worst error is raised.
         """
         validate.check_rollouts(rollouts, "t.branch")
         check_not_in_environment(self._session, self._scope)
@@ -326,7 +331,8 @@ class Rollout:
 
     @must_be_awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
-        """Runs a sub-rollout, which has its own conversation and its own key space."""
+        """Runs a sub-rollout, which has a separate conversation, and returns its result. What it
+        spends counts towards the limits of this conversation."""
         validate.check_rollouts((rollout,), "t.sub")
         child = self.beside()
         child.budget = self._budget_below()
@@ -338,9 +344,9 @@ class Rollout:
 
     @breaks_on_misuse
     def beside(self) -> "Rollout":
-        """Returns a second conversation with its own key space and budget, which continues beside
-        this one. Examples are the other side of a dialogue, or a judge that is asked again and
-        again."""
+        """Returns a second, empty conversation with a separate budget, which can be continued at
+        any time. Examples are the other side of a dialogue, or a judge that is asked several times.
+        """
         path = self._next_path()
         self._session.log.open_scope(path, "a conversation of its own")
         return Rollout(self._session, scope=f"{path}.0.")
@@ -356,7 +362,7 @@ class Rollout:
     # --- how steps run
 
     def _check_own(self, *episodes: Episode) -> None:
-        """Checks that the code and the episodes it uses belong to the current attempt."""
+        """Raises `UsageError` unless this context and `episodes` belong to the current attempt."""
         check_own_attempt(self._session)
         for episode in episodes:
             episode.check_of(self._session)
@@ -366,13 +372,14 @@ class Rollout:
         return self._take_place() if inside is None else inside.next_path()
 
     def _take_place(self) -> str:
-        """Returns the path of the conversation's next step."""
+        """Returns the path of the conversation's next step, and counts the step."""
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
         return self.step
 
     def _spend(self, seconds: float, *paths: str) -> None:
-        """Counts the time of steps and the tokens sampled inside them."""
+        """Adds `seconds`, and the tokens that were sampled inside the steps at `paths`, to the
+        amount spent."""
         if enclosing_step(self._session, self._scope) is None:
             self.budget.spent.seconds += seconds
             for path in paths:
@@ -397,7 +404,8 @@ class Rollout:
         messages: list[Message],
         budget: Budget,
     ) -> Generated:
-        """Returns the generation at `path`: the recorded one if it matches, else a new one."""
+        """Returns the generation at `path`: the recorded one if it matches the request, else a new
+        one."""
         session, schemas = self._session, self._schemas
         prompt = await self._stream.prepare(
             messages, schemas, renderer=speaker.renderer, sampling=sampling
@@ -434,8 +442,11 @@ class Rollout:
         self._sources[id(message)] = (message, reference)
 
     def _index_of(self, path: str) -> int:
-        """Returns the position for the result of a tool call. On replay, calls end in the order in
-        which they began. So the result goes before the results of later calls that ended first."""
+        """Returns the index in `messages` for the result of the tool call at `path`.
+
+        Results are kept in the order in which their calls began, as on replay. So the result is put
+        before the results of later calls that ended first.
+        """
         place, (scope, ordinal) = len(self.messages), scope_of(path)
         while place:
             _, reference = self._sources.get(id(self.messages[place - 1]), (None, ""))
@@ -446,7 +457,8 @@ class Rollout:
         return place
 
     def _added_last(self) -> tuple[Message | str, ...]:
-        """Returns the messages after the last reply, if some of them are recorded nowhere else."""
+        """Returns the messages after the last reply if at least one of them is recorded nowhere
+        else, and nothing otherwise."""
         known = self._stream.messages
         validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):
@@ -456,8 +468,8 @@ class Rollout:
         return added if any(isinstance(each, Message) for each in added) else ()
 
     def _reference(self, message: Message) -> Message | str:
-        """Returns a reference to a message that is recorded elsewhere, or else the message
-        itself."""
+        """Returns a reference to a message that is already recorded in another place, or else the
+        message itself."""
         known = self._sources.get(id(message))
         return validate.as_recorded(message) if known is None else known[1]
 

@@ -1,17 +1,18 @@
-"""One tool call. Its intent is durable before it runs and its result after, according to its
-contract.
+"""One tool call. Its intent is durable before it runs, and its result afterwards.
 
-The intent is written when only the intent is missing. So a call with an intent has begun or is
-about to begin. A call that waits for a thread or a process leaves no trace.
+The intent is written last, when the call has its thread or process and could begin at once. So a
+call with an intent has begun or is about to begin. A call that waits for a thread or a process has
+recorded nothing.
 
-A mistake of the policy (unknown tool, invalid arguments, a tool that says no) is a result that the
-model sees. A failure of infrastructure never is:
+A mistake of the policy (an unknown tool, invalid arguments, a tool that raises `ToolSaysNo`) is a
+result that the model sees. A failure of infrastructure is not shown to the model:
 
-- A call that raised or timed out has ended. It fails the attempt. The next attempt makes the call
-  again, with the same idempotency key and another intent, whatever the tool's contract.
-- A call in which the process died has no recorded end, so the tool's contract decides. If the
-  contract forbids another call, the model is told so. The trajectory then counts as a failure of
-  infrastructure (`InterruptedCall`), unless the run says otherwise.
+- A call that raised an error or timed out has ended. It fails the attempt. The next attempt makes
+  the call again, with the same idempotency key and another intent, whatever the tool's contract.
+- If the process died during a call, nobody knows whether the call ended, so the tool's contract
+  decides. If the contract forbids another call, the model is told about the interruption. The
+  trajectory then counts as a failure of infrastructure (`InterruptedCall`), unless the run says
+  otherwise.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. 
 
 
 class UnknownTool(ToolSaysNo):
-    """The model called a tool that it was not given."""
+    """The model called a tool that it was not offered."""
 
 
 async def run_calls(
@@ -57,10 +58,11 @@ async def run_calls(
     calls: Sequence[ToolCall],
     tools: "Sequence[Tool | Function]",
 ) -> tuple[list[ToolResult], float]:
-    """Returns the results in the order of the calls, and how long they took.
+    """Runs the calls, and returns their results in the order of the calls, with the seconds that
+    they took.
 
-    Calls run side by side, but calls in one environment run one by one. If a call breaks, the other
-    calls finish first, and their results are recorded.
+    Calls run concurrently, but calls in the same environment run one after the other. If a call
+    raises an error, the other calls finish first, and their results are recorded.
     """
     known = [as_tool(tool) for tool in tools]
     by_name = {tool.name: tool for tool in reversed(known)}
@@ -84,7 +86,8 @@ async def run_calls(
 
 
 async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
-    """Waits for all works. Then raises the first error, in the given order."""
+    """Runs all coroutines to their end and returns their results. Raises the error of the first
+    coroutine that failed, in the given order."""
     if len(works) == 1:
         return [await works[0]]
     tasks = [asyncio.create_task(work) for work in works]
@@ -99,7 +102,8 @@ async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list
 async def _run_call(
     session: Session, path: str, call: ToolCall, *, tool: Tool | None, tools: Sequence[Tool]
 ) -> ToolResult:
-    """Returns the recorded result or a live one. It is durable when it is returned."""
+    """Returns the call's recorded result, or else runs the call. The result is durable when it is
+    returned."""
     mark = _fingerprint(call)
     intent = await session.match(
         path,
@@ -125,8 +129,8 @@ def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> 
 
 
 async def _interrupted_result(session: Session, intent: ToolIntent) -> ToolResult:
-    """Returns the result that tells the model about the interruption. Fails the attempt if the
-    group replaces such a trajectory anyway."""
+    """Records and returns the result that tells the model that the call was interrupted. If the
+    group will replace the interrupted trajectory, fails the attempt instead."""
     group = session.context.spec.group
     if not group.keep_interrupted and group.refills(session.history.life):
         raise session.state.fail(InterruptedCall(intent.name), intent.path)
@@ -225,7 +229,7 @@ async def _call(
 def _fail_on_accident(
     session: Session, intent: ToolIntent, tool: Tool, deadline: asyncio.Timeout | None = None
 ) -> Iterator[None]:
-    """Fails the attempt if an accident breaks a call or prevents it."""
+    """Fails the attempt if the block raises an error that the policy did not cause."""
     try:
         yield
     except ToolSaysNo:
@@ -246,8 +250,8 @@ def _fingerprint(call: ToolCall) -> bytes:
 
 
 def _key(session: Session, path: str, call: ToolCall) -> str:
-    """Returns a key that is the same whenever this call runs again. It differs in another life and
-    after a fork."""
+    """Returns the idempotency key of a call. It is the same whenever this call runs again, and
+    changes when the trajectory is rolled out anew or forks."""
     history = session.history
     place = f"{session.name}\0{path}\0{call.id}\0{history.life}\0{len(history.forks)}"
     return hashlib.sha256(place.encode()).hexdigest()[:32]

@@ -1,6 +1,6 @@
 """Checks the arguments of a rollout's steps, before anything is sampled or recorded.
 
-A mistake is a `UsageError` of one line, which names the argument and says what to do.
+A mistake raises a `UsageError` of one line, which names the argument and says what to do.
 """
 
 import inspect
@@ -20,7 +20,7 @@ Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
 def message_of(value: object) -> Message:
-    """Returns a message, made from a message, a dict in OpenAI's shape, or a user's text."""
+    """Converts a message, a dict in OpenAI's shape, or the text of a user to a message."""
     if isinstance(value, str | Message | Mapping) or _dumps(value):
         message = as_message(value, where="t.add: the message")
         _check_parts(message)
@@ -38,8 +38,8 @@ _PARTS = (
 
 
 def _check_parts(message: Message) -> None:
-    """Refuses a part of an unknown type. It would be left out of the prompt, or an engine would
-    refuse it with each reply."""
+    """Raises `UsageError` if a part of the message has an unknown type. Such a part would be
+    missing from the prompt, or an engine would reject it."""
     for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
         if (kind := part.get("type", "text")) not in _PARTS:
             raise UsageError(
@@ -49,13 +49,13 @@ def _check_parts(message: Message) -> None:
 
 
 def _dumps(value: object) -> bool:
-    """Returns whether the value is another library's message."""
+    """Returns whether the value is a message of another library, such as OpenAI's."""
     return hasattr(value, "role") and callable(getattr(value, "model_dump", None))
 
 
 def _describe(value: object) -> str:
-    """Describes a value. A collection is described by its length, because its items differ from
-    task to task, and one mistake should be one line of the report."""
+    """Describes a value for an error message. Only the length of a collection is shown, so that the
+    same mistake has the same message in all tasks."""
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"{type(value).__name__} {value!r:.100}"
@@ -72,8 +72,8 @@ def _hint(value: object) -> str:
 def conversation_of(
     messages: "list[Message]", tools: Sequence[dict[str, object]], renderer: Renderer
 ) -> "list[Message]":
-    """Returns a copy of the conversation for the model, because messages may be added meanwhile.
-    Raises `UsageError` if the model cannot be asked at all."""
+    """Returns a copy of the conversation to send to the model. Raises `UsageError` if the
+    conversation is empty, or if the model's chat template cannot show the tools."""
     adopt_messages(messages)
     # Templates cannot begin with an empty conversation. A custom renderer, as for a base model,
     # may.
@@ -90,7 +90,7 @@ def conversation_of(
 
 
 def adopt_messages(messages: "list[Message]") -> None:
-    """Replaces dicts in the list with messages."""
+    """Replaces the dicts and other libraries' messages in the list with `Message`s."""
     for at, value in enumerate(list[object](messages)):
         if not isinstance(value, Message):
             if not isinstance(value, Mapping) and not _dumps(value):
@@ -101,8 +101,8 @@ def adopt_messages(messages: "list[Message]") -> None:
 def check_calls(
     calls: Sequence[ToolCall], tools: Sequence[Tool], schemas: Sequence[dict[str, object]]
 ) -> None:
-    """Checks that a tool that was offered to the model is there when the model calls it. "There is
-    no such tool" would punish the model for the rollout's mistake."""
+    """Raises `UsageError` if the model calls a tool that it was offered, but that is not in
+    `tools`. The error "there is no such tool" would punish the model for the rollout's mistake."""
     names = [tool.name for tool in tools]
     for call in calls:
         if not isinstance(call, ToolCall):
@@ -129,7 +129,8 @@ def check_rollouts(rollouts: Sequence[object], where: str) -> None:
 
 
 def label_of(function: object, name: object) -> str:
-    """Returns the label that identifies a value."""
+    """Returns the label under which `t.value` records a value: `name`, or else the function's
+    name."""
     if not callable(function):
         raise UsageError(f"t.value takes a function that is called once, not {_describe(function)}")
     label = name or getattr(function, "__qualname__", type(function).__name__)
@@ -137,8 +138,8 @@ def label_of(function: object, name: object) -> str:
 
 
 def as_recorded(value: Recordable) -> Recordable:
-    """Returns the value as it will be recorded. Raises `UsageError` if it cannot be recorded or
-    read again."""
+    """Returns the value as it will be read from its record. Raises `UsageError` if it cannot be
+    recorded."""
     try:
         packed = msgspec.msgpack.encode(value)
         _check_size(len(packed))
@@ -157,7 +158,7 @@ def _check_size(size: int) -> None:
 
 
 def sampling_of(run: Sampling, **changes: object) -> Sampling:
-    """Returns the run's sampling with the given changes."""
+    """Returns the run's sampling with the given changes. A change that is None is ignored."""
     named = {name: value for name, value in changes.items() if value is not None}
     if not named:
         return run
@@ -176,7 +177,7 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
 
 
 def pack_value(value: object, label: str) -> bytes:
-    """Encodes a value for the record."""
+    """Encodes a value for its record. Raises `TypeError` if it cannot be recorded."""
     try:
         packed = msgspec.msgpack.encode(value)
         msgspec.msgpack.decode(packed)

@@ -1,8 +1,9 @@
 """GymEnvironment: any gymnasium environment whose observations have a text form.
 
-The policy's reply is read as an action, and the observation becomes text. The environment recovers
-by replay, because most environments give the same episode for the same seed and actions. No
-gymnasium environment is created before `reset` or `restore`, and every created one is closed.
+The policy's reply is read as an action, and the observation becomes text. By default, the
+environment recovers by replay, because most environments give the same episode for the same seed
+and actions. No gymnasium environment is created before `reset` or `restore`, and every created
+environment is closed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,8 @@ Actions = Mapping[str, object] | Read
 Render = Callable[[Env, object, Mapping[str, object]], str]
 
 _renders_text: dict[str, bool] = {}
-"""Whether the environment with this id has an `ansi` rendering. Filled when one is created."""
+"""Maps the id of an environment to whether it can be rendered as text (`ansi`). An entry is added
+when the environment is first created."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -302,9 +304,8 @@ def _check(environment: object, actions: object) -> None:
 
 
 def _tool_text(observation: Observation) -> str:
-    """Returns the result of the tool. It includes the reward and the end of the episode, which
-    a policy would not see otherwise.
-    """
+    """Returns the text of a tool's result: the observation, its reward, and whether the episode is
+    over. A policy that acts through a tool would not see the reward and the end otherwise."""
     lines = [observation.text]
     if observation.reward:
         lines.append(f"Reward: {observation.reward:g}.")

@@ -1,8 +1,8 @@
-"""Spaces of gymnasium as text: reads actions, formats observations, and makes numpy's values
+"""Reads actions of gymnasium's spaces, formats observations as text, and makes numpy's values
 recordable.
 
-A colour in terminal output may carry meaning (the agent's cell), so it becomes a bracket: `[S]` has
-a background, `(S)` is bold, `{S}` has another colour.
+A style in terminal output may carry meaning, such as a coloured cell that shows where the agent is.
+So it becomes brackets: `[S]` has a background colour, `(S)` is bold, `{S}` has a text colour.
 """
 
 import re
@@ -17,11 +17,11 @@ from holdfast.environments import replies
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 MAX_NUMBERS = 256
-"""A larger array is not formatted as text."""
+"""The most numbers of an array that is formatted as text."""
 MAX_INFO_NUMBERS = 1024
-"""A larger array in the `info` of a step is not recorded."""
+"""The most numbers of an array in the `info` of a step that is recorded."""
 MAX_INFO_BYTES = 64 * 1024
-"""A larger value in the `info` of a step is not recorded."""
+"""The most bytes of a value in the `info` of a step that is recorded."""
 _MAX_NAMES = 1000
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -29,9 +29,8 @@ Read = Callable[[str], object]
 
 
 def action_reader(space: "Space[Any]") -> tuple[Read, str]:
-    """Returns a function from the reply to the action, and a text that names the possible
-    actions.
-    """
+    """Returns a function that reads an action from a reply, and a text that names the possible
+    actions."""
     match space:
         case spaces.Discrete() if space.n <= _MAX_NAMES:
             values = {str(value): value for value in _values(space)}
@@ -51,9 +50,8 @@ def action_reader(space: "Space[Any]") -> tuple[Read, str]:
 
 
 def is_action(space: "Space[Any]", value: object) -> bool:
-    """Returns whether the space contains this action. Lists, and arrays of another precision,
-    count as arrays.
-    """
+    """Returns whether `value` is an action of the space. Lists, and arrays of another precision,
+    are converted to the space's arrays first."""
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             with np.errstate(all="ignore"):
@@ -113,9 +111,7 @@ def _text(space: spaces.Text) -> tuple[Read, str]:
 
 
 def format_observation(space: "Space[Any]", observation: object, names: Sequence[str] = ()) -> str:
-    """Formats an observation as text. `names` are used for parts that have no names of their
-    own.
-    """
+    """Formats an observation as text. `names` name the parts of an array or a tuple."""
     match space:
         case spaces.Dict() if isinstance(observation, dict):
             texts = {key: format_observation(space[key], observation[key]) for key in space.spaces}
@@ -174,9 +170,8 @@ def _reject(value: object) -> object:
 
 
 def to_builtins(value: object, otherwise: Callable[[object], object] = _reject) -> object:
-    """Converts the value to numbers, strings, lists and dicts. `otherwise` converts any other
-    object.
-    """
+    """Converts the value to numbers, strings, lists and dicts. Calls `otherwise` for an object of
+    any other type."""
     match value:
         case np.generic() | np.ndarray():
             return value.tolist()
@@ -189,7 +184,8 @@ def to_builtins(value: object, otherwise: Callable[[object], object] = _reject) 
 
 
 def recordable(info: Mapping[str, object]) -> dict[str, object]:
-    """Returns the part of an `info` that can be recorded, without large arrays and objects."""
+    """Returns the part of `info` that can be recorded: large arrays and other objects are left
+    out."""
     kept: dict[str, object] = {}
     for key, value in info.items():
         if isinstance(value, np.ndarray) and value.size > MAX_INFO_NUMBERS:
@@ -211,7 +207,7 @@ _OFF = {22: "bold", 27: "back", 39: "fore", 49: "back"}
 
 
 def without_ansi(text: str) -> str:
-    """Returns the text without escape codes, with its styled parts in brackets."""
+    """Returns the text without escape codes. Styled parts are put into brackets."""
     pieces = _STYLE.split(text)
     parts, style = [_CONTROL.sub("", pieces[0])], set[str]()
     for codes, piece in zip(pieces[1::2], pieces[2::2], strict=True):

@@ -3,5 +3,5 @@
 - `protocol`: the JSON bodies that both sides send.
 - `environment`: the client: `HttpEnvironment`, `EnvironmentEndpoint`, and their requests.
 - `server`: `EnvironmentServer`: routes, tokens, limits.
-- `session`: one session of the server: one environment, each action once.
+- `session`: one session of the server, which does each action only once.
 """

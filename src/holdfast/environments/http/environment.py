@@ -6,9 +6,10 @@ the tools and the recovery level that the server declares, ask the server once:
     endpoint = await EnvironmentEndpoint.describe(url)
     episode = await t.env(endpoint.environment(task={"level": 3}))
 
-No action runs twice: each request carries the index of its action, and the server repeats a
-response that was lost. This lets `HttpConnection` repeat a request a few times after transport
-errors, and as long as the server has no room. All tries together stay within the caller's timeout.
+No action runs twice: each request carries the index of its action, and the server answers a
+repeated request with the same response. So `HttpConnection` can repeat a request a few times after
+transport errors, and for as long as the server has no room. All tries together stay within the
+caller's timeout.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ _PAUSES = RetryPolicy(base=0.5, cap=10.0)
 _CONNECT_SECONDS = 10.0
 _MAX_MESSAGE = 2_000
 _UNREACHABLE = frozenset({502, 503, 504})
-"""Statuses of a proxy that cannot reach the server."""
+"""HTTP statuses with which a proxy says that it cannot reach the server."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -69,7 +70,8 @@ class _Retry(Exception):
 
 
 class HttpConnection:
-    """A connection to a server. A request opens it if it is closed."""
+    """A connection to a server. It is opened by the first request, and again by a request after
+    `close`."""
 
     def __init__(self, url: str, *, token: str | None = None):
         self.url = _address(url)
@@ -81,9 +83,10 @@ class HttpConnection:
     async def request(
         self, method: str, path: str, body: object = None, *, within: float, tries: int = TRIES
     ) -> bytes:
-        """Sends a request and returns the response's body.
+        """Sends a request and returns the response's body. Repeats the request after transport
+        errors, within `within` seconds.
 
-        Raises `EnvironmentBroken`, or `UsageError` if no retry can help.
+        Raises `EnvironmentBroken`, or `UsageError` for an error that would come again at each try.
         """
         data = None if body is None else _encode(body)
         last: list[_Retry] = []
@@ -180,7 +183,8 @@ def _address(url: str) -> str:
 
 
 def _route(path: str) -> str:
-    """Returns the path without the session's name, so that equal failures have equal messages."""
+    """Returns the path without the session's name, so that the same failure has the same message in
+    each session."""
     parts = path.split("/")
     return "/".join([*parts[:2], "…", *parts[3:]]) if len(parts) > 2 else path
 
@@ -198,9 +202,8 @@ DESCRIBE_SECONDS = 30.0
 BROKEN_CLOSE_SECONDS = 10.0
 """Seconds for closing a broken session. The server closes idle sessions by itself."""
 _TIMEOUT_SHARE = 0.98
-"""The share of the caller's timeout that requests get. This way, Holdfast's error, which knows
-the reason, comes before the caller's timeout.
-"""
+"""The share of the caller's timeout that requests may take. So a request fails before the caller's
+timeout, with an error that names the reason."""
 _MAX_QUOTED = 300
 Body = TypeVar("Body")
 
@@ -208,9 +211,9 @@ Body = TypeVar("Body")
 class HttpEnvironment(Environment):
     """One session of a server, opened by `reset` or `restore` and ended by `close`.
 
-    `task` is JSON from which the server creates the environment. `timeout` limits each call with
-    its retries. `recovery` must be given if the server declares another level than "replay",
-    because the server is not asked on a resume.
+    `task` is JSON from which the server creates the environment. `timeout` limits each call
+    including its retries. Give `recovery` if the server declares a level other than "replay",
+    because the server is not asked when a run is resumed.
     """
 
     def __init__(
@@ -244,7 +247,8 @@ class HttpEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """The identity without the address, which may change when the server restarts."""
+        """The environment's settings as a text, without the address, which may change when the
+        server restarts."""
         identity = self._description.identity if self._description else ""
         return f"{identity}\0{bytes(self._task).decode()}"
 
@@ -381,7 +385,7 @@ class HttpEnvironment(Environment):
 
 
 class EnvironmentEndpoint:
-    """The description of a server. It creates the environment of each trajectory."""
+    """The description of a server, from which the environment of each trajectory is created."""
 
     def __init__(self, url: str, description: Description, *, token: str | None = None):
         self.url = url

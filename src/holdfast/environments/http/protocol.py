@@ -24,7 +24,8 @@ from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_RESULT_CHARACTERS, 
 
 PROTOCOL = 1
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-"""The limit of a response. 64 MiB of text may take several times as much as JSON."""
+"""The most bytes of a response. It is larger than the limit of a text, which may take several times
+as many bytes in JSON."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -35,13 +36,13 @@ class ToolDescription(Struct, frozen=True, omit_defaults=True):
     name: str
     description: str = ""
     parameters: dict[str, object] = {}
-    """The JSON schema of its arguments."""
+    """The JSON schema of the tool's arguments."""
     contract: Contract = Contract.AT_MOST_ONCE
     timeout: float = DEFAULT_TIMEOUT
     max_result: int = MAX_RESULT_CHARACTERS
     """How many characters of a result the model sees."""
     wants_key: bool = False
-    """Whether each call carries an idempotency key."""
+    """Whether the tool needs an idempotency key in each call."""
 
 
 class Description(Struct, frozen=True):
@@ -56,7 +57,8 @@ class Description(Struct, frozen=True):
 
 
 class BeginRequest(Struct, frozen=True, omit_defaults=True):
-    """`POST /sessions`: begins an episode from the snapshot `restore`, or else with `seed`."""
+    """The body of `POST /sessions`, which begins an episode: from the snapshot in `restore` if
+    there is one, and otherwise with `seed`."""
 
     session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
     """A random name that the client chooses. The client can then end a session even if the
@@ -69,7 +71,7 @@ class BeginRequest(Struct, frozen=True, omit_defaults=True):
 
 class StepRequest(Struct, frozen=True):
     index: int
-    """How many steps and tool calls the session has answered so far."""
+    """The number of steps and tool calls in this session before this one."""
     action: str
 
 
@@ -77,9 +79,9 @@ class ToolRequest(Struct, frozen=True, omit_defaults=True):
     index: int
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    """A JSON object."""
+    """The tool's arguments, a JSON object."""
     key: str = ""
-    """The idempotency key, for a tool that wants one."""
+    """The idempotency key, or "" for a tool that needs none."""
 
 
 class ObservationBody(Struct, frozen=True):
@@ -96,7 +98,7 @@ class ObservationBody(Struct, frozen=True):
 class BeginReply(Struct, frozen=True, omit_defaults=True):
     session: str
     observation: ObservationBody | None = None
-    """The first observation; None after a restore."""
+    """The first observation, or None after a restore."""
     recovery: Recovery | None = None
 
 
@@ -106,7 +108,7 @@ class ActionReply(Struct, frozen=True, omit_defaults=True):
     observation: ObservationBody | None = None
     content: str | None = None
     refused: str | None = None
-    """The action was refused with this message, and nothing happened."""
+    """Why the environment refused the action, or None. A refused action had no effect."""
 
 
 class ErrorBody(Struct, frozen=True):
@@ -150,9 +152,8 @@ def _describe_tool(tool: Tool) -> ToolDescription:
 
 
 def as_body(seen: Seen) -> ObservationBody:
-    """Returns the body for the observation that an environment returned. Raises if the value is
-    no observation.
-    """
+    """Returns the body for the value that an environment returned. Raises an error if the value is
+    not an observation."""
     observation = check_observation(seen)
     return ObservationBody(
         observation.text,
@@ -164,9 +165,8 @@ def as_body(seen: Seen) -> ObservationBody:
 
 
 def check_token(token: str | None) -> str | None:
-    """Checks and returns the token. From now on, it is redacted from every text. Raises
-    `UsageError`.
-    """
+    """Returns the token if it is valid, and raises `UsageError` otherwise. From now on, the token
+    is removed from all messages, logs and records."""
     if token is None:
         return None
     if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:

@@ -44,14 +44,15 @@ Body = TypeVar("Body")
 
 
 class EnvironmentRequestRejected(Exception):
-    """A request that is answered with an error."""
+    """A request that the server answers with an error."""
 
     def __init__(self, reply: HostedReply):
         self.reply = reply
 
 
 class EnvironmentServer:
-    """Serves within its context: `async with EnvironmentServer(make) as server: server.url`.
+    """A server that runs within its context: `async with EnvironmentServer(make) as server:
+    server.url`.
 
     `make(task)` is called once for each session. It is also called once with `example`, to describe
     the environment. The name, recovery level and tools must be the same for every task.
@@ -98,7 +99,7 @@ class EnvironmentServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Starts the server. Returns when it accepts requests."""
+        """Starts the server, and returns when it accepts requests."""
         runner = web.AppRunner(
             self._application(),
             access_log=None,
@@ -188,7 +189,8 @@ class EnvironmentServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Checks that the client is allowed to ask, and gives all errors the same shape."""
+        """Rejects clients without the right to ask, and gives all error responses the same
+        shape."""
         try:
             check_request(request, names=() if self._user_token is None else None)
             self._authorize(request)

@@ -1,12 +1,12 @@
 """One session of an environment server: one environment and the actions of one client.
 
-- One call at a time runs in the environment, each within its deadline.
+- The environment runs one call at a time, and each call has a deadline.
 - Each action runs once. A repeated request with the same index gets the same reply, even while the
   action still runs.
 - An error breaks the session: every later action gets the same error.
 - The environment is closed exactly once, after the running call has ended.
 
-The only part of HTTP that a session knows is the status of a reply.
+A session knows nothing of HTTP except the status of a reply.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HostedReply(Struct, frozen=True):
-    """A response that can be sent any number of times."""
+    """A response, which can be sent again if the client repeats its request."""
 
     status: int
     body: bytes = b""
@@ -61,7 +61,8 @@ def error_reply(
 
 
 class NoBlobs:
-    """Refuses to store blobs, because a served environment is not on the journal's machine."""
+    """A blob store that raises an error at every call, because a served environment cannot reach
+    the journal."""
 
     async def put_blob(self, body: bytes) -> bytes:
         raise UsageError(_NO_BLOBS)
@@ -80,7 +81,7 @@ class HostedSession:
     """One session. Create it in a running event loop, call `begin` first and `close` last."""
 
     def __init__(self, environment: Environment, *, name: str, max_state: int):
-        """`max_state` is the largest snapshot, in bytes."""
+        """`max_state` is the largest size of a snapshot, in bytes."""
         if getattr(environment, "blobs", None) is not None:
             raise UsageError(
                 f"{environment.name} is in use already: make a new instance for each session"
@@ -117,16 +118,15 @@ class HostedSession:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call is running that cannot be stopped."""
+        """Whether a call runs in the environment's thread and therefore cannot be stopped."""
         return self._is_in_thread and self._call is not None and not self._call.done()
 
     def idle_seconds(self) -> float:
         return 0.0 if self.is_busy else self._loop.time() - self._last_used
 
     def close(self) -> "asyncio.Task[None]":
-        """Starts closing the session, once. The returned task ends when the environment and its
-        thread are gone.
-        """
+        """Starts to close the session, unless that has begun already. The returned task ends when
+        the environment is closed and no call runs in its thread."""
         if self._close_task is None:
             self._close_task = asyncio.create_task(self._close())
         return self._close_task
@@ -142,7 +142,7 @@ class HostedSession:
     # --- for the client
 
     async def begin(self, request: BeginRequest) -> HostedReply:
-        """Begins the episode. If it has begun already, repeats the reply."""
+        """Begins the episode. If the episode has already begun, returns the same reply again."""
         if "begin" not in self._tasks:
             self._start("begin", lambda: self._begin(request))
         return await self._reply_of("begin")
@@ -162,9 +162,8 @@ class HostedSession:
         return await self._reply_of("snapshot")
 
     async def end(self) -> HostedReply:
-        """Closes the session. If a running call cannot be stopped, returns 202 without waiting
-        for it.
-        """
+        """Closes the session and returns the reply. If a running call cannot be stopped, returns
+        status 202 without waiting for the call."""
         self.close()
         if self.hangs:
             return HostedReply(202, b"{}")
@@ -205,7 +204,7 @@ class HostedSession:
         return reply
 
     async def _guard(self, work: Callable[[], Awaitable[HostedReply]]) -> HostedReply:
-        """Turns every error into a reply."""
+        """Runs the work and returns its reply. Converts every error to a reply."""
         try:
             return await work()
         except ToolSaysNo as no:
@@ -269,14 +268,15 @@ class HostedSession:
         return HostedReply(200, state, BYTES)
 
     async def _must(self, what: str, method: Callable[[], object]) -> Any:
-        """Runs a method like `_run`, but treats `ToolSaysNo` as an error."""
+        """Calls a method as `_run` does, but converts `ToolSaysNo` to `EnvironmentBroken`."""
         try:
             return await self._run(what, method)
         except ToolSaysNo as no:
             raise EnvironmentBroken(f"{what} said no: {no}") from no
 
     async def _run(self, what: str, method: Callable[[], object], limit: float = 0.0) -> Any:
-        """Returns the result of `method`. Raises `EnvironmentBroken` after `limit` seconds."""
+        """Calls `method` in the environment's thread, or on the loop if it is async, and returns
+        its result. Raises `EnvironmentBroken` after `limit` seconds."""
         if self.is_closing and what != CLOSE:
             raise EnvironmentBroken(f"the session was closed before {what}")
         limit = limit or self._environment.timeout
@@ -313,7 +313,8 @@ class HostedSession:
         self._thread.stop()
 
     async def _end_call(self) -> None:
-        """Cancels the running call. If the call cannot be stopped, waits for it."""
+        """Ends the running call: cancels it, or waits for its end if it runs in a thread and cannot
+        be stopped."""
         if (call := self._call) is None or call.done():
             return
         if self._is_in_thread:

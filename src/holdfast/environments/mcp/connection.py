@@ -1,8 +1,8 @@
 """How an MCP server is reached: by a command that is started, or by a URL.
 
-Secrets never appear in a message, a log or a record. Secrets are the values of headers, tokens and
-environment variables, and credentials in a URL or behind a flag. For error messages, the last lines
-that a server wrote outside the protocol are kept, limited in size and without secrets.
+Secrets are the values of headers, tokens and environment variables, and credentials in a URL or
+after a flag. They never appear in a message, a log or a record. For error messages, the last lines
+that a server wrote outside of the protocol are kept, without secrets and limited in size.
 """
 
 import re
@@ -38,7 +38,8 @@ MAX_PARTIAL_BYTES = 64 * 1024
 
 
 class ServerLog:
-    """The lines that a server wrote to stderr, or to stdout by mistake, and how it ended."""
+    """The last lines that a server wrote to stderr, or to stdout by mistake, and how the server
+    ended."""
 
     def __init__(self, secrets: Iterable[str] = ()):
         self.ending = ""
@@ -86,7 +87,7 @@ _READ_MARGIN_SECONDS = 30.0
 
 
 class Stdio(Struct, frozen=True):
-    """A server that is started as a command. Its session is the process."""
+    """An MCP server that is started as a command. Each session has its own process."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class Stdio(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The command without its folder, with its arguments."""
+        """The command without its folder, and the arguments of the command."""
         return redact(shlex.join((PurePath(self.command).name, *_masked(self.args))))
 
     @property
@@ -121,7 +122,7 @@ class Stdio(Struct, frozen=True):
 
 
 class Http(Struct, frozen=True):
-    """A server at a URL, by streamable HTTP. The server keeps the session."""
+    """An MCP server at a URL, reached by streamable HTTP. The server keeps the session's state."""
 
     url: str
     headers: dict[str, str] = {}

@@ -1,6 +1,5 @@
-"""The tools of an MCP server: lists, chooses and names them, sets their contracts, and makes
-results text.
-"""
+"""Lists the tools of an MCP server, chooses and names them, sets their contracts, and converts
+their results to text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,22 +23,21 @@ _INVALID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class McpTool(Struct, frozen=True):
-    """One tool, with its server's schema."""
+    """A tool of an MCP server."""
 
     name: str
-    """The name that the model sees: the prefix and the server's name, in letters, digits, `_`
-    and `-`, because chat templates need it.
-    """
+    """The name that the model sees: the prefix and the server's name for the tool. Other characters
+    than letters, digits, `_` and `-` are replaced, because chat templates do not accept them."""
     remote: str
-    """The name that the server uses."""
+    """The name that the server uses for the tool."""
     description: str
     parameters: Mapping[str, object]
-    """The JSON schema of its arguments."""
+    """The JSON schema of the tool's arguments."""
     contract: Contract
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which of a server's tools the model gets, with which names and contracts."""
+    """The tools of a server that the model gets, with their names and contracts."""
 
     allowed: tuple[str, ...] | None = None
     prefix: str = ""
@@ -107,7 +105,7 @@ def parse_contracts(option: Contracts) -> Contract | dict[str, Contract] | None:
 
 
 async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
-    """Returns all tools from all pages."""
+    """Returns the tools from all pages of the server's list."""
     tools: dict[str, mcp_types.Tool] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -123,8 +121,7 @@ async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
 
 
 def text_of(result: "CallToolResult") -> str:
-    """Returns the texts of a result, line by line, with a placeholder for each block that is no
-    text.
+    """Returns the texts of a result, one per line. A block that is not text becomes a placeholder.
 
     If there is no text, the structured content is added as JSON.
     """

@@ -1,10 +1,10 @@
 """The process of a stdio server, and the messages on its standard input and output.
 
-- The process ends with its session: by end of input, then SIGTERM, then SIGKILL, to its own process
-  group.
+- The process ends with its session. First its input is closed, then its process group gets SIGTERM,
+  and last SIGKILL.
 - The process ends with the driver, even if the driver is killed: its input ends, and the kernel
-  kills it if `setpriv` can arrange that.
-- Its other output goes to a `ServerLog` and never to the terminal.
+  kills it if `setpriv` supports this.
+- What it prints outside of the protocol goes to a `ServerLog` and never to the terminal.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 STOP_SECONDS = 2.0
-"""Seconds to wait after the end of input, and after each signal."""
+"""Seconds to wait after the input is closed, and after each signal."""
 _EXIT_STATUS_SECONDS = 0.5
 _POLL_SECONDS = 0.01
 _CHUNK_BYTES = 64 * 1024
@@ -55,9 +55,8 @@ class Command(Struct, frozen=True):
 
 
 class ServerProcess:
-    """One child and its process group. `stop` ends within a bounded time. `kill` needs no event
-    loop.
-    """
+    """The process of a server and its process group. `stop` takes a limited time. `kill` needs no
+    event loop."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, pipes: SubprocessStreamProtocol):
         assert pipes.stdin is not None
@@ -93,9 +92,8 @@ class ServerProcess:
         return f"it was ended by {signal.Signals(-code).name}"
 
     async def has_ended(self, within: float) -> bool:
-        """Waits up to `within` seconds for the process, but not for its pipes, which its
-        children may hold open.
-        """
+        """Waits at most `within` seconds for the end of the process. Returns whether it has ended,
+        even if its children still hold its pipes open."""
         deadline = asyncio.get_running_loop().time() + within
         while self._transport.get_returncode() is None:
             if asyncio.get_running_loop().time() >= deadline:
@@ -130,9 +128,8 @@ class ServerProcess:
 async def run_server(
     command: Command, log: ServerLog, lost: Callable[[], None]
 ) -> "AsyncIterator[Streams]":
-    """Runs a server and yields its streams of messages. Calls `lost` when the connection is
-    gone.
-    """
+    """Starts a server, yields its streams of messages, and ends the server after the block. Calls
+    `lost` when the connection is lost."""
     process = await ServerProcess.start(command)
     send_in, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, receive_out = anyio.create_memory_object_stream[SessionMessage](0)
@@ -193,9 +190,8 @@ async def _write_stdin(
 
 
 def parse_message(line: bytes) -> "mcp_types.JSONRPCMessage | None":
-    """Returns the message in a line, or None. Replaces invalid characters, which results may
-    contain.
-    """
+    """Returns the message in a line, or None if there is none. Invalid characters, which results
+    may contain, are replaced."""
     try:
         return _validate(line)
     except ValueError:

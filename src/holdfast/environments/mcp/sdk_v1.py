@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600
-"""The code with which version 1's client reports a session that the server no longer knows."""
+"""The error code with which version 1's client says that the server no longer knows the session."""
 _INVALID_REQUEST = -32600
 
 
@@ -27,7 +27,7 @@ def is_installed() -> bool:
 
 
 class V1Error(Exception):
-    """An error response to a call."""
+    """An error with which the server answered a call."""
 
     def __init__(self, code: int, message: str):
         super().__init__(message)
@@ -120,9 +120,8 @@ async def http(
     client = import_module("mcp.client.streamable_http")
 
     class ReportingTransport(httpx.AsyncHTTPTransport):  # type: ignore[misc]
-        """Reports that the server is gone, because the client only logs it and lets the caller
-        wait.
-        """
+        """A transport that calls `lost` when the server is gone. The client of version 1 would only
+        log this and let the caller wait."""
 
         async def handle_async_request(self, request: Any) -> Any:
             try:

@@ -22,15 +22,15 @@ from holdfast.rollout.tools.tool import Tool
 
 
 class Action(msgspec.Struct, frozen=True):
-    """An action for `step`: `{"name": "add", "arguments": {"a": 1}}`."""
+    """An action for `step`, such as `{"name": "add", "arguments": {"a": 1}}`."""
 
     name: str
     arguments: dict[str, object] = {}
 
 
 class McpEnvironment(Environment):
-    """An MCP server in one trajectory, created by `McpServer.environment()`. Its tools are the
-    server's.
+    """An MCP server as the environment of one trajectory, created by `McpServer.environment()`. Its
+    tools are those of the server.
 
     The first observation is empty. The server's instructions are in `info["instructions"]`.
     """
@@ -46,7 +46,8 @@ class McpEnvironment(Environment):
 
     @property
     def name(self) -> str:
-        """A name without the server's address, which may change during a trajectory."""
+        """The name of the environment, without the server's address, which may change during a
+        trajectory."""
         prefix = self._server.prefix
         return f"McpServer({prefix})" if prefix else "McpServer"
 
@@ -55,7 +56,8 @@ class McpEnvironment(Environment):
         return self._server.identity
 
     async def prepare(self) -> None:
-        """Lists the server's tools, which `tools` needs. The server is asked once."""
+        """Requests the list of the server's tools, from which `tools` is made. The server is asked
+        only once."""
         await self._server.tools()
 
     @property
@@ -122,29 +124,29 @@ DEFAULT_TIMEOUT = 60.0
 
 
 class McpOptions(TypedDict, total=False):
-    """The options of every server."""
+    """Options that servers of both kinds have."""
 
     recovery: Recovery | str
     """How a trajectory's session recovers: "stateless" (the default), "replay" or "restart"."""
     shared: bool
-    """One session for all trajectories instead of one for each; for stateless servers only."""
+    """Whether all trajectories share one session. Use this only for stateless servers."""
     timeout: float
-    """Seconds for the beginning of a session, and for each call."""
+    """The most seconds for opening a session, and for each call."""
     tools: Sequence[str] | None
-    """The tools for the model, by the server's names. None means all tools."""
+    """The tools that the model gets, by the server's names. None means all tools."""
     prefix: str
-    """Put before each tool's name, so that the tools of two servers differ."""
+    """A text that is put before each tool's name, so that the tools of two servers have different
+    names."""
     contract: Contracts
-    """What to do with interrupted calls, instead of the server's hints. Either one contract for
-    all tools, or a mapping from the server's tool names.
-    """
+    """What to do with an interrupted call, instead of what the server's hints say. Either one
+    contract for all tools, or a mapping from the server's tool names to contracts."""
 
 
 class McpServer:
     """An MCP server, created by `stdio` or `http`. A trajectory uses `environment()`.
 
-    A shared session stays open while any environment is open, or from `open` to `aclose` (or within
-    `async with server:`).
+    A shared session stays open as long as an environment is open, and from `open` to `aclose` (or
+    within `async with server:`).
     """
 
     def __init__(self, connection: Connection, **options: Unpack[McpOptions]):
@@ -226,9 +228,8 @@ class McpServer:
     # --- for a rollout
 
     async def tools(self) -> tuple[McpTool, ...]:
-        """Returns the server's tools, which are requested once. Raises if the server cannot be
-        used.
-        """
+        """Returns the server's tools, which are requested only once. Raises an error if the server
+        cannot be used."""
         if self._tools is None:
             single = self._listing.setdefault(asyncio.get_running_loop(), Single())
             await single.run(self._list)
@@ -250,16 +251,16 @@ class McpServer:
         return McpEnvironment(self)
 
     async def open(self) -> None:
-        """Lists the tools. If the session is shared, also opens it; it then stays open until
-        `aclose`.
-        """
+        """Requests the list of tools. Also opens the session if it is shared, and keeps it open
+        until `aclose`."""
         if self.shared and not self._is_kept:
             await self.shared_session().hold()
             self._is_kept = True
         await self.tools()
 
     async def aclose(self) -> None:
-        """Closes the shared session that `open` opened. Does nothing if there is none."""
+        """Releases the shared session that `open` opened. The session closes when no environment
+        uses it any more."""
         if self._is_kept:
             self._is_kept = False
             await self.shared_session().release()
@@ -274,9 +275,8 @@ class McpServer:
     # --- for its environments
 
     async def begin(self, seed: int | None = None) -> McpSession:
-        """Begins a new session. Raises `EnvironmentBroken` if a tool of the first listing is
-        gone.
-        """
+        """Begins a new session. Raises `EnvironmentBroken` if the server lacks a tool that it
+        listed before."""
         session = await McpSession.open(
             self._connection,
             timeout=self.timeout,

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 CLOSE_SECONDS = 10.0
-"""How long a session may take to end by itself. This is longer than
-`process.ServerProcess.stop` takes.
-"""
+"""How many seconds a session has to end by itself. This is more than `process.ServerProcess.stop`
+takes."""
 _FORCED_CLOSE_SECONDS = 5.0
 _REASON_SECONDS = 2.0
 _UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")
-"""Matches the error of a server that sent a request of its own to this client."""
+"""Matches the error of a tool call in which the server asked this client for something that the
+client does not support."""
 
 
 class McpSession:
@@ -56,8 +56,8 @@ class McpSession:
     ):
         """Begins the session in its own task.
 
-        Without `handshake`, a session without a handshake is tried first. `introduction` is added
-        to the client's name in the handshake.
+        Unless `handshake` is set, first tries to begin a session without a handshake.
+        `introduction` is added to the client's name in the handshake.
         """
         self.tools: tuple[mcp_types.Tool, ...] = ()
         """The server's tools at the beginning of the session."""
@@ -210,7 +210,8 @@ class McpSession:
         return self._broken(f"did not answer {name} within {self._timeout:g} s")
 
     async def _lost(self, what: str) -> EnvironmentBroken:
-        """Waits a moment for the owning task, which knows the reason, and returns the error."""
+        """Returns the error for a lost session. First waits a moment for the end of the owning
+        task, whose error is the reason."""
         await asyncio.wait({self._owner}, timeout=_REASON_SECONDS)
         return self._broken(what + self._reason())
 
@@ -242,7 +243,7 @@ def _import_mcp() -> None:
 
 
 def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":
-    """Returns whether the error is an error response of the server or the connection."""
+    """Returns whether the error is an error response that the `mcp` package raises."""
     if sdk_v1.is_installed():
         return isinstance(error, sdk_v1.V1Error)
     from mcp.shared.exceptions import MCPError
@@ -261,7 +262,7 @@ def _wrong_package(error: ImportError) -> UsageError:
 
 
 def _is_rejection(error: "MCPError") -> bool:
-    """Returns whether the server rejected this call, with nothing else wrong."""
+    """Returns whether the server rejected only this call, for example because of its arguments."""
     # The client reports any HTTP 404 as "Not Found", which says nothing about the call.
     unknown = error.code == METHOD_NOT_FOUND and error.message != "Not Found"
     return error.code == INVALID_PARAMS or unknown or bool(_UNSUPPORTED.search(error.message))
@@ -293,9 +294,8 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Single:
-    """Runs work once for concurrent callers. If the work fails, it fails for all waiting
-    callers.
-    """
+    """Runs work once for several concurrent callers. If the work fails, all callers that waited get
+    the error."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -320,9 +320,9 @@ class Single:
 class SharedSession:
     """A session that is open while at least one environment holds it.
 
-    The next call replaces a lost session, once for all waiting callers. If a session is lost before
-    it answered any call, the next one begins after a growing pause, so that a broken server is not
-    started in a tight loop.
+    A lost session is replaced at the next call, once for all waiting callers. If sessions are lost
+    before they answered any call, the pauses before the next session grow, so that a broken server
+    is not restarted all the time.
     """
 
     def __init__(self, open_session: Callable[[], Awaitable[McpSession]]):

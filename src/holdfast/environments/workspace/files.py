@@ -1,8 +1,8 @@
-"""The file tools: they read and write only within a folder.
+"""The file tools, which read and write only within a folder.
 
-A path is resolved name by name, with its links, and must not lead out of the folder. Then it is
-opened name by name without following links, so that a link created in between is refused, too. An
-error that the model caused raises `ToolSaysNo`.
+A path is resolved name by name, including links, and must not lead out of the folder. Then it is
+opened name by name without following links, so that a link that was created in between is refused,
+too. An error that the model caused raises `ToolSaysNo`.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ MACHINE_ERRORS = frozenset(
 
 
 class Files:
-    """The files of one workspace. `owner` is their user and group, if not this process's."""
+    """The files of one workspace. `owner` is the user and group that the files get. Without it,
+    they belong to this process's user."""
 
     def __init__(self, root: str, *, owner: tuple[int, int] | None = None):
         self.root = root
@@ -47,9 +48,8 @@ class Files:
                 return file.read(MAX_READ_BYTES)
 
     def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
-        """Writes a file and creates missing folders. Without `mode`, an existing file keeps its
-        mode.
-        """
+        """Writes a file, and creates missing folders. Without `mode`, a file that exists keeps its
+        mode."""
         with (
             self._tool_errors(path),
             self._folder_of(path, make=True) as (folder, name),
@@ -76,9 +76,8 @@ class Files:
         return created
 
     def check_room(self, path: str, size: int, *, tree: FileTree, limit: WorkspaceLimit) -> None:
-        """Raises `ToolSaysNo` if a file of this size would not fit. `tree` is the present
-        content.
-        """
+        """Raises `ToolSaysNo` if a file of `size` bytes at `path` would exceed the limit. `tree` is
+        the present content of the workspace."""
         with self._tool_errors(path):
             names = self._resolve(path)
         before = tree.entries.get(os.fsencode("/".join(names)))
@@ -91,7 +90,7 @@ class Files:
             raise ToolSaysNo(f"the workspace may hold {limit}: {path} does not fit any more")
 
     def list_tree(self, path: str, tree: FileTree) -> str:
-        """Returns the paths in a folder, one per line. Folders end with a slash."""
+        """Returns the paths in a folder, one per line. The paths of folders end with a slash."""
         with self._tool_errors(path):
             names = self._resolve(path)
         top = os.fsencode("/".join(names))
@@ -110,7 +109,8 @@ class Files:
     # --- confinement
 
     def _resolve(self, path: str) -> list[str]:
-        """Returns the names from the root to the target of `path`. None of them is a link."""
+        """Returns the names of the path from the root to the target of `path`, with all links
+        resolved."""
         if "\0" in path:
             raise ToolSaysNo("a path has no NUL in it")
         todo = list(reversed(self._names(path, path)))

@@ -1,8 +1,8 @@
 """Folders of workspaces: each process has one folder, which contains the folders of its workspaces.
 
 Each process holds a lock while it lives. The next process removes the folders of killed processes,
-and kills everything that still runs in them. It touches nothing else in the root, which may be a
-folder of the user's.
+and kills everything that still runs in them. Other files in the root, which may be a user's folder,
+are left alone.
 """
 
 import atexit
@@ -26,17 +26,19 @@ from holdfast.records.errors import EnvironmentBroken
 
 LOCK = ".lock"
 IN_USE = b"in use"
-"""The content of the lock of a claimed folder; empty while a process only removes the folder."""
+"""The content of the lock of a folder that is in use. The lock is empty while a process only
+removes the folder."""
 TRIES, PAUSE_SECONDS = 500, 0.02
 _is_room_lock = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
-"""Matches the names of these locks. Other programs may have .lock files in the folder, too."""
+"""Matches the names of the processes' locks. Other programs may have .lock files in the same
+folder."""
 _log = logging.getLogger("holdfast.environments")
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}
 
 
 class Room:
-    """This process's folder within `root`."""
+    """The folder of this process within `root`."""
 
     def __init__(self, root: str):
         self._numbers = itertools.count(1)
@@ -51,30 +53,30 @@ class Room:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Removes the folder at exit. The folder of a killed process is removed by the next
-        process.
-        """
+        """Removes the folder when the process exits. If the process is killed, the next process
+        does this."""
         if self.is_ours and self._held is not None:
             _empty_if_possible(self.path, self._held)
 
     @property
     def is_ours(self) -> bool:
-        """False after a fork, because two processes would use the same numbers."""
+        """Whether this process created the folder and it still exists. False after a fork, because
+        both processes would give the same names to their workspaces."""
         return self._process == os.getpid() and os.path.isdir(self.path)
 
     def place(self) -> str:
-        """Creates a folder. All names have the same length, so that outputs with these paths
-        have equal lengths, too.
-        """
+        """Creates a folder for a workspace and returns its path. All paths have the same length, so
+        that the same output that contains such a path always has the same length."""
         path = os.path.join(self.path, f"{next(self._numbers):06d}")
         os.mkdir(path, 0o700)
         return path
 
 
 class FolderClaim:
-    """A folder with a fixed path and one holder at a time.
+    """A folder with a fixed path that one process at a time may use.
 
-    Files of an earlier holder are removed first, and its processes are killed if they can be found.
+    When the folder is taken, the files of the earlier process are removed, and its processes are
+    killed if they can be found.
     """
 
     def __init__(self, root: str, names: Iterable[str]):
@@ -85,11 +87,11 @@ class FolderClaim:
 
     @property
     def name(self) -> str:
-        """The free name that was taken."""
+        """The name of the folder that `take` found free."""
         return os.path.basename(self._path)
 
     def take(self) -> str:
-        """Creates an empty folder at the first free name. Blocks."""
+        """Takes the first free name, and returns an empty folder there. Blocks."""
         root = private_folder(self._root)
         for name in self._names:
             path = os.path.join(root, name)
@@ -111,9 +113,10 @@ class FolderClaim:
 
 
 def _hold_unless_in_use(lock: str) -> int | None:
-    """Returns the lock of the folder, or None if another process uses the folder.
+    """Takes the lock and returns its file descriptor. Returns None if another process uses the
+    folder.
 
-    Waits for a process that only removes the folder.
+    Waits while another process only removes the folder.
     """
     for _ in range(TRIES):
         if (held := _hold(lock)) is not None:
@@ -151,9 +154,8 @@ def new_place(root: str | None) -> str:
 
 
 def make(path: str) -> None:
-    """Creates a folder with the usual mode, whatever the driver's umask is, because modes are
-    part of a snapshot.
-    """
+    """Creates a folder with mode 755. The mode does not depend on the driver's umask, because modes
+    are part of a snapshot."""
     os.makedirs(path)
     os.chmod(path, 0o755)  # noqa: S103 - its parent is closed to other users
 
@@ -187,8 +189,8 @@ def _remove_abandoned(root: str) -> None:
 def _empty_if_possible(path: str, held: int, *, sandboxed: bool = True) -> None:
     """Removes the folder and its lock.
 
-    If a file cannot be removed, for example a file of another user that a container left, it stays
-    for the next process.
+    A file that cannot be removed, such as another user's file that a container left, stays until
+    the next process tries again.
     """
     try:
         _kill_all_in(path, sandboxed=sandboxed)
@@ -207,13 +209,12 @@ def _kill_all_in(path: str, *, sandboxed: bool = True) -> None:
 
 
 FILES = "files"
-"""The name of the workspace itself, within its folder."""
+"""The name of the folder with the workspace's files, within the workspace's folder."""
 
 
 def _hold(path: str) -> int | None:
-    """Returns the lock's file descriptor. Returns None if another process holds the lock, or
-    has just removed it.
-    """
+    """Takes the lock and returns its file descriptor. Returns None if another process holds the
+    lock or has just removed it."""
     held = open_private(path)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,9 +8,8 @@ from holdfast.records.errors import UsageError
 from holdfast.worlds.contract.output import GIB, MIB, amount
 
 ADDRESS_SPACE = 4
-"""The limit of the address space, as a multiple of the memory limit. Reserved memory costs
-nothing, but shared memory must be bounded.
-"""
+"""The limit of the address space, as a multiple of the memory limit. Reserved memory, which costs
+nothing, counts there, and so does shared memory, which has to be limited."""
 
 
 class WorkspaceLimit(Struct, frozen=True):
@@ -18,7 +17,7 @@ class WorkspaceLimit(Struct, frozen=True):
 
     bytes: int = 512 * MIB
     files: int = 20_000
-    """Files, links and folders together."""
+    """The most files, links and folders together."""
 
     def __post_init__(self) -> None:
         if self.bytes < 1 or self.files < 1:
@@ -29,21 +28,23 @@ class WorkspaceLimit(Struct, frozen=True):
 
 
 class ResourceLimits(Struct, frozen=True):
-    """Limits of one command; None means no limit.
+    """Limits of one command. None means no limit.
 
-    Except for `processes` and `temporary`, each process of the command has these limits for itself.
-    To limit their sum, run Holdfast in a container or a cgroup.
+    `processes` and `temporary` limit the whole command. Every other limit is for each process of
+    the command separately. To limit the sum of all processes, run Holdfast in a container or a
+    cgroup.
     """
 
     memory: int | None = 4 * GIB
-    """Bytes of private memory."""
+    """The most bytes of private memory."""
     processes: int | None = 256
-    """Processes and threads together. Enforced only within bubblewrap."""
+    """The most processes and threads together. Enforced only within bubblewrap."""
     file_size: int | None = 512 * MIB
     cpu_seconds: int | None = None
     open_files: int | None = 1024
     temporary: int = 256 * MIB
-    """Bytes in /tmp, which is empty when a command begins. Enforced only within bubblewrap."""
+    """The most bytes in /tmp, which is empty when a command begins. Enforced only within
+    bubblewrap."""
     niceness: int = 5
 
     def __post_init__(self) -> None:
@@ -55,9 +56,8 @@ class ResourceLimits(Struct, frozen=True):
             raise UsageError(f"limits: niceness={self.niceness} is not between 0 and 19")
 
     def as_arguments(self, *, count_processes: bool) -> list[str]:
-        """Returns the arguments for prlimit(1), which sets the limits after the fork. A process
-        with threads cannot do that itself.
-        """
+        """Returns the arguments for the program prlimit(1), which sets the limits in the new
+        process. A process with several threads cannot safely do this itself after a fork."""
         limits = [
             ("data", resource.RLIMIT_DATA, self.memory),
             ("as", resource.RLIMIT_AS, self.memory and self.memory * ADDRESS_SPACE),

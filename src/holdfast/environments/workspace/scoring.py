@@ -1,8 +1,8 @@
 """Scores the files of a workspace by running a command in a folder that the policy cannot reach.
 
-First files of the workspace are put into the folder, then the scorer's own. The folder is removed
-afterwards, and the workspace does not change. Files that configure the tests (`TEST_CONFIGURATION`)
-are not copied from the workspace.
+First the workspace's files are copied into the folder, then the scorer's files. The folder is
+removed afterwards, and the workspace does not change. Files that configure the tests
+(`TEST_CONFIGURATION`) are not copied from the workspace.
 """
 
 import os
@@ -29,13 +29,13 @@ TEST_CONFIGURATION = frozenset(
 PYTEST = re.compile(r"""(^|[\s/;&|("'])(pytest|py\.test)($|[\s;&|)"'])""")
 MAX_KNOWN = 10_000
 _known: dict[str, None] = {}
-"""The latest actions of all workspaces in this process."""
+"""The latest scoring actions that any workspace of this process has made."""
 _SUITE = re.compile(rb"<testsuite\b[^>]*>")
 _COUNT = re.compile(rb'\b(tests|failures|errors|skipped)="(\d{1,9})"')
 
 
 class WorkspaceScoring(Struct, frozen=True):
-    """One way to score a workspace."""
+    """A command with its files, which scores a workspace."""
 
     command: str
     files: Mapping[str, bytes]
@@ -44,7 +44,8 @@ class WorkspaceScoring(Struct, frozen=True):
 
     @property
     def action(self) -> str:
-        """The action for `step`. The policy cannot guess it without knowing the files."""
+        """The action for `step` that runs this scoring. It contains a digest, so a policy that does
+        not know the scorer's files cannot guess it."""
         kept = ("*",) if self.keep is None else ("", *self.keep)
         return PREFIX + digest_of(self.files, self.command, str(self.timeout), *kept)
 
@@ -54,7 +55,7 @@ class WorkspaceScoring(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """The numbers of a pytest run."""
+    """The numbers of tests in a pytest run, by their results."""
 
     passed: int = 0
     failed: int = 0
@@ -93,10 +94,11 @@ def make(
 
 
 def check_not_scoring(action: str) -> None:
-    """Raises `UsageError` if the action is the scoring of another workspace.
+    """Raises `UsageError` if another workspace made this scoring action.
 
-    Run as a command, such an action would look like a failure of the policy. An invented scoring
-    raises no error, because the policy could otherwise avoid its reward with it.
+    If the action were run as a shell command, its failure would look like the policy's. For a
+    scoring action that no workspace made, no error is raised, because a policy could otherwise
+    avoid its reward by inventing one.
     """
     if action in _known:
         raise UsageError(
@@ -106,8 +108,7 @@ def check_not_scoring(action: str) -> None:
 
 
 def prepare(scoring: WorkspaceScoring, workspace: str, files: Files) -> None:
-    """Copies the workspace's files and the scorer's files into the folder of `files`, which is
-    empty before."""
+    """Copies the workspace's files and then the scorer's files into `files`, an empty folder."""
     kept = None if scoring.keep is None else {os.fsencode(path) for path in scoring.keep}
     copy(workspace, files.root, include=lambda path: _is_copied(path, kept))
     for path in scoring.files:
@@ -130,7 +131,8 @@ def _is_copied(path: bytes, kept: set[bytes] | None) -> bool:
 
 
 def _clear(root: str, path: str) -> None:
-    """Removes files of the policy that are in the way of a scorer's file."""
+    """Removes the policy's file, if any, in whose place a scorer's file or its folder has to be
+    written."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
         where = os.path.join(root, *names[:depth])
@@ -141,7 +143,8 @@ def _clear(root: str, path: str) -> None:
 
 
 def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables for the command in addition to `env`, which all commands have."""
+    """Returns the variables that a scoring command has in addition to `env`, the variables of every
+    command."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
     # The interpreter lists Holdfast's own plugin, but the sandbox cannot import it.
@@ -153,9 +156,8 @@ def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) ->
 def observe(
     scoring: WorkspaceScoring, ended: CommandEnded, files: Files, *, text: str
 ) -> Observation:
-    """Returns the result of a scoring. For pytest, its counts decide, because tests can make it
-    exit early with 0.
-    """
+    """Returns the result of a scoring. For pytest, the counts in its report decide, too, because
+    tests can make pytest exit early with 0."""
     info: dict[str, object] = {
         "exit_code": ended.exit_code, "stopped": ended.stopped, "output": text
     }  # fmt: skip

@@ -14,7 +14,8 @@ PART_BYTES = 1 << 20
 
 
 class Source:
-    """The first files of a workspace, checked at creation and written at every reset."""
+    """The files that a workspace has at the beginning. They are checked when the `Source` is
+    created, and written at every reset."""
 
     def __init__(self, source: Mapping[str, str | bytes] | str | Path):
         self.folder: str | None = None
@@ -28,9 +29,8 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """The digest of all contents. A folder is read once per process, and must not change
-        meanwhile.
-        """
+        """The digest of all contents. A folder is read only once per process, so it must not change
+        during a run."""
         if self.folder is not None:
             return _folder_digest(self.folder)
         return digest_of(self.files)

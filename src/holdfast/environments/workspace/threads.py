@@ -18,10 +18,11 @@ CANCEL_SECONDS = 60.0
 async def in_thread(
     function: Callable[[], Result], *, interrupt: Callable[[], None] | None = None
 ) -> Result:
-    """Runs `function` in a new thread. Calls `interrupt` if the caller is cancelled.
+    """Runs `function` in a new thread and returns its result. If the caller is cancelled, calls
+    `interrupt` and waits for the end of the function.
 
-    The thread is new because a process that dies with its parent dies with the *thread* that
-    started it.
+    A new thread is needed because a process that dies with its parent dies when the *thread* that
+    started it ends.
     """
     loop = asyncio.get_running_loop()
     mailbox = mailbox_of(loop)

@@ -1,8 +1,8 @@
 """Workspace: a folder per trajectory, with a shell and file tools, for coding tasks.
 
 Commands run with limits of time, output and resources, without the driver's environment variables,
-and within bubblewrap if it works. Only files outlive a command, so a snapshot of the files is the
-whole state. Whatever a command does is a result for the policy. Only an error of Holdfast or the
+and within bubblewrap if that works. Only files outlive a command, so a snapshot of the files is the
+whole state. Whatever a command does is a result for the policy. Only an error of Holdfast or of the
 machine breaks the environment.
 """
 
@@ -57,9 +57,10 @@ NO_FILES: Mapping[str, str | bytes] = {}
 LIMITS = ResourceLimits()
 WORKSPACE_LIMIT = WorkspaceLimit()
 OVERHEAD_SECONDS = 300.0
-"""How long a call may take in addition to its command, for preparing, snapshots and cleaning up."""
+"""The most seconds of a call in addition to those of its command: for preparing, snapshots and
+cleaning up."""
 MAX_COMMAND_BYTES = 100_000
-"""The system accepts no longer argument for a program."""
+"""The most bytes of a command. The operating system limits the length of a program's argument."""
 
 
 class Workspace(Environment):
@@ -126,7 +127,7 @@ class Workspace(Environment):
 
     @property
     def isolation(self) -> str:
-        """`bwrap` or `none`. It is known after the reset."""
+        """How commands are isolated: `bwrap` or `none`. Known after the reset."""
         return str(self._sandbox.isolation)
 
     @property
@@ -159,7 +160,7 @@ class Workspace(Environment):
             await in_thread(self._remove)
 
     async def step(self, action: str) -> Observation:
-        """Runs a shell command, or an action that `scoring` has made."""
+        """Runs a shell command, or the scoring if the action comes from `scoring`."""
         if (own := self._scorings.get(action)) is not None:
             return await self._score(own)
         scoring.check_not_scoring(action)
@@ -176,9 +177,10 @@ class Workspace(Environment):
     ) -> str:
         """Makes an action for `step` that scores the workspace.
 
-        The action runs `command` in a new folder with the workspace's files (only the paths in
-        `keep`, if given) and `files`. The reward is 1.0 if the command exits with 0 and, for
-        pytest, if tests passed and none failed. `info` has the numbers.
+        The action copies the workspace's files (only the paths in `keep`, if given) and `files`
+        into a new folder, and runs `command` there. The reward is 1.0 if the command exits with 0
+        and, for pytest, if at least one test passed and none failed. `info` has the numbers of
+        tests.
         """
         paths = None if keep is None else tuple(keep)
         made = scoring.make(command, files or {}, keep=paths, timeout=timeout)
@@ -190,10 +192,11 @@ class Workspace(Environment):
     def launch(
         self, argv: Sequence[str], *, env: Mapping[str, str], read_only: Sequence[str] = ()
     ) -> Launch:
-        """Prepares a program that runs in the workspace, its home and working folder.
+        """Prepares a program whose home and working folder is the workspace.
 
-        The program has the workspace's variables, `env` and the network, and can read `read_only`.
-        The caller starts and ends it, and calls `touched` before the files are used again.
+        The program gets the workspace's variables and `env`, may use the network, and can read the
+        paths in `read_only`. The caller starts and ends it, and calls `touched` before the files
+        are used again.
         """
         job = self._job(f"exec {shlex.join(argv)}", self.path, env)
         readable = (*job.read_only, *mounts.check_paths(tuple(read_only)))
@@ -204,7 +207,7 @@ class Workspace(Environment):
         self._tree = None
 
     async def check_room(self) -> bool:
-        """Returns whether the files are within the limit."""
+        """Returns whether the workspace's files are within their limit."""
         tree = self._tree = await in_thread(self._current_tree)
         return tree.fits(self._limit)
 
@@ -286,9 +289,8 @@ class Workspace(Environment):
     async def _execute(
         self, command: str, timeout: float | None = None
     ) -> tuple[CommandEnded, str]:
-        """Runs a command and trims the folder to its limit. The returned note names files that
-        were removed.
-        """
+        """Runs a command, and removes new files until the folder is within its limit. Returns how
+        the command ended, and a note that names the removed files."""
         seconds = self._seconds(timeout)
         job = self._job(command, self.path)
 
@@ -360,11 +362,11 @@ class Workspace(Environment):
         return timeout
 
     def _check_folder(self) -> None:
-        """Checks that the folder is still the same.
+        """Checks that the workspace's folder was not replaced.
 
-        Without a sandbox, a command can remove the folder, which counts as emptying it. A command
-        can also replace the folder, which raises `EnvironmentBroken`, so that no file in the other
-        folder is removed to make room.
+        Without a sandbox, a command can remove the folder. That counts as emptying it, so the
+        folder is created again. A command can also put another folder in its place. That raises
+        `EnvironmentBroken`, because files in that other folder must not be removed.
         """
         try:
             status = os.lstat(self.path)
@@ -432,9 +434,8 @@ def _bounds(seconds: float, output: int) -> Bounds:
 
 
 def _variables(env: Mapping[str, str], interpreter: bool) -> dict[str, str]:
-    """Returns all variables of a command. The driver's are left out, because they may hold keys
-    and tokens.
-    """
+    """Returns all variables of a command. The driver's variables are not among them, because they
+    may contain keys and tokens."""
     paths = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
     if interpreter:
         paths.insert(0, os.path.join(sys.prefix, "bin"))

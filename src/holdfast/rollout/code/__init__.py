@@ -1,9 +1,10 @@
-"""The code that makes rollouts: how it is loaded, and what makes it the same code.
+"""The code that makes rollouts: how it is loaded, and how a changed rollout or scorer is
+recognized.
 
-- `load`: Loads a file of the user's once, as a module, and formats the tracebacks of its errors.
-- `rewards`: Whether a rollout may give its trajectories a reward itself, judged by its source.
-- `source`: Source: the definition of an object, and the names in that definition.
-- `values`: Values: plain data as a text that is the same in every process.
-- `fingerprint`: Fingerprints of code: whether a rollout or a scorer is the same when its run
-  continues.
+- `load`: loads a user's file once, as a module, and formats the tracebacks of its errors.
+- `rewards`: judges by a rollout's source whether the rollout may return rewards itself.
+- `source`: the source of a definition, and the names that the definition uses.
+- `values`: turns plain data into a text that is the same in every process.
+- `fingerprint`: fingerprints of code, which show whether a rollout or a scorer has changed when its
+  run continues.
 """

@@ -28,20 +28,21 @@ _Kind = TypeVar("_Kind")
 _being_read: "ContextVar[frozenset[int]]" = ContextVar(
     "being_read", default=frozenset()
 )  # immutable
-"""The objects whose `identity` is being read. An object's own methods may compute its identity."""
+"""The ids of the objects whose `identity` is being read at the moment. An `identity` may compute
+the fingerprint of its own object, and this set prevents an endless recursion."""
 
 
 class Parts:
     """The parts of a rollout, a scorer or a judge, with a digest of each part by its name.
 
-    The parts are the source of its function, and of every function, class and variable of the
-    user's own modules that it names, directly or through others. Arguments and variables count by
-    their values if these are plain data (see `values`). Any other object counts by its type and its
-    `identity`.
+    The parts are the source of its function, and the source of every function, class and variable
+    of the user's own modules that this source names, directly or through other definitions.
+    Arguments and variables are included by their values if these are plain data (see `values`). Any
+    other object is included by its type and its `identity`.
     """
 
     def __init__(self, home: object):
-        """`home` is an object. Parts from its module are named without the module."""
+        """Names parts from the module of the object `home` without the module's name."""
         self.digests: dict[str, str] = {}
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
@@ -58,7 +59,8 @@ class Parts:
         return digest_of(map(repr, sorted(self.digests.items())))
 
     def add(self, candidate: object, *, decorated: bool = True) -> None:
-        """Adds a rollout or a scorer. Its own source counts even if it is not the user's."""
+        """Adds a rollout or a scorer. Its own source is included even if it is not the user's
+        code."""
         if _is_tool(candidate) and stored(candidate).keys() == {"function"}:
             candidate = stored(candidate)["function"]  # The function of a function processor.
         if _is(candidate, FunctionType) and not decorated:
@@ -78,7 +80,7 @@ class Parts:
         self.include({name: digest_of([text])})
 
     def include(self, digests: Mapping[str, str]) -> None:
-        """Adds parts that were read elsewhere."""
+        """Adds parts whose digests were computed elsewhere."""
         for name, digest in digests.items():
             label, number = name, 1
             while self.digests.get(label, digest) != digest:  # Another part already has this name.
@@ -91,14 +93,14 @@ class Parts:
             self.put(f"{of}.{name}" if of else name, self._text.of(value))
 
     def _label(self, module: str, name: str) -> str:
-        """Returns a label with only the last part of a module's name, because a package may be
-        inside another one."""
+        """Returns the name of a part, with at most the last component of its module's name. The
+        first components are left out because the package may be moved into another package."""
         return name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
 
     # --- what stands behind a value
 
     def _mark(self, value: Any) -> str:
-        """Returns the mark that replaces an object within plain data."""
+        """Returns the text that stands for a non-plain object within plain data."""
         self._follow(value)
         held = stored(value) if _is_tool(value) else {}
         settings = {name: each for name, each in sorted(held.items()) if is_atom(each)}
@@ -106,7 +108,7 @@ class Parts:
         return f"{named.__qualname__} {identity_of(value)} {settings}"
 
     def _follow(self, value: Any, *, is_root: bool = False) -> None:
-        """Notes an object that is not plain data, so that it is read once."""
+        """Queues an object that is not plain data. Each object is read once."""
         if id(value) not in self._seen:
             self._seen[id(value)] = value
             self._waiting.append((value, is_root))
@@ -199,8 +201,9 @@ class Parts:
                 self._add_variable(head, scope, rest)
 
     def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
-        """Adds a variable by the statement that creates it, unless the variable is plain data or a
-        named definition."""
+        """Adds a module variable. Plain data, named definitions and objects with an `identity` are
+        added as such, and any other object is also added by the statements that set the variable.
+        """
         label, value = self._label(str(scope.get("__name__")), name), scope[name]
         is_read = self._add_attribute(label, value, rest)
         if is_read or identity_of(value) or (name, id(scope)) in self._seen:
@@ -211,8 +214,9 @@ class Parts:
         self._add_named(label, source, there, closure={})
 
     def _add_attribute(self, label: str, value: object, rest: list[str]) -> bool:
-        """Adds the named attribute of a module or a data object. Returns whether no more has to be
-        read."""
+        """Adds the object at the attribute path `rest` of `value`. Returns False if `value` is
+        neither a module, nor a named definition, nor plain data, so that its source has to be
+        added, too."""
         if _is(value, ModuleType):
             if rest and is_own(value) and rest[0] in vars(value):
                 self._add_variable(rest[0], vars(value), rest[1:])
@@ -229,13 +233,13 @@ class Parts:
 
 
 def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":
-    """Checks as `isinstance` does, but without reading `__class__`, which may run the user's
-    code."""
+    """Returns what `isinstance` would, but does not read `__class__`, which may run user code."""
     return issubclass(type(value), kind)
 
 
 def identity_of(value: object) -> str:
-    """Returns the `identity` of an object of the user's or ours, or "" if it has none."""
+    """Returns the `identity` of an object, or "" if it has none. Reads only objects whose class is
+    the user's or Holdfast's."""
     if not _is_readable(type(value)):
         return ""
     visited = _being_read.get()
@@ -258,8 +262,8 @@ def _is_tool(value: object) -> bool:
 
 
 def innermost(candidate: Any) -> Any:
-    """Returns the named part of an object: the function under partials and wrappers, or the
-    class."""
+    """Returns the named object behind `candidate`: the function under partials and wrappers, or the
+    class of any other object."""
     if _is_tool(candidate):
         candidate = stored(candidate)["function"]
     while _is(candidate, functools.partial):
@@ -270,8 +274,8 @@ def innermost(candidate: Any) -> Any:
 
 
 def _imports(source: SourceText) -> dict[str, Any]:
-    """Returns the modules and objects that code imports when it runs, by their names in that
-    code."""
+    """Returns the user's modules and objects that the code imports when it runs, by the names that
+    the code gives them."""
     imports: dict[str, Any] = {}
     for name, (module, inside) in source.imports.items():
         if (imported := import_own(module)) is not None:
@@ -298,9 +302,8 @@ def _defaults(function: FunctionType) -> dict[str, object]:
 
 
 _noting: "ContextVar[Parts | None]" = ContextVar("noting", default=None)
-"""Collects the parts that are read while an `identity` is computed. The identity may cover code,
-too.
-"""
+"""The parts of the innermost `noting` block. `code_of` adds to them, because an `identity` may
+cover code, too."""
 
 
 def fingerprint_of(candidate: object) -> str:
@@ -309,15 +312,15 @@ def fingerprint_of(candidate: object) -> str:
 
 
 def fingerprinted(candidate: object) -> tuple[str, Code]:
-    """Returns `name@digest` and the code that it covers."""
+    """Returns `name@digest`, and the parts of the code that the digest covers."""
     with noting(candidate) as parts:
         parts.add(candidate)
     return f"{innermost(candidate).__name__}@{parts.digest}", Code(parts.digests)
 
 
 def code_of(*candidates: object) -> str:
-    """Returns a digest of the candidates' definitions. Processors with users' functions use it for
-    their `identity`."""
+    """Returns a digest of the candidates' definitions. Processors that call users' functions put it
+    into their `identity`."""
     around = _noting.get()
     digests = []
     for candidate in candidates:
@@ -330,8 +333,8 @@ def code_of(*candidates: object) -> str:
 
 
 def identified_in(*candidates: object) -> list[object]:
-    """Returns the objects with their own identity, such as judges, among the candidates and the
-    objects they name. Each object appears once."""
+    """Returns the objects with an `identity`, such as judges, among the candidates and all objects
+    that the candidates refer to. Each object appears once."""
     with noting(None) as parts:
         for candidate in candidates:
             parts.add(candidate)
@@ -340,7 +343,8 @@ def identified_in(*candidates: object) -> list[object]:
 
 @contextmanager
 def noting(home: object) -> Iterator[Parts]:
-    """Collects the parts that are added in the block. `home` is as in `Parts`."""
+    """Yields a new `Parts(home)`, to which `code_of` also adds the parts that it reads in the
+    block."""
     parts = Parts(home)
     token = _noting.set(parts)
     try:

@@ -1,10 +1,10 @@
-"""Loads a file of the user's once, as a module, and formats the tracebacks of its errors.
+"""Loads a user's file once, as a module, and formats the tracebacks of its errors.
 
 A file in a package (a folder with an `__init__.py`) is loaded as a module of that package, so that
 its relative imports work. Any other file is loaded under its own name. Modules are searched for in
-the file's folder, then beside its package, then in the working folder.
+the file's folder, then in the folder that contains its package, and last in the working folder.
 
-A traceback shows the user's frames, without the frames of this package around them.
+A traceback shows only frames of the user's code, and leaves out the frames of this package.
 """
 
 import importlib
@@ -25,8 +25,8 @@ _loaded: dict[Path, ModuleType] = {}
 
 
 class UserCodeError(UsageError):
-    """An error in the user's file during its import, or in one of its functions before the run
-    began."""
+    """An error that the user's file raised on import, or that one of its functions raised before
+    the run began."""
 
     def __init__(self, message: str, traceback: str):
         super().__init__(message)
@@ -34,7 +34,7 @@ class UserCodeError(UsageError):
 
 
 def split(reference: str) -> tuple[Path, str | None]:
-    """Splits `FILE.py:name` or `FILE.py` into the file and the name, or None without a name."""
+    """Splits `FILE.py:name` into the file and the name. For `FILE.py`, the name is None."""
     file, colon, name = reference.rpartition(":")
     if not colon or name.endswith(".py"):
         file, name = reference, ""
@@ -82,8 +82,12 @@ def _import(path: Path, name: str) -> ModuleType:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the present source. Python would reuse a compiled file whose source had the same
-    size in the same second. Then an older program would run under the new one's identity."""
+    """A loader that always compiles the present source.
+
+    Python reuses its compiled file if the source has the same size and the same second of
+    modification. A program changed within that second would then run its old code under its new
+    fingerprint.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -91,7 +95,7 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 
 def _packages_of(file: Path) -> list[Path]:
-    """Returns the folders around the file that are packages, with the outermost first."""
+    """Returns the package folders that contain the file, the outermost first."""
     packages: list[Path] = []
     for folder in file.parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
@@ -101,9 +105,8 @@ def _packages_of(file: Path) -> list[Path]:
 
 
 def _search_in(file: Path, packages: list[Path]) -> None:
-    """Adds folders to the search path. The file's own folder stays first, so that files which it
-    imported before it was in a package are still found. The working folder is last, so that it
-    hides no installed module."""
+    """Adds folders to the search path: first the file's folder, then the folder that contains its
+    package, and last the working folder, so that it hides no installed module."""
     if packages:
         sys.path.insert(0, str(packages[0].parent))
     sys.path.insert(0, str(file.parent))
@@ -112,8 +115,9 @@ def _search_in(file: Path, packages: list[Path]) -> None:
 
 
 def _name_in(packages: list[Path], path: Path) -> str | None:
-    """Imports the packages around a file and returns the file's name in them. Returns None if the
-    file is in no package, or if another module has the name of the outermost package."""
+    """Imports the packages around a file and returns the file's full module name. Returns None if
+    the file is in no package, or if another module already has the name of the outermost package or
+    of the file."""
     if not packages or not _is_free(packages[0]):
         return None
     outermost, names = packages[0], [folder.name for folder in packages]
@@ -151,22 +155,22 @@ def _remedy(error: BaseException, path: Path) -> str:
 
 
 def _free_name(stem: str) -> str:
-    """Returns a module name that is free. A file may be called `json.py` although we still need the
-    module `json`."""
+    """Returns a module name that is not taken. For a file `json.py`, the name differs from `json`,
+    because Holdfast still needs Python's module."""
     taken = stem in sys.modules or stem in sys.stdlib_module_names
     return f"rollout_file_{stem}" if taken else stem
 
 
 def user_traceback(error: BaseException) -> str:
-    """Returns the traceback from the user's first frame on, or "" if it has no frame of the
-    user's."""
+    """Returns the traceback from the first frame of user code on, or "" if no frame is in user
+    code."""
     frames = frames_of(error)
     return format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
 
 
 def format_error(error: BaseException) -> str:
-    """Returns the traceback from the user's first frame on, without our frames. Includes all errors
-    that led to this one."""
+    """Returns the traceback from the first frame of user code on, without Holdfast's frames.
+    Includes the errors that caused this error."""
     return guarded(lambda: _format_error(readable(error)), lambda worse: plain_text_of(error))
 
 

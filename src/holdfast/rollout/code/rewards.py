@@ -1,8 +1,8 @@
-"""Whether a rollout may give its trajectories a reward itself, judged by its source.
+"""Judges by a rollout's source whether the rollout may give its trajectories a reward itself.
 
-A rollout can return a reward, earn one in an environment, or raise one with a truncation. The
-answer is no only if the source shows that it does none of these. A rollout without readable source
-may reward.
+A rollout can give a reward in three ways: it returns the reward, earns it in an environment, or
+passes it to `Truncated`. The answer is no only if the source shows that the rollout does none of
+these. If the source cannot be read, the answer is yes.
 """
 
 import ast
@@ -18,12 +18,12 @@ _UNREWARDED = frozenset(
         *("tools", "truncate", "value"),
     }
 )
-"""Methods of the rollout's context that earn no reward by themselves."""
+"""The methods and attributes of the rollout's context that earn no reward."""
 
 
 def may_reward(rollout: Callable[..., object]) -> bool:
-    """Returns whether `rollout` may give a reward. Its first argument (after `self`) is the context
-    of a trajectory."""
+    """Returns whether `rollout` may give a reward. The first parameter of `rollout` (after `self`)
+    is the context of a trajectory."""
     if hasattr(rollout, "__wrapped__"):
         return True  # A decorator may change the function in any way.
     function = getattr(rollout, "__func__", rollout)
@@ -47,8 +47,8 @@ def _is_none(value: ast.expr) -> bool:
 
 
 def _uses(tree: ast.AST, context: str) -> Iterator[str]:
-    """Yields the names that are read from the context, and "" if the context itself is passed
-    on."""
+    """Yields the attributes that the code reads from the context. Yields "" if the code uses the
+    context in another way, such as passing it to a function."""
     read = {
         id(node.value): node.attr
         for node in ast.walk(tree)

@@ -1,8 +1,8 @@
-"""Source: the definition of a function, a class or a variable, without comments and layout, and the
-names in that definition.
+"""Reads the source of a function, a class or a variable, without comments and layout, and the names
+that the source uses.
 
-Docstrings are part of the source, because models are shown the docstrings of tools. Evaluations are
-not part of a class that contains them.
+Docstrings are part of the source, because models are shown the docstrings of tools. Evaluations
+that are defined in a class are not part of the class's source.
 """
 
 import ast
@@ -30,9 +30,12 @@ _NOT_OWN = (
 
 
 def is_own(subject: "FunctionType | type | ModuleType") -> bool:
-    """Returns whether code belongs to the user: not to Holdfast or Python, and not installed. A
-    function counts by the file of its code, because `functools.wraps` gives it another function's
-    module. Code without a file, as in a notebook, belongs to the user."""
+    """Returns whether code belongs to the user, and not to Holdfast, Python or an installed
+    package.
+
+    A function is judged by the file of its code, because `functools.wraps` gives it another
+    function's module. Code without a file, for example in a notebook, belongs to the user.
+    """
     if isinstance(subject, FunctionType) and os.path.isfile(subject.__code__.co_filename):
         return _is_own_file(subject.__code__.co_filename)
     name = subject.__name__ if isinstance(subject, ModuleType) else subject.__module__
@@ -43,8 +46,8 @@ def is_own(subject: "FunctionType | type | ModuleType") -> bool:
 
 
 def import_own(name: str) -> "ModuleType | None":
-    """Imports a module that code imports when it runs. Returns None if the module is missing or not
-    the user's."""
+    """Imports a module that user code imports only when it runs. Returns None if the module cannot
+    be imported or is not the user's."""
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None or (spec.origin is not None and not _is_own_file(spec.origin)):
@@ -63,7 +66,8 @@ def _is_own_file(name: str) -> bool:
 
 
 def _is_recorded(file: Path) -> bool:
-    """Returns whether an installer put the file there, as `pip install --target` does."""
+    """Returns whether a package installer put the file in its folder, as `pip install --target`
+    does."""
     folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -81,7 +85,8 @@ def _recorded(folder: Path) -> frozenset[str]:
 
 _EVALUATION = "evaluation_test"
 _LARGEST = 1_000_000
-"""The most characters of a file that is parsed. Parsing ten million takes some seconds."""
+"""The most characters of a file that is parsed. Parsing ten million characters takes some seconds.
+"""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Defined = _Function | ast.Lambda | ast.ClassDef
 _Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
@@ -94,8 +99,8 @@ class SourceText(Struct, frozen=True):
     names: frozenset[str]
     """The names that the source reads, with attributes, for example `texts.PROMPT`."""
     imports: Mapping[str, tuple[str, str]]
-    """The source's own imports: for each name, the module and the name there ("" for the module
-    itself)."""
+    """The imports within the source. Maps each name to its module and its name there ("" if the
+    import is of the module itself)."""
 
 
 class _File:
@@ -176,8 +181,8 @@ def scope_of(kind: type) -> Scope:
 
 
 def variable_source(name: str, scope: Scope) -> tuple[SourceText, Scope]:
-    """Returns the source of the statements that set a variable, and their module. The module may be
-    another one if the variable is imported."""
+    """Returns the source of the statements that set a variable, and the variables of the module
+    with these statements. For an imported variable, this is the module that defines it."""
     statements = _file_at(str(scope.get("__file__", ""))).statements
     source = _source([each for each in statements if name in _set_by(each)], scope)
     module, original = source.imports.get(name, ("", ""))
@@ -194,8 +199,8 @@ def _source(nodes: Iterable[ast.AST], scope: Scope) -> SourceText:
 
 
 def _as_text(node: ast.AST) -> str:
-    """Returns the text of a node. `ast.walk` gives the order of the nodes. Empty fields are left
-    out, because they differ between versions of Python."""
+    """Returns the text of one node, without its child nodes: `ast.walk` visits these separately.
+    Empty fields are left out, because they differ between versions of Python."""
     fields = [(name, getattr(node, name, None)) for name in node._fields]
     shown = [f"{name}={_shown(value)}" for name, value in fields if value not in (None, [])]
     return f"{type(node).__name__}({', '.join(shown)})"
@@ -210,8 +215,8 @@ def _shown(value: object) -> str:
 
 
 def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yields each name with the attributes that are read from it. Attributes that are only set do
-    not count."""
+    """Yields each name that is read, together with the attributes read from it, such as
+    `texts.PROMPT`. Leaves out attributes that are only set."""
     inner: set[ast.AST] = set()
     for node in nodes:
         if node in inner or not isinstance(node, ast.Name | ast.Attribute):
@@ -237,8 +242,8 @@ def _names_and_constants(code: CodeType) -> str:
 
 
 def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
-    """Returns the names that a function and its inner functions read from outside, and their local
-    names."""
+    """Returns two sets for a function and its inner functions: the names that they read from
+    outside, and their local names."""
     read, local = {*code.co_names, *code.co_freevars}, {*code.co_varnames, *code.co_cellvars}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -269,8 +274,8 @@ def _is_class(node: ast.AST, name: str) -> bool:
 
 
 def _is_lambda_of(node: ast.Lambda, code: CodeType) -> bool:
-    """Returns whether all instructions lie in the lambda's body. The first instructions have no
-    width and do not count."""
+    """Returns whether `code` was compiled from this lambda: all of its instructions lie in the
+    lambda's body. Instructions that stand for no characters of the source are ignored."""
     body = node.body
     start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
     places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
@@ -282,8 +287,8 @@ def _has(node: ast.stmt, line: int) -> bool:
 
 
 def _without(node: _Defined, *, decorators: bool = False) -> ast.AST:
-    """Returns the definition without its decorators (on request) and without the evaluations in
-    it."""
+    """Returns the definition without the evaluations in its body and, with `decorators`, without
+    its decorators."""
     if isinstance(node, ast.Lambda):
         return node
     node = copy.copy(node)

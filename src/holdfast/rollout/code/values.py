@@ -1,9 +1,9 @@
-"""Values: plain data as a text that is the same in every process.
+"""Turns plain data into a text that is the same in every process.
 
-These are plain: None, numbers, texts, bytes, paths, patterns, and members of enums. Also plain are
-tuples, lists, sets, dicts, dataclasses, Structs, pydantic models, attrs' classes and namespaces of
-plain data. The order of sets and dicts does not count. The module calls no code of the user's: no
-`repr`, no `==`, no property.
+Plain are None, numbers, texts, bytes, paths, patterns, and members of enums. Also plain are tuples,
+lists, sets, dicts, dataclasses, Structs, pydantic models, classes made with attrs, and namespaces,
+if they hold plain data. The order of sets and dicts does not matter. This module calls no user
+code: no `repr`, no `==`, no property.
 """
 
 import enum
@@ -19,9 +19,8 @@ from types import MemberDescriptorType
 from typing import Any
 
 _MOST = 100_000
-"""The most values in one value; a hundred characters count as one. Reading them takes some tenths
-of a second.
-"""
+"""The most values that are read within one value; a hundred characters count as one value. Reading
+so many takes some tenths of a second."""
 _DEEPEST = 100
 _ATOMS = (enum.Enum, str, bytes, bytearray, PurePath, re.Pattern, numbers.Number, type(None))
 _LISTS = (tuple, list, deque, set, frozenset)
@@ -34,9 +33,12 @@ class _TooLarge(Exception):
 
 
 class DataText:
-    """Turns values into text. `other` gives the text of a value that is not plain. `folder` is
-    where the program lies. Paths inside and above it are made relative to it, because another
-    machine may have the program elsewhere."""
+    """Turns values into text.
+
+    `other` returns the text of a value that is not plain. `folder` is the folder of the program.
+    Paths within it and above it become relative to it, because the program may be in another folder
+    on another machine.
+    """
 
     def __init__(self, other: Callable[[Any], str], *, folder: str):
         self._other = other
@@ -45,8 +47,8 @@ class DataText:
         self._open: list[int] = []
 
     def of(self, value: object) -> str:
-        """Returns the text of the value. Returns only its type if it is too large to read at each
-        start."""
+        """Returns the text of the value, or only the name of its type if the value is too large to
+        be read at each start."""
         around = self._left, self._open  # A value that is not plain may contain plain parts.
         self._left, self._open = _MOST, []
         try:
@@ -96,8 +98,9 @@ class DataText:
         return digest_of(sorted(f"{self._text(key)}: {self._text(value)}" for key, value in items))
 
     def _placed(self, text: str) -> str:
-        """Returns a path in a form that does not depend on where the program lies. A temporary path
-        differs at each start, so it has one fixed text."""
+        """Returns a path in a form that does not depend on the folder of the program. All temporary
+        paths get the same text, because they differ at each start. Other text is returned as it is.
+        """
         if not text.startswith(os.sep) or text == os.sep or "\n" in text:
             return text
         if self._folder and os.path.commonpath([text, self._folder]) in (self._folder, text):
@@ -107,7 +110,7 @@ class DataText:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """Returns a digest of fixed length, however deep the value is."""
+    """Returns a digest of the texts, of fixed length."""
     text = repr(list(texts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -121,15 +124,16 @@ def is_plain(value: object) -> bool:
 
 
 def is_data(value: object) -> bool:
-    """Returns whether the object only holds data."""
+    """Returns whether the object is of a data class (such as a dataclass or a Struct) or a
+    namespace."""
     kind = type(value)
     is_declared = any(hasattr(kind, mark) for mark in _DATA)
     return is_declared or (kind.__module__, kind.__qualname__) in _NAMESPACES
 
 
 def stored(value: object) -> dict[str, object]:
-    """Returns the contents of an object's `__dict__` and slots, without calling code of its
-    class."""
+    """Returns the contents of an object's `__dict__` and slots, without calling code of the
+    object's class."""
     stored_values: dict[str, object] = {}
     for base in type(value).__mro__:
         for name, slot in vars(base).items():

@@ -1,8 +1,8 @@
 """Environments: their contract, and how an environment is restored after a kill.
 
-- `environment`: Environment: the world in which a policy acts, and how it is restored.
-- `episode`: Episode: one environment's durable life within a trajectory.
-- `restore`: LiveEnvironment: an episode's present environment, and how it is brought up to date.
-- `guarded`: Calls a user's environment with care: each call has a deadline and a thread, its errors
-  are classified once, and its results can be recorded.
+- `environment`: Environment, the base class of everything that a policy can act in.
+- `episode`: Episode: the recorded actions and answers of one environment within a trajectory.
+- `restore`: LiveEnvironment: restores an environment to the state that its records describe.
+- `guarded`: calls a user's environment with a deadline and in a thread, classifies its errors once,
+  and checks that its results can be recorded.
 """

@@ -24,14 +24,15 @@ DEFAULT_TIMEOUT = 600.0
 
 
 class SnapshotGone(EnvironmentBroken):
-    """The snapshot does not exist any more. An older one is restored."""
+    """The snapshot does not exist any more. An older snapshot is restored instead."""
 
 
 class Recovery(StrEnum):
     """How an environment is restored when its process is gone."""
 
     SNAPSHOT = "snapshot"
-    """The last snapshot is restored. Later actions are done again, and their answers compared."""
+    """The last snapshot is restored. Later actions are done again, and each answer is compared with
+    the recorded answer."""
     REPLAY = "replay"
     """The environment is reset with the same seed, and all actions are done again. Every answer is
     compared with the recorded one."""
@@ -42,7 +43,7 @@ class Recovery(StrEnum):
 
 
 class Observation(Struct, frozen=True, gc=False):
-    """An environment's answer. It is recorded before anyone sees it."""
+    """An environment's answer to an action. It is recorded before the rollout gets it."""
 
     text: str
     """The text that the policy sees."""
@@ -52,11 +53,12 @@ class Observation(Struct, frozen=True, gc=False):
     truncated: bool = False
     """Whether a limit of the environment itself ended the episode."""
     info: Mapping[str, object] = {}
-    """Other data for the rollout: numbers, strings, bytes, lists, dicts."""
+    """Other data for the rollout, made of numbers, strings, bytes, lists and dicts."""
     error: str = ""
-    """Why the action was rejected (see `ToolSaysNo`); set by Holdfast."""
+    """The class name of the error with which the environment rejected the action (see
+    `ToolSaysNo`), or "". Set by Holdfast."""
     path: str = ""
-    """The path of the step that recorded it. Set by Holdfast."""
+    """The path of the step that recorded this observation. Set by Holdfast."""
 
     @property
     def ok(self) -> bool:
@@ -68,8 +70,8 @@ class Observation(Struct, frozen=True, gc=False):
 
 
 def check_observation(seen: object) -> Observation:
-    """Returns the result of user code in a form that can be recorded. Raises `TypeError` or
-    `ValueError` if that is impossible."""
+    """Returns an observation that can be recorded, made from what `reset`, `step` or a tool
+    returned. Raises `TypeError` or `ValueError` if that is impossible."""
     if isinstance(seen, str):
         seen = Observation(seen)
     if not isinstance(seen, Observation):
@@ -93,8 +95,8 @@ def check_observation(seen: object) -> Observation:
 
 
 def _flag(name: str, value: object) -> bool:
-    """Returns True or False, also for values of numpy or torch. Refuses text, because "no" would be
-    true."""
+    """Converts a flag to True or False. Accepts numbers and booleans of any library. Raises
+    `ValueError` for text, because bool("no") is True."""
     if as_number(value) is None:
         raise ValueError(f"{name} is True or False, not {value!r:.100}")
     return bool(value)
@@ -108,8 +110,8 @@ def _check_info(info: object) -> None:
 
 
 def as_number(value: object) -> float | None:
-    """Returns a number of any library as a float. A number that is too large becomes infinity.
-    Returns None for anything else."""
+    """Converts a number of any library to a float, or returns None if `value` is not a number. A
+    number that is too large becomes infinity."""
     # Scalars of numpy and torch, Decimal and Fraction have this method. Text does not.
     if not hasattr(value, "__float__"):
         return None
@@ -123,10 +125,10 @@ def as_number(value: object) -> float | None:
 
 
 class Blobs(Protocol):
-    """A store for large parts of snapshots, which keeps each content once."""
+    """A store for large parts of snapshots, which keeps equal contents only once."""
 
     async def put_blob(self, body: bytes) -> bytes:
-        """Returns the digest by which `get_blob` finds the body. The body is durable by then."""
+        """Stores the body durably. Returns its digest, with which `get_blob` finds it."""
         ...
 
     async def get_blob(self, digest: bytes) -> bytes: ...
@@ -137,36 +139,40 @@ Seen = Observation | str
 
 
 class Environment:
-    """The base class of environments. Override `reset` and `step` (plain or async), and more if
-    needed.
+    """The base class of environments. Override `reset` and `step` (plain or async), and other
+    methods if needed.
 
-    - An instance serves one attempt of one trajectory. Making one is cheap and opens nothing: on
-      replay it may never be reset.
+    - An instance serves one attempt of one trajectory. Creating an instance is cheap and opens
+      nothing, because on replay it may never be reset.
     - `reset` and `restore` may be called at any time, and begin anew.
-    - A tool may return an `Observation`, too. The policy sees its text; its reward and end count.
-    - `step` or a tool may raise `ToolSaysNo`. Then the action is rejected and had no effect. Any
-      other error means that the environment broke, and the attempt is tried again.
+    - A tool may return an `Observation`, too. The policy sees its text, and its reward and end are
+      those of the episode.
+    - `step` or a tool may raise `ToolSaysNo`, which means that the action was rejected and had no
+      effect. Any other error means that the environment broke, and the attempt is tried again.
     - `close` is called exactly once if anything was opened, also after a failure.
     """
 
     recovery: Recovery | str = Recovery.REPLAY
     timeout: float = DEFAULT_TIMEOUT
-    """The most seconds that one call may take."""
+    """The most seconds that a call of a method may take."""
     earns: bool | None = None
-    """Whether its steps or tools give rewards. None means: yes if it defines `step`."""
+    """Whether its steps or tools give rewards. None means that they do if the class defines `step`.
+    """
     inline: bool = False
     """If True, its plain methods and tools take microseconds and never wait, so they run on the
     event loop itself. A call that hangs there holds up the whole run."""
     blobs: Blobs
     """The store for large parts of snapshots. Set before any call."""
     is_world = False
-    """Whether it is a world: a machine that outlives the process which made it."""
+    """Whether it is a world: a machine that outlives the process that created it."""
     cuts = 0
-    """How often the record of its actions was cut so far. Set before `reset` and `restore`."""
+    """How often recorded actions of this environment were turned into history so far. Set before
+    `reset` and `restore`."""
     last_action = ""
-    """The path of its last action. Set before `snapshot`."""
+    """The path of the last action in this environment. Set before `snapshot`."""
     is_lost = False
-    """Whether a call was cut off half-way, so that its state is unknown. Set before `close`."""
+    """Whether a call was interrupted, so that the environment's state is unknown. Set before
+    `close`."""
 
     @property
     def name(self) -> str:
@@ -184,8 +190,8 @@ class Environment:
         return ()
 
     def prepare(self) -> Awaitable[None] | None:
-        """Called before `tools` is read, also on replay. Finds out which tools there are, and opens
-        nothing that would have to be closed."""
+        """Finds out which tools there are, without opening anything that has to be closed. Called
+        before `tools` is read, also on replay."""
         return None
 
     def reset(self, *, seed: int) -> Seen | Awaitable[Seen]:
@@ -193,7 +199,7 @@ class Environment:
         raise UsageError(f"{type(self).__name__} defines no `reset(self, *, seed)`")
 
     def step(self, action: str) -> Seen | Awaitable[Seen]:
-        """Runs the policy's action."""
+        """Does the policy's action and returns the answer."""
         raise UsageError(f"{type(self).__name__} defines no `step(self, action)`")
 
     def close(self) -> Awaitable[None] | None:
@@ -201,39 +207,43 @@ class Environment:
         return None
 
     def snapshot(self) -> bytes | Awaitable[bytes]:
-        """Returns the whole state, in the environment's own encoding. Called between turns."""
+        """Returns the whole state, encoded by the environment. Called between turns."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `snapshot`")
 
     def restore(self, state: bytes) -> Awaitable[None] | None:
-        """Called instead of `reset`. Puts the environment back into the state of the snapshot. May
-        raise `SnapshotGone`."""
+        """Puts the environment into the state of a snapshot. Called instead of `reset`. May raise
+        `SnapshotGone`."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `restore`")
 
     # --- for Holdfast's own environments
 
     def bind(self, session: "Session", path: str) -> None:
-        """Called once, with the attempt and the path of the opening, before any other call."""
+        """Connects the environment with its attempt. `path` is the step that opens the environment.
+        Called once, before any other method."""
         del path
         if getattr(self, "blobs", None) is not None:
             raise UsageError(f"{self.name} is in use already: make a new instance for each attempt")
         self.blobs = session.blobs
 
     async def attach(self) -> bool:
-        """Called before `restore` if all recorded actions took effect in the last environment.
-        Returns whether that environment is alive and goes on."""
+        """Takes over the environment of an earlier process if it is still alive. Returns whether it
+        is.
+
+        Called before `restore`, and only if all recorded actions took effect in that environment.
+        """
         return False
 
     async def is_current(self) -> None:
         """Called when the environment has reached the state that the record describes."""
 
     async def wants_snapshot(self, actions: int, seconds: float) -> bool:
-        """Returns whether to take a snapshot, after this many actions since the last one, which
-        took this many seconds."""
+        """Returns whether to take a snapshot now. `actions` were done since the last snapshot, and
+        took `seconds` together."""
         del actions, seconds
         return True
 
     def is_alike(self, recorded: str, now: str) -> bool:
-        """Returns whether two texts of the same action mean the same."""
+        """Returns whether two answers to the same action, `recorded` and `now`, count as equal."""
         return recorded == now
 
 
@@ -272,7 +282,7 @@ def observation_of(step: EnvironmentStepped) -> Observation:
 
 
 def answer_of(result: ToolResult) -> Observation:
-    """Returns the answer of an environment's tool as an observation."""
+    """Converts the recorded result of an environment's tool to an observation."""
     reward = result.reward or 0.0
     return Observation(
         result.content, reward, result.done, result.truncated, error=result.error, path=result.path

@@ -1,8 +1,8 @@
-"""Episode: one environment's durable life within a trajectory.
+"""Episode: the recorded actions and answers of one environment within a trajectory.
 
-Every answer of the environment is recorded before anyone sees it. Replay does not call the
-environment. When the rollout goes live again, the environment is restored by its recovery level
-(see `restore`).
+Every answer of the environment is recorded before the rollout gets it. Replay does not call the
+environment. Before the first step that is not replayed, the environment is restored as its recovery
+level says (see `restore`).
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class BoundTool(Tool):
 
 
 class Episode:
-    """An episode, made by `await t.env(environment)`. Call `step`, or give `tools` to the
+    """An episode, returned by `await t.env(environment)`. Call `step`, or give `tools` to the
     policy."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Episode:
 
     @property
     def thread(self) -> OwnThread:
-        """The thread of the environment's blocking calls, including its tools."""
+        """The thread in which all blocking calls of the environment and of its tools run."""
         return self._live.guarded.thread
 
     @property
@@ -108,8 +108,9 @@ class Episode:
         return self._tools
 
     def contract_of(self, tool: Tool) -> Contract:
-        """Returns the contract of a tool in this episode. An interrupted call can run again if the
-        environment is put back to its state before the call."""
+        """Returns the contract of a tool in this episode. An interrupted call can run again if
+        the environment is first restored to its state before the call, so the recovery level
+        decides."""
         match self._live.level:
             case Recovery.STATELESS:
                 return tool.contract
@@ -119,8 +120,8 @@ class Episode:
                 return Contract.IDEMPOTENT
 
     def check_of(self, session: Session) -> None:
-        """Refuses an episode of another trajectory or of an earlier attempt, because its actions
-        would be recorded in the wrong place."""
+        """Raises `UsageError` unless this episode belongs to `session`. Actions in an episode of
+        another trajectory, or of an earlier attempt, would be recorded in the wrong place."""
         if self._session is not session:
             owner = "an earlier attempt" if self._session.name == session.name else None
             raise UsageError(
@@ -131,7 +132,8 @@ class Episode:
     # --- what a rollout does
 
     def step(self, action: str) -> "Coroutine[Any, Any, Observation]":
-        """Does `action` and returns the environment's answer. The answer is durable by then."""
+        """Does `action` and returns the environment's answer, which is durable when it is
+        returned."""
         return self._act(self, action)
 
     async def open(self, seed: int | None) -> None:
@@ -224,8 +226,8 @@ class Episode:
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
-        """Holds the episode while a bound tool runs at `path`, until the tool's result is
-        recorded."""
+        """Keeps other actions of this episode waiting while a tool call at `path` runs and until
+        its result is recorded."""
         async with self._turn:
             if self.over:
                 raise ToolSaysNo(EPISODE_OVER)
@@ -238,14 +240,15 @@ class Episode:
             self._live.mark_done(path)
 
     def add_result(self, result: ToolResult) -> None:
-        """Adds the reward of a tool call, and whether the call ended the episode. The call is live
-        or replayed."""
+        """Adds the reward of a tool call to the episode, and notes whether the call ended the
+        episode. Called both live and on replay."""
         if result.reward is not None:
             self.rewards.append(result.reward)
             self.observation = answer_of(result)
 
     async def close(self) -> None:
-        """Closes the environment. An error of its `close` is recorded and does no harm."""
+        """Closes the environment. If the environment's `close` raises an error, the error is
+        recorded but does not fail the attempt."""
         check_own_attempt(self._session)
         if self._closed:
             return
@@ -268,14 +271,14 @@ class Episode:
     # --- what the session does
 
     async def revive(self) -> None:
-        """Called when the attempt goes live. Finds out at once if the environment cannot be
-        restored."""
+        """Restores the environment if its recovery level is "replay" or "restart", so that a
+        failure shows at once. Called before the first step of the attempt that is not replayed."""
         is_checked = self._live.level in (Recovery.REPLAY, Recovery.RESTART)
         if is_checked and self._is_open and not self.over and not self._closed:
             await self._live.catch_up()
 
     async def keep(self) -> None:
-        """Takes a snapshot if needed. Called between turns."""
+        """Takes a snapshot of the environment if needed. Called between turns."""
         if self._is_open and not self.over and not self._closed:
             async with self._turn:
                 await self._live.keep()

@@ -1,6 +1,5 @@
-"""Calls a user's environment with care. Each call has a deadline and a thread, its errors are
-classified once, and its results can be recorded.
-"""
+"""Calls a user's environment with a deadline and in a thread, classifies its errors once, and
+checks that its results can be recorded."""
 
 import asyncio
 import inspect
@@ -34,11 +33,12 @@ MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 
 class NotAnObservation(UsageError, TypeError):
-    """The result of `reset` or `step` cannot be recorded."""
+    """The value that `reset` or `step` returned cannot be recorded."""
 
 
 class GuardedEnvironment:
-    """An environment whose errors the attempt remembers, so that no rollout can swallow them."""
+    """Calls an environment and fails the attempt on its errors, so that a rollout cannot hide an
+    error by catching it."""
 
     def __init__(self, state: AttemptState, environment: Environment):
         self.opened = False
@@ -78,7 +78,8 @@ class GuardedEnvironment:
         await self._require("restore", self._environment.restore, state)
 
     async def attach(self, cuts: int) -> bool:
-        """Returns whether the environment of an earlier attempt is alive and goes on."""
+        """Takes over the environment of an earlier process if it is still alive. Returns whether it
+        is."""
         self._environment.cuts = cuts
         attached = bool(await self._require("attach", self._environment.attach))
         self.opened = self.opened or attached
@@ -89,7 +90,8 @@ class GuardedEnvironment:
             await self._require("is_current", self._environment.is_current)
 
     async def close(self) -> None:
-        """Closes the environment. The caller records its error, and the results stand."""
+        """Closes the environment. An error does not fail the attempt: it is raised, and the caller
+        records it."""
         limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
@@ -101,7 +103,8 @@ class GuardedEnvironment:
         return self._state.fail(EnvironmentBroken(message), self._state.step)
 
     async def _require(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        """Calls a method that must not raise `ToolSaysNo`."""
+        """Calls a method of the environment. If the method raises `ToolSaysNo`, the environment
+        counts as broken."""
         try:
             return await self._call(what, method, *args, **kw)
         except ToolSaysNo as no:
@@ -161,7 +164,7 @@ class GuardedEnvironment:
 
 
 def check_usable(environment: object) -> None:
-    """Refuses an environment that cannot be opened, before anything is done with it."""
+    """Raises an error if the environment cannot be opened, before any of its methods is called."""
     if isinstance(environment, type) and issubclass(environment, Environment):
         raise UsageError(f"t.env wants an instance: {environment.__name__}()")
     if environment is None:

@@ -1,9 +1,10 @@
-"""LiveEnvironment: an episode's present environment, and how it is brought up to date.
+"""LiveEnvironment: restores an environment to the state that its records describe.
 
 The journal records the actions in the environment and its answers. To bring the environment back,
-it is restored or reset. Then the later actions are done again, and each answer is compared with the
-recorded one. If an answer differs, the record no longer describes this environment. The steps from
-there on become history, and the rollout begins again before them (I9).
+it is restored from a snapshot or reset. Then the later actions are done again, and each answer is
+compared with the recorded answer. If an answer differs, the record no longer describes this
+environment. Then that step and the later steps become history, the rollout starts again, and it
+runs live from that step on (I9).
 """
 
 import asyncio
@@ -38,14 +39,13 @@ from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 MAX_REWINDS = 3
-"""How often a trajectory may begin again without progress because its environment came back
-different.
-"""
+"""How often a rollout may start again, without progress in between, because a restored environment
+gave other answers than the recorded ones."""
 EPISODE_OVER = "Nothing happened: the episode is over."
 
 
 class LiveEnvironment:
-    """An environment that knows which of the recorded actions it has been through."""
+    """An environment, and the recorded actions that it has done."""
 
     def __init__(self, session: Session, environment: Environment, path: str, level: Recovery):
         self.guarded = GuardedEnvironment(session.state, environment)
@@ -66,7 +66,8 @@ class LiveEnvironment:
         """How often the record had been cut when the environment last agreed with it."""
 
     async def begin(self) -> Observation:
-        """Makes the first reset of an episode."""
+        """Resets the environment for the first time in an episode, and returns the first
+        observation."""
         await self.enter(self._path)
         seen = await self._reset()
         self._is_live = True
@@ -87,14 +88,15 @@ class LiveEnvironment:
         self._done.append(path)
 
     def mark_lost(self) -> None:
-        """Notes that an action was cut off half-way, so that the state is unknown."""
+        """Notes that an action was interrupted, so that the environment's state is unknown."""
         self._is_lost = self.level is not Recovery.STATELESS
         self._environment.is_lost = self._is_lost
 
     # --- snapshots
 
     async def keep(self) -> None:
-        """Makes the state durable if it is new."""
+        """Takes a durable snapshot if the environment recovers by snapshots and has done actions
+        since the last one."""
         if self.level is not Recovery.SNAPSHOT or not self._is_live or self._is_lost:
             return
         if len(self._done) == self._kept or self._done != self._recorded.actions:
@@ -119,7 +121,8 @@ class LiveEnvironment:
     # --- the way back
 
     async def catch_up(self) -> None:
-        """Returns when the environment has the state that the record says."""
+        """Restores the environment to the state after all recorded actions, if it is in another
+        state."""
         if self._is_lost:
             raise self._session.state.fail(
                 EnvironmentBroken(
@@ -160,9 +163,13 @@ class LiveEnvironment:
             await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
-        """Prepares for a call of the environment. If the call may kill the process again, records
-        the entry, so that it counts. In a world, every entry is recorded, so that a later process
-        knows whether a call was under way. Returns whether it was recorded."""
+        """Prepares for a call of the environment in the step at `path`, and returns whether the
+        beginning of the call was recorded.
+
+        The record is made if an earlier process already got this far, so that calls that kill the
+        process are counted. For a world it is always made, so that a later process knows whether a
+        call was running.
+        """
         session = self._session
         session.check_alive(path, self._environment.name)
         if is_counted := session.log.is_on_old_ground or self._environment.is_world:
@@ -189,8 +196,9 @@ class LiveEnvironment:
         self._is_live = True
 
     async def _restore_snapshot(self, recorded: EpisodeLog) -> bool:
-        """Restores the newest readable snapshot and returns True. A damaged snapshot is skipped,
-        and then more actions have to be done again. Returns False if no snapshot is readable."""
+        """Restores the newest readable snapshot and returns True, or returns False if no snapshot
+        is readable. Every damaged snapshot is skipped, and then more actions have to be done again.
+        """
         self._environment.cuts = recorded.cuts
         for applied, digest in reversed(recorded.snapshots):
             try:
@@ -264,8 +272,8 @@ class LiveEnvironment:
         return answer_of(result)
 
     def _from(self, path: str) -> list[str]:
-        """Returns where to cut, so that the step and all later steps of this episode become
-        history."""
+        """Returns the paths of the steps to cut, so that the step at `path` and all later steps of
+        this episode become history."""
         actions = self._recorded.actions
         cuts = [path]
         # If the opening is cut, everything that depends on it is cut, too (see `History.cut`).

@@ -1,4 +1,4 @@
-"""The frames between a process of user code and its parent: a length, then msgpack.
+"""The messages between a process of user code and its parent. Each frame is a length, then msgpack.
 
 Frames hold only plain values. They contain no pickles, so neither side can make the other run code.
 Both sides refuse frames beyond a size limit.
@@ -22,7 +22,7 @@ class FunctionHome(Struct, frozen=True):
 
 
 class BadFrame(Exception):
-    """The other side sent a frame that is not a message."""
+    """The other side sent a frame that is too large to be a message."""
 
 
 def frame(message: Struct, *, most: int) -> bytes:
@@ -34,13 +34,14 @@ def frame(message: Struct, *, most: int) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader, *, most: int) -> bytes:
-    """Returns the body of the next frame. Raises `asyncio.IncompleteReadError` after the last
-    frame."""
+    """Returns the body of the next frame. Raises `asyncio.IncompleteReadError` if the connection
+    has ended."""
     return await reader.readexactly(_length(await reader.readexactly(LENGTH.size), most))
 
 
 def read(file: BinaryIO, *, most: int) -> bytes:
-    """Works as `receive` does, without an event loop. Raises `EOFError` after the last frame."""
+    """Returns the body of the next frame, as `receive` does, but blocks. Raises `EOFError` if the
+    connection has ended."""
     head = file.read(LENGTH.size)
     size = _length(head, most) if len(head) == LENGTH.size else 1
     body = file.read(size)

@@ -1,4 +1,4 @@
-"""Inside a process of user code: ends it with its parent, and imports the user's module."""
+"""Runs in a process of user code: ends it with its parent, and imports the user's module."""
 
 import ctypes
 import importlib
@@ -18,7 +18,8 @@ _imports: list[str] = []
 
 
 def die_with(parent: int) -> None:
-    """Makes the kernel end this process when its parent, the process `parent`, ends."""
+    """Makes the kernel kill this process when its parent ends. `parent` is the pid of the
+    parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # The parent died before this process was tied to it.
@@ -26,14 +27,14 @@ def die_with(parent: int) -> None:
 
 
 def file_in_import() -> str | None:
-    """Returns the file that is being imported, or None. Code that runs during this import must not
-    start another such process."""
+    """Returns the user's file that this process is importing at the moment, or None. Code that runs
+    during this import must not start another process of user code."""
     return _imports[-1] if _imports else None
 
 
 def import_module(home: FunctionHome) -> ModuleType:
-    """Imports the module of the user's code. It has its own name, unless another module has that
-    name."""
+    """Imports the user's module from its file. The module gets the name in `home`, or
+    `isolated_NAME` if that name belongs to another file."""
     sys.argv[:] = [home.file]
     spec = _find_module(home.module)
     with _importing(home):
@@ -58,7 +59,7 @@ def _importing(home: FunctionHome) -> Iterator[None]:
 
 
 def _find_module(module: str) -> ModuleSpec | None:
-    """Returns the spec of the module that this name would import, or None."""
+    """Returns the spec that Python finds for the module's name, or None."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""A process of user code, as its parent sees it.
+"""Starts and ends a process of user code, in the parent.
 
-Whatever happens to the process, `end` leaves no process of its group and no zombie. The process
+Whatever happens to the process, `end` kills every process of its group and reaps it. The process
 dies with the thread that started it.
 """
 
@@ -18,7 +18,8 @@ import threading
 import time
 
 POLL_SECONDS = 0.5
-"""How often a silent process is checked, because its children may hold the connection open."""
+"""How often a silent process is checked. Its connection does not show that it has ended if its
+children hold the connection open."""
 REAP_SECONDS = 10.0
 STREAM_LIMIT = 1024 * 1024
 _BOOT = (
@@ -31,12 +32,15 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class UserProcess:
-    """Runs `main` of a module in a process. `main` gets the descriptor of a connection and the
-    parent's pid."""
+    """A process that runs the function `main` of a module. `main` gets the descriptor of a
+    connection to the parent, and the parent's pid."""
 
     def __init__(self, module: str, *, faults: int | None = None, output: int | None = None):
-        """`faults` is another descriptor for `main`. `output` is where the process prints, if that
-        is not where this process prints."""
+        """Starts the process.
+
+        `faults` is another descriptor that `main` gets. `output` is the descriptor to which the
+        process prints; without it, the process prints to the same place as this process.
+        """
         self._lock = threading.Lock()
         self.is_gone = False
         """Whether the process has ended and was reaped."""
@@ -77,15 +81,18 @@ class UserProcess:
             return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
     def kill(self) -> None:
-        """Kills the process and all processes of its group. Returns at once."""
+        """Kills the process and all processes of its group, without waiting for their end."""
         with self._lock:
             if not self.is_gone:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self, *, grace: float = 0.0) -> str:
-        """Blocks until the process is gone, and returns how it ended. It may end by itself within
-        `grace` seconds. If the kernel does not let it die, the signal is left pending."""
+        """Ends the process and its group, and returns in words how the process ended. Blocks.
+
+        The process has `grace` seconds to end by itself, and is killed afterwards. If the killed
+        process has not ended after `REAP_SECONDS`, this returns without waiting longer.
+        """
         by_itself = self._wait(grace)
         self.kill()
         code = -signal.SIGKILL
@@ -109,8 +116,8 @@ class UserProcess:
 
 @functools.cache
 def tie() -> tuple[str, ...]:
-    """Returns the prefix of a command that the kernel kills together with the thread that starts
-    it. Returns an empty prefix if the system does not support this."""
+    """Returns the words to put before a command so that the kernel kills the command when the
+    thread that starts it ends. Returns no words if the system does not support this."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return ()

@@ -1,8 +1,9 @@
 """AgentRolloutProcessor and EnvironmentRolloutProcessor: the loops of most agents.
 
-An agent is asked again until it calls no more tools. A player sees the environment's answers, and
-each of its replies is the next action, until the episode is over. A limit ends either loop as a
-truncation with its reason. Neither loop contains a line about crashes.
+The first loop asks the model again until it calls no more tools. The second loop shows the model
+the environment's answers, and does each of its replies as an action, until the episode is over. If
+a limit is reached, the trajectory ends as truncated, with the limit as the reason. Neither loop has
+code for crashes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +24,7 @@ from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.tools.tool import Function, Tool, check_listed, tools_of
 
 MakeEnvironment = Callable[[Task], Environment]
-"""Makes a task's environment. It is called anew for each attempt."""
+"""Creates a task's environment. It is called once for each attempt."""
 Finish = Callable[[Rollout, Sequence[Episode]], Awaitable[Returned]]
 
 FromTask = TypeVar("FromTask", bound=Callable[[Task], object])
@@ -34,8 +35,8 @@ DEFAULT_TURNS = 50
 class AgentRolloutProcessor(RolloutProcessor):
     """Takes turns until the model calls no more tools, or the episode of an environment is over.
 
-    Its tools are the given ones and those of its environments (MCP servers, workspaces, games).
-    Calls of one turn run side by side. `finish` is awaited after the last turn, also after a limit,
+    The model gets `tools` and the tools of the environments (MCP servers, workspaces, games). Calls
+    of the same turn run concurrently. `finish` is awaited after the last turn, also after a limit,
     while the environments are still open. Its result is the reward.
     """
 
@@ -60,7 +61,8 @@ class AgentRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """Prompt, limits and code as a text. A run cannot be resumed with another identity."""
+        """The prompt, the limits and the code as a text. If this text has changed, a run cannot be
+        resumed."""
         code = code_of(*self.tools, *self.environments, self.finish)
         return f"{self.system_prompt!r} {self.limits!r} {code}"
 
@@ -92,8 +94,8 @@ class AgentRolloutProcessor(RolloutProcessor):
 
 
 class EnvironmentRolloutProcessor(RolloutProcessor):
-    """Repeats observation, reply and action until the episode is over. The reward is the sum of the
-    rewards of its steps.
+    """Shows the model an observation and does its reply as an action, until the episode is over.
+    The reward is the sum of the rewards of all steps.
 
     `action` reads the action from a reply. By default, the action is the reply's text.
     """
@@ -144,8 +146,8 @@ def check_environments(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnviro
 
 
 def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
-    """Returns a function of a task after checking it. The function is checked at setup, its results
-    at each call."""
+    """Returns `function` if it can be called with a task. Raises `UsageError` otherwise. The
+    results of the function are checked at each call."""
     wants = f"{what} wants a function that makes {makes} from a task"
     if isinstance(function, Environment):
         raise UsageError(f"{wants}, not an instance: lambda task: {type(function).__name__}(…)")

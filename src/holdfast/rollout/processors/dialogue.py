@@ -23,8 +23,8 @@ DEFAULT_TURNS = 20
 STOP = "###STOP###"
 """The text with which a simulated user ends a dialogue by default."""
 BEGIN = "Begin."
-"""The first message to the simulated user, because chat templates require the other role to begin.
-"""
+"""The first message to the simulated user. Chat templates require that the simulated user, who
+speaks as the assistant of its own conversation, gets a message first."""
 
 
 class DialogueRolloutProcessor(RolloutProcessor):
@@ -92,7 +92,8 @@ class DialogueRolloutProcessor(RolloutProcessor):
         return customer
 
     async def _assistant_turn(self, t: Rollout) -> str:
-        """Returns the assistant's reply, after as many tool calls as needed."""
+        """Returns the assistant's next reply without tool calls. Runs the tools that earlier
+        replies call."""
         while True:
             reply = await t.generate(tools=self.tools)
             if not reply.tool_calls:
@@ -122,7 +123,8 @@ def _check_stop(stop: object) -> str:
 
 
 def _mirror(messages: Sequence[Message]) -> list[Message]:
-    """Returns the conversation as the other side sees it, with the roles exchanged."""
+    """Returns the conversation as the other side sees it: assistant and user exchange their
+    roles."""
     other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
     return [
         Message(other[message.role], message.text)

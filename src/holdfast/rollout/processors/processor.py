@@ -1,7 +1,7 @@
-"""RolloutProcessor: the strategy by which tasks become trajectories.
+"""RolloutProcessor: the base class of objects that turn tasks into trajectories.
 
 `setup` is called once, then `rollout` any number of times, then `acleanup` once, even after errors.
-A processor may own long-lived objects (a browser, a session, a client) across rows.
+A processor may keep objects (a browser, a session, a client) that all rows use.
 """
 
 import asyncio
@@ -48,14 +48,15 @@ NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The argument of a processor. `open` makes the durable context of a row's trajectory."""
+    """The second argument of `RolloutProcessor.__call__`. `open` creates the durable context of a
+    row's trajectory."""
 
     model: str
     sampling: Sampling
     open: Callable[[Task], Rollout]
     completion_params: Mapping[str, object] = field(default_factory=lambda: _DERIVED)
-    """The run's parameters under the names of chat APIs. By default they hold model and
-    sampling."""
+    """The run's parameters under the names of chat APIs. By default, they are made from `model` and
+    `sampling`."""
 
     def __post_init__(self) -> None:
         if self.completion_params is _DERIVED:
@@ -69,7 +70,7 @@ _DERIVED: Mapping[str, object] = {}
 def completion_params_of(
     model: str, sampling: Sampling, *, n: int | None = None
 ) -> dict[str, object]:
-    """Returns a model and its sampling under the names of chat APIs."""
+    """Returns the model and the sampling parameters as a dict with the names of chat APIs."""
     params: dict[str, object] = {
         "model": model,
         "temperature": sampling.temperature,
@@ -87,7 +88,7 @@ def completion_params_of(
 
 
 def _more_params(sampling: Sampling) -> dict[str, object]:
-    """Returns the parameters that are set and that some chat APIs lack."""
+    """Returns those set parameters that only some chat APIs have."""
     params: dict[str, object] = {
         name: getattr(sampling, name)
         for name in MORE_PARAMS
@@ -111,22 +112,25 @@ MORE_PARAMS = (
 
 
 class RolloutProcessor:
-    """The base class of processors. Override `rollout`. `__call__` does the same for a list of
-    rows, and serves processors that were written for eval-protocol."""
+    """The base class of processors. Override `rollout`.
+
+    For processors that were written for eval-protocol, override `__call__` instead, which takes a
+    list of rows.
+    """
 
     streams_replies = False
     """Whether replies become durable in parts while they are streamed to an agent."""
 
     @property
     def identity(self) -> str:
-        """Settings of this instance that make another run. Resuming with other settings is
-        refused."""
+        """The settings of this processor as a text. If this text has changed, a run cannot be
+        resumed."""
         return ""
 
     @property
     def may_reward(self) -> bool:
-        """Whether its rollouts may give rewards. False if their source code never returns one, so
-        that a run needs a scorer."""
+        """Whether the rollouts may give rewards. False if the code of `rollout` shows that it gives
+        none, so that the run needs a scorer."""
         is_called_with_rows = type(self).__call__ is not RolloutProcessor.__call__
         return is_called_with_rows or may_reward(self.rollout)
 
@@ -136,8 +140,8 @@ class RolloutProcessor:
         return policy
 
     def check_setup(self) -> None:
-        """Raises `UsageError` for a mistake that would fail every row and is visible before an
-        engine is started or asked."""
+        """Raises `UsageError` for a mistake in the setup that would fail every row. Called before
+        an engine is started or asked."""
 
     async def setup(self) -> None:
         """Called once, before the first row."""
@@ -149,7 +153,8 @@ class RolloutProcessor:
     def __call__(
         self, tasks: Sequence[Task], config: RolloutConfig
     ) -> "list[asyncio.Task[Returned]]":
-        """Starts the rows. The asyncio task i belongs to row i, and the caller owns the tasks."""
+        """Starts the rollouts of all rows and returns their asyncio tasks, in the order of the
+        rows. The caller owns the tasks."""
         return [
             asyncio.create_task(run_rollout(self, config.open(task)), name=f"rollout {task.id}")
             for task in tasks
@@ -160,7 +165,7 @@ class RolloutProcessor:
 
 
 async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
-    """Runs one rollout. Raises an error if it called a step and never awaited it."""
+    """Runs a rollout. Raises an error if the rollout called a step and never awaited it."""
     # Created inside its task, so that a task cancelled before its start leaves no coroutine behind.
     pending = PendingSteps.of_this_task()
     try:
@@ -201,8 +206,8 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
 
 
 def as_processor(candidate: object) -> RolloutProcessor:
-    """Returns a processor, made from an instance, a class without arguments, or an async
-    function."""
+    """Returns a processor for `candidate`: a processor itself, a class of processors that is
+    created without arguments, or an async function."""
     if isinstance(candidate, RolloutProcessor):
         return candidate
     if isinstance(candidate, type) and issubclass(candidate, RolloutProcessor):
@@ -236,7 +241,7 @@ def _meant(candidate: object) -> str:
 
 
 def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
-    """Returns whether the candidate is an async function or an object that is called like one."""
+    """Returns whether the candidate is an async function or an object with an async `__call__`."""
     if inspect.iscoroutinefunction(candidate):
         return True
     is_object = callable(candidate) and not isinstance(candidate, type)
@@ -244,7 +249,8 @@ def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
 
 
 def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
-    """Raises `UsageError` for wrong arguments, before the mistake fails each trajectory."""
+    """Raises `UsageError` if the candidate does not accept `arguments`. `wants` tells what is
+    expected."""
     signature = inspect.signature(candidate)
     try:
         signature.bind(*arguments)
@@ -271,8 +277,8 @@ def _config(session: Session) -> RolloutConfig:
 
 
 async def _wrong_result(processor: RolloutProcessor, result: object) -> UsageError:
-    """Returns the error of a processor with a wrong result. Ends the tasks and coroutines in that
-    result."""
+    """Returns the error for a processor whose `__call__` returned a wrong result. Ends the tasks
+    and coroutines in that result."""
     items = list(result) if isinstance(result, list | tuple) else [result]
     for item in items:
         if isinstance(item, asyncio.Task):

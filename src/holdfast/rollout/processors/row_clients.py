@@ -1,4 +1,4 @@
-"""Clients of inference engines that rows name, beside the run's own policy.
+"""Clients of inference engines that rows name, in addition to the run's own policy.
 
 All rows share one client for each (endpoint, model). The client is checked once, before its first
 request, so that recorded steps replay even if the engine is gone. The owner of the clients closes
@@ -28,7 +28,7 @@ CHECK_AGAIN_SECONDS = 1.0
 
 
 class Client(WrappedPolicy):
-    """A policy that is checked once, by the first request that reaches it."""
+    """A policy that is checked once, before its first request."""
 
     def __init__(self, policy: "EnginePolicy"):
         super().__init__(policy)
@@ -45,8 +45,9 @@ class Client(WrappedPolicy):
                 self._checked = True
 
     async def wait_found(self) -> None:
-        """Checks as `check` does, but waits for an engine that is down, as long as the run itself
-        would. All rows that name this engine wait together and fail together."""
+        """Waits until the engine can be reached, and checks it. Raises `EndpointDown` if the engine
+        is still down after the policy's patience. Concurrent callers wait together, and later
+        callers get the same error."""
         async with self._finding:
             started = time.monotonic()
             while not self._checked and self._gone is None:
@@ -76,7 +77,8 @@ class Client(WrappedPolicy):
 
 
 class RowClient(WrappedPolicy):
-    """A client that only some rows name. A refusal by it fails those rows and not the run."""
+    """A client for rows that name their own engine. If the engine is down or refuses a request, the
+    rows fail, but the run does not."""
 
     def __init__(self, client: Client):
         super().__init__(client)
@@ -108,8 +110,9 @@ class ClientCache:
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
     def client_for(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
-        """Returns the client for `model` at `urls`, or at the addresses of the run's own policy.
-        Returns None if the run's policy itself serves."""
+        """Returns the client for `model` at `urls`. Without `urls`, the addresses are those of
+        `own`, the run's policy. Returns None if the run's policy itself serves this model at these
+        addresses."""
         if urls is None and model == own.model:
             return None
         from holdfast.policy.client.replicas import EnginePolicy
@@ -128,9 +131,9 @@ class ClientCache:
         return self.get(own_urls if urls is None else urls, model, own=own)
 
     def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
-        """Returns the client of these addresses and this model. Makes it at the first call. What
-        the caller does not set, such as patience and retries, is that of `own`, the run's
-        policy."""
+        """Returns the client of these addresses and this model, and creates it at the first call.
+        Patience, retries and other settings that this cache was not given are taken from `own`, the
+        run's policy."""
         from holdfast.policy.client.replicas import EnginePolicy
         from holdfast.policy.providers import base_url
 
@@ -152,8 +155,8 @@ class ClientCache:
         return self._open[addresses, model]
 
     async def aclose(self) -> None:
-        """Closes all clients. Then raises the error of a client that failed, or a group of several
-        errors."""
+        """Closes all clients. Raises the error of a client that cannot be closed, or an exception
+        group if there are several."""
         clients, self._open = list(self._open.values()), {}
         results = await asyncio.gather(
             *(client.aclose() for client in clients), return_exceptions=True

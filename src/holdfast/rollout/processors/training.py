@@ -1,9 +1,9 @@
 """TrainingRolloutProcessor: one reply per sample, as its completion params say.
 
-A group consists of the n samples of a task. These are n trajectories from the same prompt ids, each
-with its own durable steps, retries and score. So `n` is the number of samples of the run, and one
-failure costs one sample. The samples are in the journal like those of any other rollout. The row
-view (`holdfast export --what rows`) gives them the shape that training recipes read.
+A group consists of the n samples of a task. These are n trajectories with the same prompt ids. Each
+has its own durable steps, retries and score, so a failure costs only one sample. The samples are in
+the journal like those of any other rollout. The row view (`holdfast export --what rows`) gives them
+the shape that training recipes read.
 """
 
 from collections.abc import Mapping
@@ -47,14 +47,14 @@ IGNORED = frozenset(
 
 
 class CompletionParams(msgspec.Struct, frozen=True):
-    """The values that completion params set. None leaves a value to the run."""
+    """Completion params after parsing. The run decides about a field that is None."""
 
     model: str | None = None
     n: int | None = None
     base_url: str | None = None
     changes: dict[str, Any] = {}
-    """Changes to the run's sampling, as keywords for `t.generate`. `extra_body` keeps only members
-    that have no name here."""
+    """Changes to the run's sampling, as keywords for `t.generate`. `extra_body` contains only the
+    members that Holdfast does not know."""
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
@@ -77,11 +77,11 @@ class TrainingRolloutProcessor(RolloutProcessor):
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ):
-        """All arguments but the first two are for endpoints and models other than the run's.
-        `retry` and `patience` default to the run's.
+        """`completion_params` apply to every row that does not override them.
 
-        Each key belongs to an address. A row can name any address, and must not be able to send a
-        key there.
+        `renderer`, `api_keys`, `retry` and `patience` are for endpoints and models other than the
+        run's. `retry` and `patience` default to those of the run. `api_keys` maps an address to its
+        key, so that a row that names another address gets no key sent there.
         """
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._own = {} if completion_params is None else dict(completion_params)
@@ -94,18 +94,20 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        """The settings, besides the code. A run cannot be resumed with other settings."""
+        """The settings as a text, without the code. If this text has changed, a run cannot be
+        resumed."""
         own = {key: value for key, value in sorted(self._own.items()) if key != "n"}
         renderer = self._renderer.name if self._renderer else ""
         return f"{own!r} {self.drop_trailing_assistant_messages} {renderer}"
 
     @property
     def samples(self) -> int | None:
-        """The number of samples per task in its completion params, or None."""
+        """The number of samples per task that the completion params name, or None."""
         return self._params.n
 
     async def setup(self) -> None:
-        """Checks an endpoint that all rows share, before the first row."""
+        """Checks the endpoint that the processor's own completion params name, if any, before the
+        first row."""
         if self._params.base_url is not None and self._params.model is not None:
             await self._clients.get((self._params.base_url,), self._params.model).check()
 
@@ -122,7 +124,8 @@ class TrainingRolloutProcessor(RolloutProcessor):
         return None
 
     def _check_row(self, t: Rollout, row: Mapping[str, object]) -> None:
-        """Raises `ValueError` for params that cannot be met, before anything is sampled."""
+        """Raises `ValueError` if the params of a row are invalid, or ask for another number of
+        samples than the run has."""
         spec, where = t.session.context.spec, f"task {t.task.id!r}"
         run = completion_params_of(spec.model, spec.sampling)
         read_params({**run, **self._own, **row}, where=where)
@@ -157,8 +160,8 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
 
 def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
-    """Returns the samples per task: `samples` if given, else the processor's completion params,
-    else 1."""
+    """Returns the number of samples per task: `samples` if given, otherwise the number in the
+    processor's completion params, and 1 if there is none."""
     if samples is not None:
         return samples
     own_samples = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
@@ -166,7 +169,7 @@ def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
 
 
 def row_params(task: Task) -> dict[str, object]:
-    """Returns a task's own completion params. A None counts as absent."""
+    """Returns a task's own completion params, without those that are None."""
     return _params_in(_mapping(task, "input_metadata"), task) | _params_in(task.metadata, task)
 
 
@@ -185,8 +188,8 @@ def _mapping(task: Task, name: str) -> Mapping[str, object]:
 def read_params(
     params: Mapping[str, object], *, where: str = "completion_params"
 ) -> CompletionParams:
-    """Returns the params as values. Raises `ValueError` with the name of the first one that is
-    unknown or invalid."""
+    """Parses completion params. Raises `ValueError`, which names the first unknown or invalid
+    param."""
     named = flatten(params, where=where)
     if unknown := sorted(named.keys() - READ - IGNORED):
         raise ValueError(f"{where}: {_unknown(unknown[0])}")
@@ -214,11 +217,12 @@ def read_params(
 
 
 def flatten(params: Mapping[str, object], *, where: str) -> dict[str, object]:
-    """Flattens `extra_body`, in which clients send parameters that they do not know.
+    """Moves the known members of `extra_body` out of it: `{"extra_body": {"top_k": 5}}` becomes
+    `{"top_k": 5}`.
 
-    Members that have a name here are taken out of `extra_body`. They may only add parameters.
-    Addresses, counts, and other values for parameters that are also set outside are refused. None
-    counts as absent.
+    Clients send in `extra_body` the parameters that they do not know. Unknown members stay in it.
+    Raises `ValueError` for a model, an address or `n` in `extra_body`, and for a parameter that has
+    another value outside. Params that are None are dropped.
     """
     named = {name: value for name, value in params.items() if value is not None}
     extra = named.pop("extra_body", None) or {}

@@ -1,7 +1,7 @@
-"""Budgets: how much one trajectory may use, in turns, tokens and time.
+"""The limits of a trajectory in turns, tokens and time, and what it has spent.
 
 The amount spent is the sum over the recorded steps. So a resumed rollout has spent exactly as much
-as before, and the pause does not count. If a limit is reached, the cause is the policy, and the
+as before, and the time between two attempts does not count. If the policy reaches a limit, the
 trajectory is truncated with a reason.
 """
 
@@ -19,11 +19,12 @@ class Limits(Struct, frozen=True):
     """The limits of a trajectory. None means no limit."""
 
     turns: int | None = None
-    """The number of the policy's replies."""
+    """The most replies of the policy."""
     tokens: int | None = None
-    """The number of tokens that the policy samples in all of its turns."""
+    """The most tokens that the policy samples in all of its turns together."""
     seconds: float | None = None
-    """The time of its steps: generations, tools and environments. Outages do not count."""
+    """The most seconds that the steps take: generations, tools and environments. Outages do not
+    count."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -48,7 +49,7 @@ class Spent(Struct):
 
 
 class Budget:
-    """How much one conversation may spend, and how much it has spent."""
+    """The limits of one conversation, and what it has spent."""
 
     __slots__ = ("began", "limits", "spent")
 
@@ -59,8 +60,8 @@ class Budget:
         """The amount that was already spent when this budget began."""
 
     def begin(self, sampling: Sampling) -> Sampling:
-        """Returns the sampling of the next turn, cut so that it ends with the budget. Raises
-        `Truncated` if the budget is used up."""
+        """Returns the sampling of the next turn, with `max_tokens` reduced to the tokens that are
+        left. Raises `Truncated` if a limit is reached."""
         limits, spent = self.limits, self.spent
         if limits.turns is not None and spent.turns >= limits.turns:
             raise Truncated(Truncation.MAX_TURNS, f"{spent.turns} turns")
@@ -73,7 +74,8 @@ class Budget:
         return structs.replace(sampling, max_tokens=limits.tokens - spent.tokens)
 
     def end(self, step: Generated, *, requested: Sampling) -> None:
-        """Counts a turn. Raises `Truncated` if the reply was cut at the end of the budget."""
+        """Counts a turn. Raises `Truncated` if the reply was cut because `begin` had reduced its
+        `max_tokens`."""
         self.take_inside([step])
         self.spent.seconds += step.seconds
         if (
@@ -83,7 +85,8 @@ class Budget:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
-        """Adds turns that were sampled inside another step, whose time counts already."""
+        """Counts turns that were sampled inside another step, but not their time, which is part of
+        the time of that step."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += step.counted.completion_tokens
@@ -99,18 +102,18 @@ class Budget:
         return max(0.0, self.limits.seconds - self.spent.seconds)
 
     def copy(self) -> "Budget":
-        """Returns a copy for a branch, which spends separately."""
+        """Returns a copy for a branch. What the branch spends does not change this budget."""
         return Budget(self.limits, structs.replace(self.spent))
 
     def after(self, other: "Budget") -> "Budget":
-        """Returns a copy that counts what `other` has spent, too."""
+        """Returns a copy of this budget in which what `other` has spent is added."""
         budget = self.copy()
         budget.join([other])
         return budget.copy()
 
     def join(self, branches: "Sequence[Budget]") -> None:
-        """Adds the spending of branches that ran side by side. Turns and tokens add up. The time is
-        that of the longest branch."""
+        """Adds what concurrent branches have spent: the turns and tokens of all of them, and the
+        time of the slowest branch."""
         for branch in branches:
             self.spent.turns += branch.spent.turns - branch.began.turns
             self.spent.tokens += branch.spent.tokens - branch.began.tokens

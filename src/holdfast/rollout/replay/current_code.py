@@ -1,8 +1,8 @@
 """CurrentCode: the trajectory, attempt and step for which the present code runs.
 
-It is one context variable. An asyncio task and its child tasks inherit the value that was current
-when they were made. Sessions are held weakly, because a connection that is opened in a step keeps
-the step's context for its whole life.
+It is kept in one context variable. An asyncio task inherits the value that was current when the
+task was created. Sessions are referenced weakly: a connection that is opened in a step keeps the
+step's context, and would otherwise keep the session, too.
 """
 
 import weakref
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class CurrentCode(Struct, frozen=True):
-    """The value of the variable. Outside of a trajectory, all fields are empty."""
+    """The value of the context variable. Outside of a trajectory, all fields are empty."""
 
     trajectory: str = ""
     session: "weakref.ref[Session] | None" = None
     step: "StepScope | None" = None
-    """The step that runs this code, or None in the rollout itself."""
+    """The step whose tool, environment or function this code is, or None in the rollout itself."""
     pending: "PendingSteps | None" = None
-    """The rollout's steps that were called and have not begun."""
+    """The steps that the rollout has called and that have not begun."""
 
 
 CURRENT: ContextVar[CurrentCode] = ContextVar("holdfast_code", default=CurrentCode())  # noqa: B039  # frozen
@@ -40,7 +40,7 @@ def code_in(context: Context) -> CurrentCode:
 
 
 def change_current(**fields: Any) -> None:
-    """Replaces fields for this asyncio task and the tasks that it makes from now on."""
+    """Replaces fields for this asyncio task and for the tasks that it creates from now on."""
     CURRENT.set(structs.replace(CURRENT.get(), **fields))
 
 
@@ -56,12 +56,11 @@ def enter_attempt(session: "Session") -> None:
 
 class StepScope:
     """The scope of user code that runs within the step at `path`: a tool, an environment, or a
-    function given to `t.value`. It is entered around that code, both live and when the code runs
-    again.
+    function given to `t.value`. It is entered whenever that code runs.
 
-    On replay that code does not run, because its result is recorded. If the code's own steps were
-    counted with those of the conversation, all later steps would have other places on replay. So
-    they are counted below the step that runs the code, as the steps of a branch are.
+    On replay the code does not run, because its result is recorded. If the steps that the code
+    takes were counted with those of the conversation, all later steps would have other paths on
+    replay. So they get paths below the step that runs the code, as the steps of a branch do.
     """
 
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
@@ -80,13 +79,13 @@ class StepScope:
 
     @property
     def session(self) -> "Session | None":
-        """The attempt, or None if it is over and forgotten."""
+        """The attempt, or None if it is over and was garbage-collected."""
         return self._session()
 
     @property
     def budget(self) -> Budget:
-        """The amount that was spent inside the step so far. When the step is done, the conversation
-        counts it from the records, as on replay."""
+        """What was spent inside the step so far. When the step is done, the conversation counts
+        this from the records, as on replay."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget
@@ -112,8 +111,8 @@ class StepScope:
 
 
 def check_own_attempt(session: "Session") -> None:
-    """Refuses steps of one attempt while another one runs. They would be recorded for an attempt
-    that never made them."""
+    """Raises `UsageError` if the present code belongs to another attempt than `session`. Its steps
+    would be recorded for an attempt that never made them."""
     reference = CURRENT.get().session
     current = None if reference is None else reference()
     if current is None or current is session:
@@ -126,14 +125,14 @@ def check_own_attempt(session: "Session") -> None:
 
 
 def is_in_step(session: "Session") -> bool:
-    """Returns whether the present code belongs to one of the attempt's steps."""
+    """Returns whether the present code runs within a step of this attempt."""
     step = CURRENT.get().step
     return step is not None and step.session is session
 
 
 def enclosing_step(session: "Session", scope: str) -> StepScope | None:
-    """Returns the step that runs this code. Returns None if the conversation of `scope` began
-    inside that step. Raises the errors of `check_own_attempt`."""
+    """Returns the step within which the present code runs, or None if there is none or if the
+    conversation of `scope` began inside that step. Raises the errors of `check_own_attempt`."""
     check_own_attempt(session)
     step = CURRENT.get().step
     if step is None or step.session is not session or scope.startswith(step.scope):
@@ -142,7 +141,8 @@ def enclosing_step(session: "Session", scope: str) -> StepScope | None:
 
 
 def check_not_in_step(session: "Session", scope: str, what: str) -> None:
-    """Refuses an action that would change a conversation differently live and on replay."""
+    """Raises `UsageError` if the present code runs within a step and uses a conversation that began
+    outside. On replay that code does not run, so the conversation would differ."""
     if enclosing_step(session, scope) is not None:
         raise UsageError(
             f"{what} in a tool, an environment or a function given to t.value: on replay that code "
@@ -152,8 +152,8 @@ def check_not_in_step(session: "Session", scope: str, what: str) -> None:
 
 
 def check_not_in_environment(session: "Session", scope: str) -> None:
-    """Refuses a branch whose conversation would be longer when the environment's code runs
-    again."""
+    """Raises `UsageError` if an environment's code branches a conversation that began outside. The
+    conversation would be longer when the code runs again to restore the environment."""
     inside = enclosing_step(session, scope)
     if inside is not None and inside.in_environment:
         raise UsageError(

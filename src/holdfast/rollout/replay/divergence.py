@@ -1,5 +1,6 @@
-"""Divergence in words: the record, the rollout's new request, and where they differ. The text shows
-both sides, stays short, and is made quickly even for long texts.
+"""Describes in words how a rollout's request differs from the record.
+
+The text shows both sides, stays short, and is made quickly even for long requests.
 """
 
 import difflib
@@ -20,7 +21,7 @@ MAX_DIFF_CHARACTERS = 600
 MAX_COMPARED_CHARACTERS = 20_000
 """The most characters of texts that are compared line by line."""
 CHARACTERS_BEFORE, CHARACTERS_AFTER = 60, 180
-"""Characters that are shown around the place where long texts part."""
+"""The characters that are shown before and after the first difference between long texts."""
 
 
 def of_generate(
@@ -31,7 +32,8 @@ def of_generate(
     renderer: Renderer,
     added_then: Callable[[Generated], Sequence[Message]],
 ) -> str:
-    """Describes how the prompt differs, as text. Without tokens, compares the added messages."""
+    """Describes how a generation differs from the recorded step: in its kind, its sampling or its
+    prompt. For a renderer without tokens, compares the added messages instead of the prompts."""
     if not isinstance(recorded, Generated):
         return f"recorded {name_of(recorded)}, now a generation"
     if recorded.sampling != sampling:

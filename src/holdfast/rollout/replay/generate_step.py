@@ -32,42 +32,47 @@ from holdfast.rollout.replay.speaker import Speaker
 
 
 class GenerateStep(Struct, frozen=True):
-    """A generation about to run."""
+    """A generation before it runs."""
 
     path: str
     prompt: Prompt
     ids: "array[int]"
-    """The ids of the whole prompt."""
+    """The token ids of the whole prompt."""
     sampling: Sampling
     tools: tuple[dict[str, object], ...]
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
     seed_from: str = ""
-    """The source of the seed and of the ids of tool calls, if that is not the path."""
+    """A text from which the seed and the ids of tool calls are derived instead of from `path`, or
+    ""."""
     seed: int | None = None
-    """The seed that the caller asks for in place of the derived one."""
+    """A seed given by the caller, which replaces the derived seed."""
     bare: bool = False
-    """Whether the prompt is not a conversation. Then any reply is plain text."""
+    """Whether the prompt is plain text instead of a conversation. Then the reply is plain text,
+    too."""
 
 
 _NOBODY = (b"", 0, 0)
 _LONGEST_TOKEN = 16
-"""The most characters of a token, for a lower bound on the tokens of a text."""
+"""The most characters of a token. It gives a lower bound on the number of tokens in a text."""
 _THINKING_SLACK = 64
-"""The number of tokens that an engine may need to end reasoning in its own words."""
+"""The number of tokens that an engine may need to finish its reasoning after the budget is used
+up."""
 
 
 class DraftListener(Struct, frozen=True):
-    """A listener to a generation while it is sampled. It gets only durable tokens."""
+    """Receives the tokens of a generation while they are sampled, as soon as they are durable."""
 
     hear: Callable[[Draft], None]
-    """Called with each draft, first with the tokens that are durable already."""
+    """Called with each draft. The first draft contains the tokens that an earlier process made
+    durable."""
     every: int
-    """Tokens between two calls."""
+    """The number of tokens between two calls."""
     seconds: float | None
-    """Seconds between two calls if tokens come slowly. None means a few."""
+    """The seconds between two calls if tokens come slowly. None stands for a default of a few
+    seconds."""
     call: bytes = b""
-    """A value that is kept with the drafts (see `Drafted`)."""
+    """A value that is recorded with the drafts (see `Drafted`)."""
     occurrence: int = 0
     created: int = 0
 
@@ -108,16 +113,19 @@ async def sample(
 
 
 def _with_experts(sampling: Sampling, *, experts: bool) -> Sampling:
-    """Asks only the run's policy for routed experts, and no other speaker."""
+    """Returns the sampling with `experts` as its `routed_experts`."""
     if sampling.routed_experts == experts:
         return sampling
     return structs.replace(sampling, routed_experts=experts)
 
 
 def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int | None:
-    """Returns the first token whose routed experts are wanted, or None if none are wanted. An
-    earlier generation covers the tokens before it. That generation has no experts for its last
-    token, which no model had processed yet."""
+    """Returns the position of the first token whose routed experts are wanted, or None if none are
+    wanted.
+
+    If the base generation recorded its experts, this is the last token that the prompt keeps: the
+    base has experts for all tokens but its last, which no model had processed yet.
+    """
     if not turn.sampling.routed_experts or not speaker.trained:
         return None
     base = session.history.steps.get(turn.prompt.base)
@@ -128,7 +136,8 @@ def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int
 async def _keep_experts(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> RoutedExperts | None:
-    """Makes the routed experts durable, before the generation that refers to them."""
+    """Stores the routed experts durably and returns a reference to them, or None if there are
+    none."""
     experts, start = completion.experts, _experts_from(session, speaker, turn)
     if experts is None or start is None:
         return None
@@ -140,7 +149,7 @@ async def _keep_experts(
 async def run_step(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Generated:
-    """Samples and records a turn. An accident fails the attempt."""
+    """Samples and records a turn. An error that the policy did not cause fails the attempt."""
     try:
         completion = await _sample_within_limits(session, speaker, turn, seconds)
     except Exception as error:
@@ -155,8 +164,8 @@ async def run_step(
 async def _sample_within_limits(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Completion:
-    """Samples as `sample` does. If another speaker than the policy reaches a limit, for example a
-    simulated user with a full context, this counts as the environment's failure."""
+    """Samples as `sample` does. If a speaker other than the run's policy reaches a limit, for
+    example a simulated user with a full context, raises `EnvironmentBroken`."""
     try:
         completion = await sample(session, speaker, turn, seconds)
     except Truncated as limit:
@@ -177,7 +186,8 @@ def _stop_token_ids(speaker: Speaker, sampling: Sampling) -> tuple[int, ...]:
 
 
 def _check_possible(speaker: Speaker, turn: GenerateStep) -> None:
-    """Raises `Unsupported` for a combination that no engine supports."""
+    """Raises `Unsupported` if the turn asks for JSON and offers tools to an engine that is sent
+    tokens."""
     if turn.sampling.json is False or not turn.tools:
         return
     if not isinstance(speaker.renderer, MessagesOnly):
@@ -231,7 +241,7 @@ def _make_saver(
 async def build_step(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> Generated:
-    """Builds the step as every reader sees it, with all of its tokens."""
+    """Builds the record of a generation, with all of its tokens."""
     size = len(turn.ids) + count(completion.ids)
     if not turn.sampling.separate_reasoning:
         completion = _with_raw_message(completion)
@@ -273,7 +283,8 @@ def _with_raw_message(completion: Completion) -> Completion:
 
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
-    """Returns the tools, or None if they equal the recorded tools (see `Generated.tools`)."""
+    """Returns the tools as JSON, or None if an earlier record already has the same tools (see
+    `Generated.tools`)."""
     shown = msgspec.json.encode(turn.tools).decode()
     known = session.history.shown_tools.get(turn.prompt.base)
     if known is None:
@@ -302,8 +313,11 @@ def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """Raises `Unsupported` if a reply that should be JSON is not. An engine that does not know the
-    parameter may ignore it. A reply that was cut or that calls a tool is not checked."""
+    """Raises `Unsupported` if the engine was asked for JSON and the reply is something else,
+    because an engine may ignore the parameter.
+
+    A reply that was cut or that calls a tool is not checked, and neither is a turn with stop texts.
+    """
     sampling = turn.sampling
     if sampling.json is False or completion.finish_reason not in STOPPED:
         return
@@ -321,7 +335,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
 
 
 def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """Raises `Unsupported` if a reply that has to call a tool does not."""
+    """Raises `Unsupported` if the engine was asked for a tool call and the reply has none."""
     sampling = turn.sampling
     if not sampling.tool_choice or completion.finish_reason not in STOPPED or sampling.stop:
         return
@@ -337,8 +351,8 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
 
 
 def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> None:
-    """Raises `Unsupported` if the reasoning is much longer than its token budget. The number of
-    tokens is an estimate, and no engine that knows the parameter exceeds the limit by that much."""
+    """Raises `Unsupported` if the reasoning is so much longer than its token budget that the engine
+    must have ignored the budget. The number of tokens may be an estimate."""
     budget, reasoning = turn.sampling.thinking_token_budget, message.reasoning
     if budget is None or not reasoning:
         return
@@ -353,7 +367,7 @@ def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> N
 
 
 def without_drafted(session: Session, step: Generated) -> Generated:
-    """Returns the step as it is recorded. Tokens that a draft holds are not stored again."""
+    """Returns the step for the record, without the tokens that a durable draft already holds."""
     draft = session.history.drafts.get(step.path)
     if draft is None or (draft.fingerprint, draft.model) != (step.fingerprint, step.model):
         return step

@@ -1,9 +1,10 @@
-"""The prompt of the next turn: the kept part of the token stream, and the tokens after it.
+"""The prompt of the next turn: the tokens of the stream that are kept, and the tokens after them.
 
-Invariant (I3): the stream consists only of the tokens that an engine was sent and those that it
-sampled. As long as messages are only added, the next prompt is the stream plus a bridge. If history
-was rewritten or the tools changed, the conversation is rendered anew. Then the common beginning is
-kept, and the break is named.
+Invariant (I3): the stream consists only of tokens that were sent to an engine and tokens that an
+engine sampled. As long as messages are only added, the next prompt is the stream plus a bridge (the
+tokens between the last reply and the next one). If earlier messages or the tools have changed, the
+conversation is rendered anew. Then the common beginning of both token sequences is kept, and
+`prefix_break` names the reason.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class Prompt(Struct, gc=False):
     prefix_break: str
     fingerprint: bytes
     added: Sequence[Message] = ()
-    """The messages that the prompt adds to those of the base."""
+    """The messages that the prompt adds to the messages of the stream."""
 
 
 class Stream:
@@ -76,7 +77,8 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
     ) -> "Stream":
-        """Returns the stream after `step`, made from the records. `messages` end with its reply."""
+        """Returns the stream after the recorded `step`. The last of `messages` is the reply of that
+        step."""
         stream = cls()
         stream._ids, stream.base = ids, step.path
         stream._completion = unpack_ids(step.ids)
@@ -102,8 +104,8 @@ class Stream:
         return other
 
     def prompt_ids(self, prompt: Prompt) -> "array[int]":
-        """Returns all tokens of the prompt. Do not change them: for a first prompt, they are its
-        own array."""
+        """Returns all tokens of the prompt. Do not change the returned array, which may belong to
+        the prompt."""
         return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
 
     async def prepare(
@@ -188,7 +190,7 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
     ) -> None:
-        """Takes in a recorded turn, which becomes the base."""
+        """Adds a recorded turn to the stream. The next prompt continues from this turn."""
         self._ids = self.ids if step.keep else array("i")
         self._turn = step.keep, step.delta, step.ids
         self._completion = unpack_ids(step.ids)

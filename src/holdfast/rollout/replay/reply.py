@@ -1,4 +1,4 @@
-"""The results of steps, as a rollout gets them: the same live and on replay."""
+"""The results of steps, as a rollout gets them. They are the same live and on replay."""
 
 from msgspec import Struct
 

@@ -17,16 +17,18 @@ from holdfast.rollout.replay.speaker import Speaker
 
 
 class OnDivergence(StrEnum):
-    """What to do if a rollout asks for another step than the recorded one."""
+    """What to do if a rollout asks for a step that differs from the recorded one."""
 
     FORK = "fork"
-    """Keep the old steps as history and go live from the first step that differs."""
+    """Turn the old steps into history, and run the rollout live from the first step that
+    differs."""
     FAIL = "fail"
     """Fail the trajectory."""
 
 
 class RunContext(Struct, frozen=True):
-    """The run, its journal, its speaker, and the callbacks of the engine."""
+    """The objects that all attempts of a run share: its spec, its journal, its speaker, and
+    callbacks of the engine."""
 
     spec: RunSpec
     journal: Journal
@@ -34,19 +36,19 @@ class RunContext(Struct, frozen=True):
     """The run's own policy and renderer."""
     clock: Clock
     worker: str
-    """The name of this process, for the records of its attempts."""
+    """The name of this process in the records of its attempts."""
     on_divergence: OnDivergence = OnDivergence.FORK
     lost_versions: frozenset[str] = frozenset()
-    """Versions of the weights that no engine has any more, in a run whose trajectories have one
-    version each. A trajectory that began with such a version starts over."""
+    """The versions of the weights that no engine has any more. A trajectory that was sampled with
+    such a version starts over. Empty unless each trajectory of the run has to keep one version."""
     partial_tokens: int = 0
-    """The number of tokens after which an unfinished generation is made durable. With 0, a
-    generation is durable only when it is whole."""
+    """After this many new tokens, an unfinished generation is made durable again. With 0, a
+    generation becomes durable only when it is complete."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the run is asked to stop. Then no new step begins."""
     worlds: object = None
-    """The run's worlds (`worlds.running.Worlds`). Only the world's own environment uses them."""
+    """The run's worlds (`worlds.running.Worlds`). Only the environment of a world uses them."""
     on_record: Callable[[Record], None] = lambda record: None
     """Called with each record of an attempt once it is durable."""
     on_cut: Callable[[Cut], None] = lambda cut: None
-    """Called when a torn log was cut to its last good record."""
+    """Called when a log whose end was damaged has been cut to its last good record."""

@@ -1,7 +1,7 @@
-"""Session: one attempt at one trajectory, as the durable context sees it.
+"""Session: one attempt at one trajectory, as the durable context uses it.
 
 It has three parts: the `log` of steps, the `state` of the attempt and the set of its `episodes`. It
-compares each step that the rollout asks for with the record (I9).
+compares each step that the rollout asks for with the recorded step (I9).
 """
 
 import asyncio
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from holdfast.rollout.episodes.episode import Episode
 
 SUSPECT_AFTER_CRASHES = 5
-"""The number of crashes after which a trajectory is a suspect. Fewer and fewer suspects run at
-once, so that trajectories that were only nearby finish (see `engine.guards.crash_suspects`).
-"""
+"""The number of crashes of its process after which a trajectory is a suspect. The more crashes, the
+fewer suspects run at the same time. So trajectories that did not cause the crashes can finish (see
+`engine.guards.crash_suspects`)."""
 MAX_CRASHES = 25
 Recorded = TypeVar("Recorded", bound=Step)
 
 
 class Session:
-    """The state of one attempt. It ends with the attempt."""
+    """One attempt at one trajectory."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Session:
         *,
         continues: bool = False,
     ):
-        """`continues` says that no new attempt begins, because the last recorded one goes on."""
+        """With `continues`, begins no new attempt, but continues the last recorded one."""
         self.context = context
         self.lease = lease
         self.task = task
@@ -88,8 +88,12 @@ class Session:
         fingerprint: bytes,
         describe: Callable[[Step], str],
     ) -> Recorded | None:
-        """Returns the record at `path` if it belongs to this step, or None if the step must run.
-        `describe` tells how the step differs from the record."""
+        """Returns the record of the step at `path` if it has the same kind and fingerprint. Returns
+        None if the step must run.
+
+        If another step is recorded at `path`, that step and all later ones become history first, or
+        `Diverged` is raised. `describe` says in words how the step differs from the record.
+        """
         state, log = self.state, self.log
         if log.is_replaying:
             # A live step yields to the loop, so that tasks created before it begin first and take
@@ -116,17 +120,18 @@ class Session:
             await self.episodes.go_live()
 
     async def keep_episodes(self) -> None:
-        """Makes the present states of environments durable, between turns."""
+        """Makes the present states of the environments durable. Called between turns."""
         # This may be the environment's own code, in the middle of an action.
         if self.episodes and not is_in_step(self):
             await self.episodes.keep()
 
     def check_alive(self, path: str, call: str) -> None:
-        """Raises if the process died so often in the call at `path` that the call is given up.
+        """Raises an error if the process has died too often during the call at `path`.
 
-        A call under way at a death may have caused it, but nearly always did not: drivers are
-        killed, and machines are taken away. So the call is tried again many times. It is given up
-        only if the process dies every time, because otherwise the run would never end.
+        A call that ran when the process died may have caused the death. Nearly always it did not:
+        drivers are killed, and machines are taken away. So the call is repeated many times before
+        it is given up. A call that kills the process each time is given up in the end, because
+        otherwise the run would never end.
         """
         crashes = self.history.interruptions[path]
         if crashes >= MAX_CRASHES:
@@ -141,27 +146,27 @@ class Session:
     async def conclude(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
-        """Makes the attempt's last append. A task that the rollout left behind cannot append after
-        it."""
+        """Ends the attempt and makes its last append. Tasks that the rollout left behind cannot
+        append anything afterwards."""
         self.state.end()
         records = (*self.state.closing_records, *records)
         await self.log.write(records, status=status, settled=settled)
         self.state.concluded.set()
 
     def seed_at(self, path: str, *, always: bool = False) -> int | None:
-        """Returns the seed of the step. With `always`, also returns one in a run that has no
-        seed."""
+        """Returns the seed of the step at `path`, or None if the run has no seed. With `always`, a
+        run without a seed counts as a run with seed 0."""
         key, run_seed = self.lease.key, self.context.spec.seed
         seed = 0 if always and run_seed is None else run_seed
         return seed_for(seed, task=key.task, sample=key.sample, life=self.history.life, path=path)
 
 
 class AttemptState:
-    """Whether an attempt may go on, and which error broke it. It is open at first, may break, and
-    ends.
+    """Whether an attempt may continue, and which error broke it. An attempt is open at first, may
+    break, and ends.
 
-    The first error that the policy did not cause is kept. So a rollout that swallows this error
-    cannot turn an accident into an outcome (I5).
+    The first error that the policy did not cause is kept. So a rollout that catches this error and
+    goes on cannot turn an accident into an outcome (I5).
     """
 
     def __init__(self, stop: asyncio.Event):
@@ -188,30 +193,32 @@ class AttemptState:
         self._is_over = True
 
     def check_open(self) -> None:
-        """Raises `RunStopped` once the attempt is over."""
+        """Raises `RunStopped` if the attempt is over."""
         if self._is_over:
             raise RunStopped("the attempt is over; a task that it left behind does nothing more")
 
     def check_running(self) -> None:
-        """Raises `RunStopped`, which also breaks the attempt, once the run is asked to stop."""
+        """Breaks the attempt and raises `RunStopped` if the run is asked to stop."""
         if self.is_stopping:
             stopped = RunStopped("the run is stopping; this trajectory goes on when it is resumed")
             raise self.fail(stopped)
 
     def check_unbroken(self) -> None:
-        """Raises the error that keeps this attempt from taking a step, recorded or new."""
+        """Raises an error if the attempt is over or broken, so that it may take no step, not even a
+        recorded one."""
         self.check_open()
         if self.broken is not None:
             raise self.broken
 
     def check_usable(self) -> None:
-        """Raises the error that keeps this attempt from taking a new step."""
+        """Raises an error if the attempt may take no new step: it is over, it is broken, or the run
+        is asked to stop."""
         self.check_unbroken()
         self.check_running()
 
     def fail(self, error: BaseException, path: str | None = None) -> BaseException:
-        """Breaks the attempt with `error`, unless it is broken already. Returns the error for the
-        caller to raise. `path` is the step that raised it."""
+        """Breaks the attempt with `error`, unless it is broken already, and returns `error` for the
+        caller to raise. `path` is the step that raised the error."""
         if self.broken is None:
             self.broken = error
         if path is not None:
@@ -219,7 +226,8 @@ class AttemptState:
         return error
 
     def blame(self, error: BaseException, path: str) -> None:
-        """Remembers which step raised an error, because branches run side by side."""
+        """Remembers which step raised an error. With concurrent branches, this may not be the step
+        that began last."""
         self._blamed.append((error, path))
 
     def step_of(self, error: BaseException) -> str:
@@ -229,16 +237,16 @@ class AttemptState:
 
 
 def is_accident(error: BaseException) -> bool:
-    """Returns whether an error has another cause than the policy."""
+    """Returns whether an error has a cause other than the policy."""
     return classify(error)[0] is not Cause.POLICY
 
 
 class StepLog:
     """The recorded steps of a trajectory, and the steps that this attempt has taken.
 
-    New steps are appended: durable first, visible after (I1). Where the attempt differs from the
-    record, the log forks, and the recorded steps from there on become history (I9). It writes only
-    while `state` is open, and breaks the state if the journal fails.
+    A new step is durable before the rollout sees its result (I1). If a step differs from the
+    record, the log forks there: that recorded step and all later ones become history (I9). The log
+    is written only while `state` is open. If the journal fails, the attempt is broken.
     """
 
     def __init__(
@@ -275,19 +283,19 @@ class StepLog:
 
     @property
     def is_unstarted(self) -> bool:
-        """Whether the attempt has recorded nothing yet."""
+        """Whether the record of the attempt's start is not written yet."""
         return any(isinstance(record, AttemptStarted) for record in self._unwritten)
 
     async def start_attempt(self) -> None:
-        """Makes the attempt durable before any of its work. Its number then distinguishes its
-        holder from the holders of earlier attempts."""
+        """Records the attempt's start durably, before the attempt does anything. The number of the
+        attempt then distinguishes its holder from the holders of earlier attempts."""
         if self._unwritten:
             return await self.append()
         before = self.history.attempts
         return await self.append(self._start(before[-1].worker if before else ""))
 
     def continue_attempt(self) -> None:
-        """Begins no new attempt, because the last attempt's agent is alive and continues it."""
+        """Continues the last recorded attempt, whose agent is alive, instead of a new one."""
         self._unwritten = ()
 
     # --- writing
@@ -295,16 +303,16 @@ class StepLog:
     async def append(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
-        """Appends records, which are durable when it returns. Raises `RunStopped` once the attempt
-        is over."""
+        """Appends records, and returns when they are durable. Raises `RunStopped` if the attempt is
+        over."""
         self._state.check_open()
         await self.write(records, status=status, settled=settled)
 
     async def write(
         self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
     ) -> None:
-        """Appends records as `append` does, but also after the end of the attempt, for its last
-        records."""
+        """Appends records as `append` does, but also accepts an attempt's last records after its
+        end."""
         unwritten, self._unwritten = self._unwritten, ()
         if unwritten:
             records = (*unwritten, *records)
@@ -332,19 +340,21 @@ class StepLog:
     # --- which steps belong to this attempt
 
     def take(self, path: str) -> Step | None:
-        """Marks the step at `path` as taken. Returns its record, or None."""
+        """Marks the step at `path` as taken by this attempt. Returns its record, or None if there
+        is none."""
         if "." in path:
             self._scopes_with_steps.update(ancestors(path))
         self._taken.add(path)
         return self.history.steps.get(path)
 
     def keep(self, path: str) -> None:
-        """Marks the step at `path` as part of this attempt, so that the attempt's end does not cut
-        it."""
+        """Marks the step at `path` as taken by this attempt, so that the step is not cut at the end
+        of the attempt."""
         self._taken.add(path)
 
     def mark_replayed(self, path: str) -> None:
-        """Notes that the step at `path` is answered from its record and its code does not run."""
+        """Notes that the result of the step at `path` comes from its record, so that its code does
+        not run."""
         self._replayed.add(path)
 
     def mark_running(self, path: str) -> None:
@@ -353,7 +363,7 @@ class StepLog:
 
     @property
     def is_on_old_ground(self) -> bool:
-        """Whether an earlier process had reached this point."""
+        """Whether an earlier process has already recorded as many steps as there are now."""
         return len(self.history.steps) <= self._reached_before
 
     def sampled_below(self, path: str) -> list[Generated]:
@@ -369,13 +379,14 @@ class StepLog:
 
     @cached_property
     def _scopes_with_steps(self) -> set[str]:
-        """Positions below which there are steps. Most trajectories have no such position."""
+        """The paths of all steps that contain other steps. Most trajectories have no such step."""
         return {scope for path in self.history.steps if "." in path for scope in ancestors(path)}
 
     # --- where the attempt leaves what is recorded
 
     async def fork(self, path: str, difference: str) -> None:
-        """Turns the step at `path` and all later steps into history, or raises `Diverged`."""
+        """Turns the step at `path` and all later steps into history. Raises `Diverged` if that is
+        not allowed."""
         await self.append(self._cut(path, difference))
 
     def _cut(self, path: str, difference: str) -> Forked:
@@ -392,8 +403,8 @@ class StepLog:
         return Forked(path, "diverged on replay", difference, self._context.clock.now())
 
     def check_own(self, path: str, difference: str) -> None:
-        """Raises `Diverged` if a cut at `path` would remove steps that a fork shares with the
-        trajectory that it comes from."""
+        """Raises `Diverged` if a cut at `path` would remove steps that this fork shares with its
+        original trajectory."""
         if any(is_cut_by(step, path) for step in self.history.shared):
             raise self._state.fail(
                 Diverged(
@@ -403,7 +414,8 @@ class StepLog:
             )
 
     def open_scope(self, path: str, what: str) -> None:
-        """Opens a scope at `path`: a place that holds other steps and is no step itself.
+        """Opens a scope at `path`, so that steps can be recorded below `path`. No step is recorded
+        at `path` itself.
 
         If the journal has a step at `path`, that step and all later ones become history. This
         change is durable before any step in the scope.
@@ -415,8 +427,8 @@ class StepLog:
             self._unwritten = (*self._unwritten, fork)
 
     async def rewind(self, paths: Sequence[str], reason: str, details: str) -> BaseException:
-        """Turns the steps at `paths`, and the later steps in their scopes, into history. Returns
-        the error to raise, because the rollout has to begin again."""
+        """Turns the steps at `paths`, and the later steps in their scopes, into history. Breaks the
+        attempt and returns the error to raise, because the rollout has to start again."""
         now = self._context.clock.now()
         first, *rest = paths
         follows = f"follows from step {first}"
@@ -432,9 +444,11 @@ class StepLog:
             await self.append(Forked("0", reason, "", self._context.clock.now()))
 
     def _why_anew(self) -> str:
-        """Returns why the trajectory has to begin anew, or "". A call under the `restart` contract
-        in which the process died may have changed anything. A trajectory with one version of the
-        weights cannot continue if that version is lost."""
+        """Returns the reason why the trajectory has to begin anew, or "" if it need not.
+
+        There are two reasons. The process died during a call of a tool with the contract `restart`.
+        Or the trajectory was sampled with weights that no engine has any more.
+        """
         for path in self.history.unfinished:
             step = self.history.steps[path]
             if isinstance(step, ToolIntent) and step.contract is Contract.RESTART:
@@ -443,13 +457,17 @@ class StepLog:
         return WEIGHTS_LOST if lost and self.history.sampled_by(lost) else ""
 
     def keep_cancelled(self, scope: str) -> None:
-        """Keeps the records of cancelled branches under `scope`, because their progress on replay
-        depends on timing."""
+        """Protects the records of the cancelled branches under `scope` from being cut. How far a
+        cancelled branch gets on replay depends on timing."""
         self._cancelled_scopes.append(scope)
 
     async def cut_untaken(self) -> None:
-        """Turns recorded steps that the rollout did not take into history. A rollout that ends
-        before its recorded steps, or before the turn that a fork edits, has diverged, too."""
+        """Turns the recorded steps that this attempt has not taken into history. Called when the
+        rollout ends.
+
+        Raises `Diverged` if this is not allowed, or if the rollout ended before the turn that its
+        fork edits.
+        """
         for path in [path for path in self.history.steps if path not in self._taken]:
             if path in self.history.steps and not self._is_kept(path):
                 await self.fork(path, "recorded, but the rollout ends without it")
@@ -458,16 +476,16 @@ class StepLog:
             raise self._state.fail(Diverged("the rollout ends before the turn that its fork edits"))
 
     async def cut_below(self, path: str) -> None:
-        """Cuts the records below the step at `path` that its code, which has just run, did not
-        repeat. They belong to another step that was in its place."""
+        """Turns the recorded steps below `path` that the code of this step has not taken into
+        history. Called when that code has run."""
         for below in self._steps_below(path):
             is_open = below not in self._taken and below in self.history.steps
             if is_open and not self._is_kept(below):
                 await self.fork(below, f"recorded, but step {path} ends without it")
 
     def _is_kept(self, path: str) -> bool:
-        """Returns whether the step lies in a cancelled branch, or below a replayed step whose code
-        did not run."""
+        """Returns whether the step at `path` must not be cut: it lies in a cancelled branch, or
+        below a replayed step whose code did not run."""
         if path.startswith(tuple(self._cancelled_scopes)):
             return True
         around = (step for step in ancestors(path) if step in self._replayed)
@@ -475,8 +493,8 @@ class StepLog:
 
 
 class EpisodeSet(list["Episode"]):
-    """The environments of one attempt, in the order of their opening. They are restored together
-    and closed together."""
+    """The episodes of one attempt, in the order of their opening. Their environments are restored
+    together and closed together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -486,7 +504,8 @@ class EpisodeSet(list["Episode"]):
     add = list.append
 
     async def go_live(self) -> None:
-        """Restores each environment to the state after the replayed steps. Happens once."""
+        """Restores each environment to the state after the replayed steps. Only the first call does
+        anything."""
         if self.is_live:
             return
         async with self._going_live:
@@ -496,13 +515,13 @@ class EpisodeSet(list["Episode"]):
                 self.is_live = True
 
     async def keep(self) -> None:
-        """Makes the present state of each environment durable, if it can be restored."""
+        """Takes a durable snapshot of each environment that needs one."""
         for episode in self:
             await episode.keep()
 
     async def close(self) -> None:
-        """Closes all environments, the last one first. A cancelled caller waits for that. Each
-        close has a deadline and is not cut off."""
+        """Closes all environments, the last opened first. If the caller is cancelled, waits until
+        all are closed, and is cancelled then."""
         if not self:
             return
         closing = asyncio.ensure_future(self._close())

@@ -14,11 +14,12 @@ class Speaker(Struct, frozen=True):
     policy: Policy
     renderer: Renderer
     trained: bool = True
-    """If False, the text belongs to the environment, for example a simulated user's."""
+    """Whether the sampled text is trained. False if it belongs to the environment, for example a
+    simulated user's text."""
 
     def at_sampling(self, sampling: Sampling) -> "Speaker":
-        """Returns the speaker with the renderer for this sampling. Raises `Unsupported` if the
-        renderer cannot write it."""
+        """Returns this speaker with a renderer for the given sampling. Raises `Unsupported` if the
+        renderer cannot express the sampling."""
         if sampling.reasoning_effort is None and not sampling.chat_template_kwargs:
             return self
         return structs.replace(self, renderer=renderer_at(self.renderer, sampling))

@@ -1,11 +1,11 @@
 """Guards the calls of the methods of `t`.
 
-An error of misuse in such a method breaks the attempt. So a rollout that swallows the error cannot
-turn a mistake into an outcome (I5).
+If such a method is misused, its error breaks the attempt. So a rollout that catches the error and
+goes on cannot turn a mistake into an outcome (I5).
 
-A step is a coroutine. If it is dropped, it does nothing, silently. So a step that was never awaited
-is an error at the rollout's end. The list keeps only the steps that have not begun, in the order of
-the calls. A step that has begun is forgotten by the next call or at the end.
+A step is a coroutine, which does nothing if it is never awaited. So a step that was called and
+never awaited is an error at the rollout's end. The list keeps only the steps that have not begun,
+in the order of the calls. A step that has begun is removed at the next call or at the end.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ Step = Coroutine[Any, Any, object]
 
 
 class PendingSteps:
-    """The steps of one rollout that have not begun, in all of its conversations and tasks."""
+    """The steps of one rollout that were called and have not begun, in all of its conversations and
+    tasks."""
 
     __slots__ = ("_called",)
 
@@ -35,7 +36,8 @@ class PendingSteps:
 
     @classmethod
     def of_this_task(cls) -> "PendingSteps":
-        """Collects the steps that this asyncio task and its child tasks call from now on."""
+        """Returns a list to which the steps are added that this asyncio task and its child tasks
+        call from now on."""
         pending = cls()
         change_current(pending=pending)
         return pending
@@ -73,7 +75,8 @@ def must_be_awaited(
     [Callable[Args, Coroutine[Any, Any, Result]]],
     Callable[Args, Coroutine[Any, Any, Result]],
 ]:
-    """Marks a method as a step that has to be awaited. `name` is how a rollout calls the method."""
+    """Marks a method as a step that has to be awaited. `name` is the method as a rollout writes it,
+    such as `t.generate`."""
 
     def mark(
         method: Callable[Args, Coroutine[Any, Any, Result]],
@@ -102,7 +105,7 @@ def must_be_awaited(
 
 
 def breaks_on_misuse(method: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Marks a method that is not a step. Its misuse breaks the attempt."""
+    """Marks a method of `t` that is not a step. If it is misused, its error breaks the attempt."""
 
     @functools.wraps(method)
     def call(*args: Args.args, **kw: Args.kwargs) -> Result:
@@ -114,7 +117,8 @@ def breaks_on_misuse(method: Callable[Args, Result]) -> Callable[Args, Result]:
 
 @contextmanager
 def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
-    """Wraps a call of a context's method. The context is the first of `args`."""
+    """Breaks the attempt if the block raises an error of Holdfast that the policy did not cause.
+    `args` are the arguments of the method that runs in the block; the first one is `t`."""
     try:
         yield
     except HoldfastError as error:
@@ -128,7 +132,7 @@ def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
 
 
 def _keywords(method: Callable[..., object]) -> frozenset[str] | None:
-    """Returns the keywords that a method accepts, or None if it accepts any."""
+    """Returns the names of a method's parameters, or None if the method accepts any keyword."""
     parameters = inspect.signature(method).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return None

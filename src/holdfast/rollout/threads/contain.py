@@ -1,4 +1,4 @@
-"""Keeps user code from ending the process: `sys.exit()` in a rollout is only one failure."""
+"""Keeps user code from ending the process: `sys.exit()` only fails the rollout that calls it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -11,13 +11,13 @@ from holdfast.records.foreign import readable
 MAX_CANCELLATIONS = 3
 CANCEL_AGAIN_SECONDS = 10.0
 LOOK_SECONDS = 0.1
-"""The least time between two checks of a deadline that moves."""
+"""The least time between two checks of a deadline that may change."""
 Result = TypeVar("Result")
 
 
 async def end_task(job: "asyncio.Task[Result]") -> None:
-    """Cancels a task of user code and waits for its end, for a limited time. A task that swallows
-    its cancellation is cancelled again, and then left behind."""
+    """Cancels a task of user code and waits for its end, for a limited time. A task that ignores
+    its cancellation is cancelled again several times, and then left running."""
     _retrieve_error_at_end(job)
     for _ in range(MAX_CANCELLATIONS):
         if job.done():
@@ -36,8 +36,8 @@ async def end_tasks(jobs: "Sequence[asyncio.Task[Result]]") -> None:
 
 
 def _retrieve_error_at_end(job: "asyncio.Task[Result]") -> None:
-    """Retrieves the task's error, now or when it ends, so that asyncio does not report it as lost.
-    This works even if the caller is cancelled meanwhile."""
+    """Retrieves the task's error, now or when the task ends, so that asyncio does not report an
+    error that was never retrieved."""
     if job.done():
         _retrieve_error(job)
     else:
@@ -51,7 +51,8 @@ def _retrieve_error(job: "asyncio.Task[Result]") -> None:
 
 @asynccontextmanager
 async def in_background(*work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Runs our own coroutines beside the block, and ends them with it."""
+    """Runs coroutines while the block runs. At the end of the block, cancels them and waits for
+    their end."""
     tasks = [asyncio.create_task(coroutine, name=name) for coroutine in work]
     try:
         yield
@@ -62,8 +63,8 @@ async def in_background(*work: Coroutine[Any, Any, None], name: str) -> AsyncIte
 
 
 async def to_its_end(work: Awaitable[Result]) -> Result:
-    """Returns the result of the work. A cancelled caller waits until the work is done, so that no
-    work stops half-way."""
+    """Returns the result of the work. If the caller is cancelled, waits until the work is done, and
+    raises `CancelledError` then."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
@@ -76,10 +77,9 @@ async def to_its_end(work: Awaitable[Result]) -> Result:
 
 
 async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
-    """Waits until the job ends, or for `seconds`. Returns whether it has ended.
+    """Waits until the job ends, but at most for `seconds`. Returns whether the job has ended.
 
-    It does the same as `asyncio.wait` for one job, at a lower cost, because every trajectory waits
-    more than once.
+    It replaces `asyncio.wait` for a single job at a lower cost.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
@@ -100,8 +100,11 @@ async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) 
 
 
 async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], float]) -> bool:
-    """Waits until the job ends or no seconds are `left`. The time left may grow meanwhile. Returns
-    whether the job has ended."""
+    """Waits until the job ends or the time is up. Returns whether the job has ended.
+
+    `left` returns the seconds that are left. It is called again when these seconds are over,
+    because a deadline may have been moved.
+    """
     seconds = left()
     while not await finishes_within(job, max(0.0, seconds)):
         if (seconds := left()) <= 0:
@@ -111,8 +114,8 @@ async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], flo
 
 
 async def contain(awaitable: Awaitable[Result]) -> Result:
-    """Awaits the awaitable. Turns any error into an `Exception` that can be inspected. A
-    cancellation from outside passes through."""
+    """Awaits the awaitable and returns its result. Any error of it, even `SystemExit`, is raised as
+    an `Exception`. A cancellation of the present task passes through."""
     try:
         return await awaitable
     except Exception as error:

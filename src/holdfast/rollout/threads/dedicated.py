@@ -1,7 +1,7 @@
-"""A thread that belongs to one environment. All of its blocking calls run there, one by one.
+"""A thread that belongs to one environment and runs its blocking calls one by one.
 
-Python cannot stop a thread. A call that hangs leaves its thread behind (a daemon, so that the
-process can still end). No other call begins on this thread until that call returns.
+Python cannot stop a thread. While a call hangs, no other call begins on its thread. It is a daemon
+thread, so the process can end although the call still hangs.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class CallTimedOut(Exception):
 
 
 class OwnThread:
-    """A thread that starts with its first call. `stop` ends it after the calls that were given
-    before."""
+    """A thread that starts with its first call. After `stop`, it finishes the calls that it has
+    already been given, and ends."""
 
     def __init__(self, what: str):
         self._what = what
@@ -40,11 +40,11 @@ class OwnThread:
         timeout: float | None = None,
         behind: bool = False,
     ) -> Result:
-        """Returns the result of `function`. Raises `CallTimedOut` after the timeout and ignores a
-        later result.
+        """Runs `function` in the thread and returns its result. Raises `CallTimedOut` after
+        `timeout` seconds; a later result is ignored.
 
-        While a call that timed out still hangs, only calls with `behind`, which may wait for it,
-        are taken.
+        While an earlier call that timed out or was cancelled still hangs, raises
+        `EnvironmentBroken`. With `behind`, the call waits for that earlier call instead.
         """
         if self._hangs and not behind:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")

@@ -1,5 +1,8 @@
-"""Mailboxes: how threads report to an event loop. `on_loop`: work on the loop of another thread.
-StartSignal: how a call waits for its start.
+"""Lets threads post callbacks to an event loop, and runs work on the loop of another thread.
+
+- `Mailbox`: the callbacks that threads post to a loop.
+- `on_loop`: runs work on the loop of another thread.
+- `StartSignal`: makes a call wait in its thread until it may start.
 """
 
 import asyncio
@@ -20,7 +23,8 @@ Result = TypeVar("Result")
 
 
 class Mailbox:
-    """Callbacks that threads post to one loop. The loop is woken once for all waiting callbacks."""
+    """The callbacks that threads post to a loop. The loop is woken only once for all callbacks that
+    wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
@@ -48,7 +52,7 @@ _mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox]" = (
 
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Returns the loop's mailbox. Call it on the loop itself. Any thread may post to the
+    """Returns the loop's mailbox. Call this function on the loop itself. Any thread may post to the
     mailbox."""
     try:
         return _mailboxes[loop]
@@ -75,8 +79,8 @@ def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> Non
 async def on_loop(
     loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[object, object, Result]]
 ) -> Result:
-    """Returns the result of work on the loop of another thread. If the caller is cancelled, the
-    work is cancelled, too, and has ended when this returns."""
+    """Runs `work` on the loop of another thread and returns its result. If the caller is cancelled,
+    the work is cancelled, too, and has ended when this function ends."""
     here = asyncio.get_running_loop()
     mailbox, ended = mailbox_of(here), here.create_future()
     tasks: list[asyncio.Task[Result]] = []
@@ -100,20 +104,21 @@ async def on_loop(
 
 
 Begin = Callable[[], Awaitable[Result]]
-"""Begins a call that has all it needs, and returns its result."""
+"""Begins a call that has reserved everything that it needs, and returns its result."""
 
 
 class CallDropped(Exception):
-    """No caller wants the call any more."""
+    """The caller no longer wants the call."""
 
 
 class StartSignal:
-    """A signal for which a call waits in the thread that will run it. It is made on the caller's
+    """A signal for which a call waits in the thread that will run it. Create it on the caller's
     loop.
 
-    Some records must be durable before a call begins. They are written while the call waits here
-    and only they are missing. So a call that still has no thread or process has left no trace.
-    The loop calls `on_begin` when the call's thread has woken.
+    Some records must be durable before a call begins. They are written while the call waits for
+    this signal, when the call has already got its thread or process. So a call that is still
+    waiting for a thread or process has recorded nothing. The loop calls `on_begin` when the call's
+    thread has woken.
     """
 
     def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
@@ -125,17 +130,17 @@ class StartSignal:
         self._context: Future[contextvars.Context | None] = Future()
 
     def allow(self) -> None:
-        """Lets the call begin, in the caller's present context."""
+        """Lets the call begin. It runs in a copy of the caller's present context."""
         self._context.set_result(contextvars.copy_context())
 
     def drop(self) -> None:
-        """Drops a call that has not begun. A call that has begun is not disturbed."""
+        """Makes a waiting call raise `CallDropped`. Has no effect on a call that has begun."""
         with contextlib.suppress(InvalidStateError):
             self._context.set_result(None)
 
     def wait(self) -> contextvars.Context:
-        """Blocks in the call's thread. Returns the context in which to run, or raises
-        `CallDropped`."""
+        """Blocks the call's thread until the call may begin. Returns the context in which to run
+        the call. Raises `CallDropped` if the call was dropped."""
         self._mailbox.post(set_result, self.reached, None)
         context = self._context.result()
         if context is None:
@@ -144,7 +149,7 @@ class StartSignal:
         return context
 
     async def wait_on_loop(self) -> None:
-        """Waits as `wait` does, for a call on its own event loop."""
+        """Waits as `wait` does, but on an event loop, without blocking a thread."""
         self._mailbox.post(set_result, self.reached, None)
         if await asyncio.wrap_future(self._context) is None:
             raise CallDropped
@@ -154,8 +159,8 @@ class StartSignal:
 async def start_on_signal(
     start: StartSignal, call: "Coroutine[object, object, Result]"
 ) -> "AsyncIterator[asyncio.Task[Result]]":
-    """Yields `call` as a task that waits for its signal. Raises its error if it fails before. The
-    call ends with the block."""
+    """Yields a task that runs `call`, once the call waits for its signal. Raises the call's error
+    if it fails before that. At the end of the block, the call is cancelled if it is not done."""
     running = asyncio.create_task(call)
     try:
         await asyncio.wait((running, start.reached), return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,7 @@
 """Runs blocking user code without blocking the loop, and without waiting for it at exit.
 
-Python cannot stop a thread. A thread that hangs is left behind (a daemon, so that the process can
-still end). The number of such threads is limited: if too many hang, new work is refused with an
-error.
+Python cannot stop a thread. A thread that hangs is left behind. It is a daemon thread, so the
+process can still end. If too many threads hang, new calls are refused with an error.
 """
 
 import asyncio
@@ -32,31 +31,31 @@ from holdfast.rollout.threads.mailbox import (
 
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0
-"""How long `MAX_ABANDONED` calls may hang before new ones are refused."""
+"""How long a new call waits while `MAX_ABANDONED` calls hang, before it is refused."""
 POLL_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE_SECONDS = 0.01
-"""Seconds that calls wait for a busy thread before more threads start."""
+"""How many seconds calls wait for a busy thread before more threads start."""
 MAX_ADMITTED = 4
-"""The most calls of one loop that are about to begin at once. They are enough to share a commit.
-They are few enough that a kill finds hardly any calls that are recorded and have not begun.
-"""
+"""The most calls of one loop that are about to begin at the same time. They are enough to share a
+commit, and so few that a kill finds hardly any calls that are recorded and have not begun."""
 MAX_PATIENCE_SECONDS = 0.1
-"""The patience while the event loop is so busy that no thread makes much progress."""
+"""How many seconds calls wait for a busy thread while the event loop itself is late."""
 Result = TypeVar("Result")
 
 
 class StillRunning(Exception):
-    """A call did not end in time. Its thread is left behind."""
+    """A call did not end in time. Its thread keeps running it."""
 
 
 class DaemonThreads:
-    """Runs calls in its own threads. Cancelling the await abandons a thread until its call ends by
-    itself.
+    """Runs blocking calls in daemon threads. If the await of a call is cancelled, the call runs on
+    in its thread, and its result is ignored.
 
-    No call waits for slow ones: while the threads make no progress, their number doubles after each
-    moment. Short calls, which may come by the thousand, share one thread, because threads that
-    compete for the interpreter's lock take longer than the calls. A free thread ends after a while.
+    Slow calls do not hold up other calls: as long as no call ends, the number of threads doubles
+    after each short wait. Short calls, of which there may be thousands, share one thread, because
+    threads that compete for the interpreter's lock take longer than the calls. An idle thread ends
+    after a while.
     """
 
     def __init__(self, what: str):
@@ -69,7 +68,8 @@ class DaemonThreads:
         self._abandoned: set[_Call] = set()
 
     async def room(self) -> None:
-        """Returns when few enough calls hang. Raises `ThreadsHang` if too many keep hanging."""
+        """Waits until fewer than `MAX_ABANDONED` calls hang. Raises `ThreadsHang` if this takes too
+        long."""
         end = time.monotonic() + HANGING_SECONDS
         while self._hanging() >= MAX_ABANDONED:
             if time.monotonic() >= end:
@@ -91,7 +91,8 @@ class DaemonThreads:
 
     @asynccontextmanager
     async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
-        """Reserves a thread for the function, which runs when the block begins it."""
+        """Reserves a thread for the function. Yields an async function that runs it and returns its
+        result."""
         await self.room()
         async with Admission() as admission:
             start = StartSignal(on_begin=admission.end)
@@ -110,8 +111,11 @@ class DaemonThreads:
         left: Callable[[], float] | None = None,
         start: StartSignal | None = None,
     ) -> Result:
-        """Returns the function's result or raises its error. Raises `StillRunning` when no seconds
-        are `left`. With `start`, the thread waits for that signal first."""
+        """Runs the function in a thread, and returns its result or raises its error.
+
+        `left` returns the seconds that are left; `StillRunning` is raised when there are none. With
+        `start`, the thread waits for this signal before it runs the function.
+        """
         if self._hanging() >= MAX_ABANDONED:
             raise self._refusal()
         loop = asyncio.get_running_loop()
@@ -130,8 +134,8 @@ class DaemonThreads:
 
 
 class Admission:
-    """One of the few places for calls that are about to begin, in a thread or on the loop. A call
-    that has begun needs no place."""
+    """A limit on the calls of a loop that are about to begin, in a thread or on the loop. A call
+    that has begun no longer counts."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -154,7 +158,8 @@ class Admission:
 
 @asynccontextmanager
 async def begin_soon(call: "Begin[Result]") -> "AsyncIterator[Begin[Result]]":
-    """Yields `call` when it is one of the few calls that may begin next on this loop."""
+    """Waits until `call` is one of the few calls that may begin next on this loop. Yields a
+    function that begins the call."""
     async with Admission() as admission:
 
         async def begin() -> Result:
@@ -170,7 +175,7 @@ _admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semapho
 
 
 class _Call:
-    """One call, with its waiting caller and its progress."""
+    """A call: its function, the future on which its caller waits, and whether it still runs."""
 
     __slots__ = (
         "_context",
@@ -221,7 +226,7 @@ class _Call:
 
 
 class _Line:
-    """The waiting calls, first in first out, and the threads that take them."""
+    """The queue of waiting calls, and the threads that run them."""
 
     def __init__(self, name: str):
         self._name = name
@@ -260,7 +265,8 @@ class _Line:
             loop.call_at(due, self._look, loop, due, self._ended)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
-        """Starts more threads if the present ones make no progress."""
+        """Starts more threads if the present threads make no progress. Calls itself again as long
+        as calls wait."""
         self._watched_by = None
         try:
             waited = time.monotonic() - self._waiting[0].since
@@ -289,7 +295,7 @@ class _Line:
             self._ended += 1
 
     def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
-        """Waits for work. Returns False if no work came, and then the thread ends."""
+        """Waits for a new call. Returns False if none came for a while, which ends the thread."""
         self._free.append(bell)
         if self._waiting and self._takes_back(bell):
             return True  # A call came just now, when no thread seemed free.

@@ -29,7 +29,8 @@ class Docstring(Struct, frozen=True):
 
 
 def parse(text: str) -> Docstring:
-    """Parses a docstring. `text` is clean, as `inspect.getdoc` returns it."""
+    """Splits a docstring into its parts. `text` has no indentation, as returned by
+    `inspect.getdoc`."""
     reader = _Reader(text.splitlines())
     reader.read()
     description = re.sub(r"\n{3,}", "\n\n", "\n".join(reader.prose)).strip()

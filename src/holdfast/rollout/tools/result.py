@@ -1,4 +1,4 @@
-"""A tool's result as text: how a return value is rendered for the model."""
+"""Converts the return value of a tool to the text that the model sees."""
 
 import builtins
 import json
@@ -22,7 +22,7 @@ _MISTAKES = (
 
 
 class RaisedElsewhere(EnvironmentBroken):
-    """An error of a tool in another process. `kind` is the name of its class."""
+    """An error that a tool raised in another process. `kind` is the name of the error's class."""
 
     def __init__(self, kind: str, message: str):
         super().__init__(f"{kind}: {message}")
@@ -30,8 +30,9 @@ class RaisedElsewhere(EnvironmentBroken):
 
 
 def is_bug(error: Exception) -> bool:
-    """Returns whether the error shows a bug in the tool. Errors of libraries do not count, even if
-    they derive from Python's own."""
+    """Returns whether the error is one of Python's own that shows a bug in the tool, such as
+    `TypeError`. Errors of libraries do not count, even if their classes derive from such an
+    error."""
     if isinstance(error, UsageError):
         return True
     if isinstance(error, RaisedElsewhere):
@@ -61,8 +62,8 @@ def result_text(value: object) -> str:
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """Returns the beginning and the end, `limit` characters together, with a note of how many are
-    missing."""
+    """Cuts text that is longer than `limit` characters. Returns its beginning and its end, together
+    `limit` characters, with a note in between of how many characters are missing."""
     if len(text) <= limit:
         return text
     head = (limit + 1) // 2

@@ -1,8 +1,9 @@
 """The parameters of a tool: the schema that a model sees, and the arguments decoded from its
 answer.
 
-`Signature` reads a typed function. `ReadySchema` takes a JSON schema as it is. A parameter that a
-model could not see or could not give is refused here, when the tool is defined.
+`Signature` reads the parameters of a typed function. `ReadySchema` takes a JSON schema as it is. A
+tool whose parameters cannot be shown to a model, or cannot be given as JSON, is refused when it is
+defined.
 """
 
 import functools
@@ -25,15 +26,16 @@ _ABSENT = object()
 
 
 class ParameterSchema(Protocol):
-    """The interface of both kinds. `decode` raises msgspec's errors, whose messages are for the
-    model."""
+    """The interface of `Signature` and `ReadySchema`. `decode` raises msgspec's errors, whose
+    messages are shown to the model."""
 
     description: str
     schema: dict[str, object]
     wants_key: bool
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
-        """Returns the arguments of the function. Missing ones keep the function's defaults."""
+        """Decodes the function's arguments from JSON. Arguments that are missing are left out, so
+        that the function uses its defaults."""
         ...
 
 
@@ -69,7 +71,8 @@ class Signature:
     def _parameters(
         self, function: Callable[..., object], hints: dict[str, Any]
     ) -> list[inspect.Parameter]:
-        """Returns the parameters that the model sets. Each has a type that JSON can hold."""
+        """Returns the parameters that the model sets. Raises `UsageError` if a parameter has no
+        type, or a type that JSON cannot express."""
         bound = function.keywords if isinstance(function, functools.partial) else {}
         parameters = [
             parameter
@@ -116,7 +119,7 @@ class Signature:
 
 
 class ReadySchema:
-    """A ready JSON schema, for a function that takes the described object's members as
+    """A JSON schema of an object, for a function that gets the object's members as keyword
     arguments."""
 
     def __init__(
@@ -155,14 +158,15 @@ class ReadySchema:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Returns a function's name, also under partials."""
+    """Returns the name of a function, also if the function is wrapped in partials."""
     while isinstance(function, functools.partial):
         function = function.func
     return function_name(function)
 
 
 def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:
-    """Returns the function as written in the source, with its hints and docstring."""
+    """Returns the function that has the hints and the docstring: without partials, and for an
+    object its `__call__`. Raises `UsageError` if it cannot be a tool."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isclass(function):
@@ -231,7 +235,7 @@ def _describe_property(
 
 
 def _annotated_text(hint: object) -> str:
-    """Returns the words of `Annotated[int, "words"]`."""
+    """Returns the description in a type hint: "words" for `Annotated[int, "words"]`."""
     texts = (getattr(item, "documentation", item) for item in _metadata(hint))
     return next((text for text in texts if isinstance(text, str)), "")
 
@@ -294,7 +298,8 @@ def _references(schema: Schema) -> Iterator[str]:
 
 
 def _parts(schema: Schema) -> Iterator[Schema]:
-    """Yields the schemas directly inside. Defaults, enums and examples are values, not schemas."""
+    """Yields the schemas that are direct members of a schema. Defaults, enums and examples are
+    values, not schemas."""
     for key in _SCHEMA_KEYS:
         if isinstance(schema.get(key), dict):
             yield schema[key]

@@ -1,7 +1,8 @@
-"""Tools: Python functions that a model may call.
+"""Python functions that a model may call.
 
-A tool's `Contract` says what to do with a call of which it is unknown whether it ran. The default
-is the careful one: the call is not run again, and the model is told.
+A tool's `Contract` says what to do with a call if the process died during the call, so that nobody
+knows whether the call took effect. With the default contract, the call is not run again, and the
+model is told.
 """
 
 import functools
@@ -65,11 +66,11 @@ class InvalidArguments(ToolSaysNo):
 class Tool:
     """A function with a name, a schema, a contract and a deadline.
 
-    - The model does not see a parameter called `idempotency_key`. It gets a key that is the same
-      whenever the same call is run again.
+    - A parameter called `idempotency_key` is hidden from the model. Holdfast sets it to a key that
+      is the same whenever the same call is run again.
     - `timeout` is in seconds. `max_result` is in characters; a longer result is cut.
     - An `isolated` tool runs in a separate process, which is killed at the deadline.
-    - `takes` describes the arguments if the function itself does not.
+    - `takes` describes the arguments, in place of the function's signature.
     """
 
     @checks_arguments(own="function contract name takes")
@@ -104,10 +105,11 @@ class Tool:
         timeout: float = DEFAULT_TIMEOUT,
         max_result: int = MAX_RESULT_CHARACTERS,
     ) -> "Tool":
-        """Makes a tool from a ready JSON schema. `function(**arguments)` gets the decoded object.
+        """Makes a tool from a ready JSON schema. `function(**arguments)` gets the members of the
+        decoded object.
 
-        `tool_arguments` describes which parts of the schema are checked before the function is
-        called.
+        The module `rollout.tools.validate` describes which parts of the schema are checked before
+        the function is called.
         """
         takes = ReadySchema(function, name=name, description=description, parameters=parameters)
         return cls(
@@ -154,7 +156,8 @@ class Tool:
         return ToolCall("", FunctionCall(self.name, written))
 
     def bind(self, arguments: str) -> dict[str, object]:
-        """Returns the validated arguments. Raises `InvalidArguments` with words for the model."""
+        """Decodes and validates the arguments. Raises `InvalidArguments`, whose message is shown to
+        the model."""
         try:
             return self._parameters.decode(arguments or "{}")
         except RecursionError as error:
@@ -170,19 +173,20 @@ class Tool:
 
     @property
     def caller_timeout(self) -> float | None:
-        """The deadline that the caller enforces, or None if the call enforces it itself.
-
-        The time of an isolated call does not count before its process is ready.
-        """
+        """The deadline that the caller enforces. None for an isolated tool, which enforces its
+        deadline itself, counted from when its process is ready."""
         return None if self.isolated else self.timeout
 
     @asynccontextmanager
     async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
-        """Reserves all that a call needs to begin at once. A plain function gets a thread, so that
-        it never blocks the loop. An isolated function gets a process that is ready. An async
-        function gets its turn on the loop. Waiting for a slot does not count as time of the call.
+        """Reserves what a call needs to begin at once. Yields an async function that makes the
+        call.
 
-        Cancelling ends the wait. An isolated function itself is ended, too.
+        A plain function gets a thread, so that it never blocks the loop. An isolated function gets
+        a process that is ready. An async function gets its turn on the loop. The time of the call
+        does not include the wait for a slot.
+
+        If the caller is cancelled, the wait ends, and the process of an isolated function is ended.
         """
         if self._isolated is not None:
             own = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
@@ -208,12 +212,13 @@ class Tool:
             return await begin()
 
     def render_result(self, value: object) -> str:
-        """Returns a result as the model sees it and as it is recorded."""
+        """Returns the text of a result that the model sees and that is recorded, cut to
+        `max_result`."""
         return cut_middle(result_text(value), self.max_result)
 
 
 async def await_result(returned: object) -> object:
-    """Awaits a function's result if it is awaitable."""
+    """Returns what a function returned, after awaiting it if it is awaitable."""
     return await contain(returned) if isinstance(returned, Awaitable) else returned
 
 
@@ -271,8 +276,8 @@ def _tool_of(function: Function) -> Tool:
 
 
 def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
-    """Converts the tools of a setup. Checks that all are tools and that no two have the same
-    name."""
+    """Converts `tools` to `Tool`s. Raises `UsageError` if one cannot be a tool, or if two have the
+    same name."""
     check_listed(tools, f"{where} wants a list of functions or Tools")
     converted = tuple(as_tool(tool) for tool in tools)
     schemas_of(converted)
@@ -287,7 +292,7 @@ def check_listed(value: object, wants: str) -> None:
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
-    """Returns the schemas that the model sees, from tools, plain functions or ready-made
+    """Returns the schemas that the model sees. `tools` are tools, plain functions or ready-made
     schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
     schemas = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)

@@ -1,9 +1,8 @@
 """Checks arguments against a ready-made JSON schema, with errors that help a model.
 
-It knows the part of JSON Schema that describes tools: types, enum, const, required, properties,
-additionalProperties, items, prefixItems, bounds, anyOf, oneOf, allOf and local `$ref`. Unknown
-rules (pattern, format, not, if, …) pass. The tool itself has the last word, and a call is never
-refused for a rule that was not understood.
+It checks the part of JSON Schema that tools usually use: types, enum, const, required, properties,
+additionalProperties, items, prefixItems, bounds, anyOf, oneOf, allOf and local `$ref`. It ignores
+other rules (pattern, format, not, if, …), which the tool has to check itself.
 """
 
 import json
@@ -36,7 +35,8 @@ _LENGTHS: tuple[tuple[type, str, str], ...] = (
 
 
 def problem(value: object, schema: object) -> str:
-    """Returns the first error with its position, or "" if the value fits."""
+    """Returns the first mistake in the value, with its position, or "" if the value fits the
+    schema."""
     return next(_problems(value, schema, _Position(schema)), "")
 
 
@@ -85,7 +85,8 @@ def _of_reference(value: object, schema: Schema, position: _Position) -> Iterato
 
 
 def _resolve(reference: str, root: object) -> object:
-    """Returns the target of a local reference. A reference without a target allows everything."""
+    """Returns the schema that a local reference names. If there is none, returns True, the schema
+    that allows everything."""
     target = root
     for part in reference.lstrip("#").strip("/").split("/"):
         if not part:

@@ -1,4 +1,4 @@
-"""Runs a command to its end, with limits, and within bubblewrap if it works.
+"""Runs a command to its end, with limits, and within bubblewrap if that works on this machine.
 
 - `sandbox`: how a command is isolated: by bubblewrap, or not at all.
 - `mounts`: the files that a command in bubblewrap can see.

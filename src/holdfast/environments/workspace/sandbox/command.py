@@ -1,8 +1,8 @@
 """Runs one command to its end, within limits of time, output and disk.
 
-`run` blocks for at most its timeout and a moment. Call it in a thread that lives as long as the
-command. When it returns, all processes of the command that its `Launch` can find are dead. Whatever
-the command does is a result, never an error.
+`run` blocks for little longer than its timeout at most. Call it in a thread that lives as long as
+the command. When it returns, all processes of the command that its `Launch` can find are dead.
+Whatever the command does is a result, never an error.
 """
 
 import os
@@ -26,14 +26,13 @@ MAX_PRINTED_BYTES = 64 * MIB
 """A command that prints more bytes is stopped."""
 CHUNK_BYTES = 1 << 18
 WATCH_SECONDS = 1.0
-"""The shortest time between two calls of the watch."""
+"""The shortest time between two calls of `watch`."""
 WATCH_SHARE = 20
-"""The watch takes at most 1/20 of the time."""
+"""The pause after a call of `watch` is at least this many times as long as the call."""
 INTERRUPTED = "interrupted"
 _BEFORE = 8_000
-"""How many bytes before the wanted end of a file are read, because half a secret would not be
-recognized.
-"""
+"""How many more bytes before the end of a file are read than are returned. A secret that begins
+before the returned part would not be recognized otherwise."""
 Result = TypeVar("Result")
 
 
@@ -43,7 +42,8 @@ class Bounds(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """How a command ended. `stopped` is the reason why it was killed, or ""."""
+    """The exit code and the output of a command. `stopped` is the reason why it was killed, or
+    ""."""
 
     exit_code: int
     output: Output
@@ -51,16 +51,17 @@ class CommandEnded(Struct, frozen=True):
 
 
 class Launch(Protocol):
-    """Starts a command, and kills everything that it started."""
+    """Starts a command, and kills all processes that it started."""
 
     def start(self, stdout: int) -> "subprocess.Popen[bytes]": ...
 
     def end(self) -> None:
-        """Called after the command has ended: kills its other processes and waits for them."""
+        """Kills the other processes of a command and waits for their end. Called when the command
+        itself has ended."""
         ...
 
     def trouble(self, ended: CommandEnded) -> str:
-        """Returns why the command never ran, or ""."""
+        """Returns the reason if the command never ran, or "" if it ran."""
         ...
 
     def close(self) -> None: ...
@@ -84,7 +85,8 @@ def no_watch() -> str:
 
 
 async def run_in_thread(work: Callable[[CommandStop], Result]) -> Result:
-    """Runs blocking work in a thread. If the caller is cancelled, stops the command of the work."""
+    """Runs blocking work in a thread. `work` gets a `CommandStop`, which is set if the caller is
+    cancelled."""
     stop = CommandStop()
     try:
         return await in_thread(lambda: work(stop), interrupt=stop.set)
@@ -102,8 +104,8 @@ def run(
 ) -> CommandEnded:
     """Runs a command and returns how it ended.
 
-    `watch` is called now and then; it stops the command by returning a reason. `into` is a file for
-    all of the output; then only the end of the output is returned.
+    `watch` is called from time to time, and stops the command if it returns a reason. `into` is a
+    file to which all of the output is written; then only the end of the output is returned.
     """
     with ExitStack() as stack:
         stack.callback(launch.close)
@@ -140,9 +142,8 @@ def _follow(
     stop: CommandStop,
     watch: Callable[[], str],
 ) -> str:
-    """Reads the output until the command has ended. Returns the reason if the command must be
-    stopped, or "".
-    """
+    """Reads the output until the command has ended. Returns "", or the reason if the command has to
+    be stopped first."""
     deadline = time.monotonic() + bounds.seconds
     next_watch = time.monotonic() + WATCH_SECONDS
     ending = os.pidfd_open(process.pid)
@@ -173,7 +174,8 @@ def _follow(
 
 
 def _read(reading: int, output: Output) -> int | None:
-    """Returns the number of bytes read: 0 at the end, None if there are none now."""
+    """Reads output, and returns the number of bytes: 0 at the end of the output, and None if there
+    is no output yet."""
     try:
         chunk = os.read(reading, CHUNK_BYTES)
     except BlockingIOError:
@@ -183,13 +185,14 @@ def _read(reading: int, output: Output) -> int | None:
 
 
 def _drain(reading: int, output: Output) -> None:
-    """Reads the rest of the pipe without waiting, because an escaped process may hold it open."""
+    """Reads the output that is left in the pipe, without waiting for its end. A process that was
+    not found may hold the pipe open."""
     while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
         pass
 
 
 def end_of(path: Path, characters: int) -> str:
-    """Returns the end of a file, without secrets. The file may be larger than the memory."""
+    """Returns the last characters of a file, without secrets. Reads only the end of the file."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - characters - _BEFORE))
         text = file.read(characters + _BEFORE).decode("utf-8", "replace")

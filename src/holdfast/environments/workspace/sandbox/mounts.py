@@ -1,4 +1,4 @@
-"""The mounts of a command within bubblewrap: the system, read-only, and its workspace."""
+"""The files that a command within bubblewrap sees: the system, read-only, and its workspace."""
 
 import functools
 import os
@@ -29,9 +29,8 @@ GROUPS = f"root:x:0:\nagent:x:{USER}:\nnogroup:x:65534:\n"
 def arguments(
     folder: str, *, network: bool, temporary: int, read_only: tuple[str, ...]
 ) -> list[str]:
-    """Returns the options for bwrap that come before `--remount-ro /`. Then only `folder`, /tmp
-    and /dev/shm are writable.
-    """
+    """Returns the mount options for bwrap. With `--remount-ro /` after them, a command can write
+    only to `folder`, /tmp and /dev/shm."""
     return [
         *_system(),
         *_settings(network),
@@ -65,9 +64,8 @@ def _settings(network: bool) -> tuple[str, ...]:
 
 
 def _extra(path: str) -> list[str]:
-    """Mounts a path. For a link, mounts both the link and its target, because interpreters need
-    both.
-    """
+    """Returns the options that mount a path. If the path is a link, they also mount its target,
+    because interpreters need both."""
     options: list[str] = []
     for target in dict.fromkeys((os.path.realpath(path), path)):
         options += [*_parents(target), "--ro-bind", path, target]
@@ -75,9 +73,8 @@ def _extra(path: str) -> list[str]:
 
 
 def _parents(path: str) -> Iterator[str]:
-    """Creates the parent folders explicitly, because bwrap would make them unreadable for other
-    users.
-    """
+    """Yields the options that create the parent folders of a path. If bwrap created them by itself,
+    other users could not read them."""
     parts = os.path.dirname(path).strip("/").split("/")
     for depth in range(1, len(parts) + 1 if parts != [""] else 1):
         parent = "/" + "/".join(parts[:depth])
@@ -85,9 +82,8 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the paths of the `read_only` option that are not mounted anyway. Raises
-    `UsageError`.
-    """
+    """Returns the paths of the `read_only` option, without those that are mounted in any case.
+    Raises `UsageError` for a path that cannot be mounted."""
     for path in paths:
         if not os.path.isabs(path) or not os.path.exists(path):
             raise UsageError(f"read_only: {path!r} is not an absolute path of something that is")
@@ -97,9 +93,8 @@ def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def interpreter() -> tuple[str, ...]:
-    """Returns the folders of this process's Python, so that `python` and `pytest` in the
-    sandbox are the user's.
-    """
+    """Returns the folders of this process's Python, which are mounted so that `python` and `pytest`
+    in the sandbox are the user's."""
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix))
     return tuple(path for path in prefixes if not _is_system(path) and path not in TAKEN)
 

@@ -1,12 +1,12 @@
-"""Other processes: hidden from a command, and killed if a command left them behind.
+"""Hides other processes from a command, and kills processes that a command left behind.
 
-Without a sandbox, processes that were left are found by what they inherited: a home or working
-folder in the workspace, or an agent's task file beside it. A process that changed both is not
-found; only a pid namespace (bubblewrap) is safe against that. Processes in a sandbox whose driver
-was killed are found by their mounts.
+Without a sandbox, the processes that a command left are recognized by what they inherited: a home
+or working folder in the workspace, or the variable with an agent's task file. A process that
+changed all of these is not found; only a pid namespace (bubblewrap) is safe against that. Processes
+in a sandbox whose driver was killed are found by their mounts.
 
 In /proc, a process can read the variables and the memory of all processes of its user, and with
-them the driver's keys. The kernel forbids that to a process with fewer capabilities, or in an inner
+them the driver's keys. The kernel forbids this to a process with fewer capabilities, or in an inner
 user namespace. For this reason, `confinement` starts root's programs without these capabilities,
 and programs of other users in a user namespace with the same user. This is not a sandbox: files,
 network and signals are as before.
@@ -28,13 +28,12 @@ from holdfast.records.errors import EnvironmentBroken
 TRIES, PAUSE_SECONDS = 100, 0.02
 WORKSPACE = b"/workspace"
 TASK = b"HOLDFAST_TASK="
-"""The variable that names an agent's task file, which lies in the folder of its attempt."""
+"""The variable with the path of an agent's task file, which lies beside the workspace."""
 
 
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
-    """Kills all processes of the folder. Repeats until none is left, because processes may fork
-    meanwhile.
-    """
+    """Kills all processes that run in the folder. Repeats this until none is left, because
+    processes may fork meanwhile."""
     for _ in range(TRIES):
         candidate = find(folder, sandboxed=sandboxed)
         if not candidate:
@@ -90,15 +89,13 @@ def _has_mounted(process: str, folder: bytes) -> bool:
 PROBE_SECONDS = 10.0
 _log = logging.getLogger("holdfast.environments")
 _CAPABILITIES = (8, 16, 17, 19, 21, 38, 39, 40)
-"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE. They
-are given by number, because tools know fewer names than kernels do.
-"""
+"""The capabilities SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF and
+CHECKPOINT_RESTORE. They are given by number, because older tools do not know the newer names."""
 
 
 class Confinement(Struct, frozen=True):
-    """`words` is the prefix of a confined command. `trouble` is the reason why there is no
-    confinement.
-    """
+    """How programs are confined. `words` are put before their commands. If confinement does not
+    work, `trouble` is the reason."""
 
     words: tuple[str, ...] = ()
     trouble: str = ""
@@ -106,9 +103,8 @@ class Confinement(Struct, frozen=True):
 
 @functools.cache
 def confinement() -> Confinement:
-    """Returns how programs are confined on this machine. It is tested once; the first call
-    blocks for a moment.
-    """
+    """Returns how programs are confined on this machine. The first call tests this and blocks for a
+    moment."""
     candidate = _tried(_as_root() if os.geteuid() == 0 else _as_user())
     if candidate.trouble:
         _log.warning(
@@ -138,7 +134,7 @@ def _as_user() -> Confinement:
 
 
 def _tried(candidate: Confinement) -> Confinement:
-    """Returns the confinement if it works, or else a confinement with `trouble`."""
+    """Returns the candidate if it works, or else a confinement with the reason as `trouble`."""
     if candidate.trouble:
         return candidate
     look = f"if cat /proc/{os.getpid()}/environ > /dev/null 2>&1; then exit 9; fi"

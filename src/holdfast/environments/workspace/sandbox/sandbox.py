@@ -42,9 +42,10 @@ TOOLS = ("nice", "setpriv", "prlimit")
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Uses bubblewrap if it works, or else no isolation. `Workspace.isolation` says which."""
+    """Use bubblewrap if it works, and no isolation otherwise. `Workspace.isolation` says which is
+    used."""
     BWRAP = "bwrap"
-    """Uses bubblewrap, or raises an error."""
+    """Use bubblewrap, and raise an error if it does not work."""
     NONE = "none"
 
 
@@ -55,7 +56,7 @@ class SandboxJob(Struct, frozen=True):
     folder: str
     """The command's home and working folder."""
     temporary: str
-    """The folder for temporary files, if there is no private /tmp."""
+    """The folder for temporary files, used if the command has no private /tmp."""
     env: Mapping[str, str]
     limits: ResourceLimits
     network: bool = False
@@ -65,10 +66,12 @@ class SandboxJob(Struct, frozen=True):
 class Sandbox(Struct, frozen=True):
     """How commands run on this machine.
 
-    Without isolation, commands run as the user of Holdfast, with all rights. There is no process
-    limit, because it would count all processes of that user. Within bubblewrap, commands run as
-    nobody if Holdfast runs as root, because root could change the machine's settings in any
-    namespace and exceed the process limit.
+    Without isolation, commands run as the user who runs Holdfast, with all of this user's rights.
+    The number of processes is not limited then, because the limit would count all processes of that
+    user.
+
+    Within bubblewrap, if Holdfast runs as root, commands run as the user nobody. As root, they
+    could change the machine's settings in any namespace and exceed the process limit.
     """
 
     isolation: Isolation
@@ -79,7 +82,8 @@ class Sandbox(Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The user and group of the files, or None if they are this process's."""
+        """The user and group that a workspace's files belong to, or None if they are those of this
+        process."""
         return (NOBODY, NOBODY) if self._is_bwrap and os.geteuid() == 0 else None
 
     def launch(self, job: SandboxJob) -> Launch:
@@ -88,19 +92,19 @@ class Sandbox(Struct, frozen=True):
         return _PlainLaunch(job)
 
     def home(self, folder: str) -> str:
-        """Returns the path by which a command sees `folder`."""
+        """Returns the path at which a command sees `folder`."""
         return mounts.WORKSPACE if self._is_bwrap else folder
 
     def kill_all_in(self, folder: str) -> None:
-        """Kills everything that runs in `folder`. In bubblewrap, no process outlives its
-        command.
-        """
+        """Kills all processes that run in `folder`. Does nothing within bubblewrap, where no
+        process outlives its command."""
         if not self._is_bwrap:
             kill_all(folder)
 
 
 def choose(option: Isolation) -> Sandbox:
-    """Chooses the sandbox for the option. The first call blocks for a moment."""
+    """Returns the sandbox for the option. The first call tests bubblewrap and blocks for a
+    moment."""
     _check_tools()
     if option is Isolation.NONE:
         return Sandbox(Isolation.NONE)
@@ -244,10 +248,10 @@ class _BubblewrapLaunch:
                 os.close(fd)
 
     def _as_nobody(self, passed_fds: list[int]) -> list[str]:
-        """Returns the command of a second bubblewrap, which runs as nobody and makes the user
-        namespace.
+        """Returns the beginning of a command that starts a second bubblewrap as the user nobody, in
+        a user namespace of its own.
 
-        The kernel counts processes per namespace, so each command has its own limit.
+        The kernel counts processes per namespace, so each command has a separate process limit.
         """
         self._inner_status, status = self._pipe()
         passed_fds.append(status)
@@ -259,7 +263,8 @@ class _BubblewrapLaunch:
         ]
 
     def _user(self, passed_fds: list[int]) -> list[str]:
-        """Returns the options for a user namespace in which no other user namespace can be made."""
+        """Returns the options for a user namespace in which no further user namespace can be
+        created."""
         options = ["--unshare-user", "--cap-drop", "ALL"]
         options += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
         if _can_disable_userns():
@@ -319,7 +324,8 @@ class _BubblewrapLaunch:
 
 
 def _is_first_of_a_namespace(process: int) -> bool:
-    """Returns False if another process has the same pid by now."""
+    """Returns whether the process is the first process of a pid namespace. This is false if the pid
+    belongs to another process by now."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             return any(line.startswith(b"NSpid:") and line.split()[2:] == [b"1"] for line in file)
@@ -340,7 +346,7 @@ _ROOT = [
 
 @functools.cache
 def _tool(name: str) -> str:
-    """Returns the full path of a tool, because commands may have another PATH."""
+    """Returns the full path of a tool, which is found even if a command has another PATH."""
     path = shutil.which(name)
     if path is None:
         raise UsageError(f"a workspace needs `{name}` (util-linux, coreutils)")

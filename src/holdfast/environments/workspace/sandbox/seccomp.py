@@ -18,16 +18,16 @@ CLONE3 = 435
 X32 = 0x40000000
 """On x86-64, system calls with this number or a higher one belong to another set."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in a filter's input. For the argument, this is the offset of its lower half."""
+"""Offsets of fields in a filter's input. For the first argument, this is the offset of its lower
+half."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1
 _MISSING = 0x00050000 | 38
 
 
 class _Calls(Struct, frozen=True):
-    """The call numbers of one architecture. `flags` is the first argument of `clone` and
-    `unshare`.
-    """
+    """The numbers of the system calls `clone` and `unshare` on one architecture. Both calls have
+    their flags in the first argument."""
 
     architecture: int
     clone: int
@@ -40,9 +40,7 @@ _MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
 
 
 def no_user_namespaces() -> bytes | None:
-    """Returns the filter program for this machine, or None if its call numbers are not known
-    here.
-    """
+    """Returns the filter program for this machine, or None for an unknown architecture."""
     known = _MACHINES.get(platform.machine())
     return None if known is None else b"".join(_program(known))
 
@@ -57,7 +55,8 @@ def _program(known: tuple[_Calls, ...]) -> Iterator[bytes]:
 
 
 def _checks(calls: _Calls) -> Iterator[bytes]:
-    """Yields the checks for calls of one architecture. They always end with a return."""
+    """Yields the instructions that check a call on one architecture. Each way through them ends
+    with a return."""
     yield _instruction(_LOAD, _NUMBER)
     yield _instruction(_AT_LEAST, X32, then=5)
     yield _instruction(_EQUAL, CLONE3, then=4)
@@ -71,7 +70,6 @@ def _checks(calls: _Calls) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """Encodes an instruction. `then` and `otherwise` are the numbers of instructions to skip
-    after a test.
-    """
+    """Encodes an instruction. For a test, `then` and `otherwise` are the numbers of instructions
+    that are skipped if it succeeds or fails."""
     return struct.pack("<HBBI", code, then, otherwise, value)

@@ -36,7 +36,8 @@ class ManifestPiece(Struct, frozen=True):
 
 
 class ManifestEntry(Struct, frozen=True):
-    """One file, folder or link. A file has a digest, a link a target, a folder neither."""
+    """A file, folder or link in a snapshot. A file has a digest, a link has a target, and a folder
+    has neither."""
 
     mode: int
     digest: bytes = b""
@@ -53,7 +54,7 @@ class _File(Struct, frozen=True, array_like=True):
     mode: int
     digest: bytes
     pieces: tuple[tuple[int, int, int], ...]
-    """Each piece is (number of the blob, offset, length)."""
+    """The pieces of the file. Each piece is (number of the blob, offset, length)."""
 
 
 class Listing(Struct, frozen=True, array_like=True):
@@ -63,7 +64,8 @@ class Listing(Struct, frozen=True, array_like=True):
     files: tuple[_File, ...]
     links: tuple[tuple[bytes, bytes], ...]
     base: bytes = b""
-    """The blob of the listing that this listing changes; empty for a complete listing."""
+    """The digest of the complete listing to which this listing adds its changes. Empty if this
+    listing is complete itself."""
     removed: tuple[bytes, ...] = ()
 
 
@@ -109,7 +111,7 @@ def decode_manifest(state: bytes) -> Listing:
 
 
 def apply_changes(listing: Listing, entries: dict[bytes, ManifestEntry]) -> None:
-    """Adds the listing's changes to `entries`."""
+    """Applies the listing's changes to `entries`."""
     for path in listing.removed:
         entries.pop(path, None)
     for path, mode in listing.folders:
@@ -132,9 +134,9 @@ def _check_path(path: bytes) -> bytes:
 PART_BYTES = 4 * MIB
 SMALL_BYTES = MIB
 STABLE_NS = 1_000_000_000
-"""A file that changed less than this before it was read is read again next time, because it may
-change within one tick of the file system's clock.
-"""
+"""A file that changed within this time before it was read is read again for the next snapshot. It
+may change again within the same tick of the file system's clock, so that its times would not show
+it."""
 
 Packing = Generator[bytes, bytes, None]
 Storing = Generator[bytes, bytes, tuple[bytes, tuple[ManifestPiece, ...]]]
@@ -147,7 +149,8 @@ class _StoredFile(Struct, frozen=True):
 
 
 class Snapshots:
-    """Snapshots of one folder. Contents that were stored or restored are not stored again."""
+    """Snapshots of one folder. A content that was already stored or restored is not stored
+    again."""
 
     def __init__(self, blobs: Blobs):
         self._blobs = blobs
@@ -183,7 +186,7 @@ class Snapshots:
     # --- storing
 
     def _pack(self, root: str, tree: FileTree, entries: dict[bytes, ManifestEntry]) -> Packing:
-        """Yields blobs to store, receives their digests, and fills `entries`.
+        """Yields the blobs to store, gets their digests from `send`, and fills `entries`.
 
         The files are remembered only when all blobs are stored.
         """
@@ -212,9 +215,8 @@ class Snapshots:
         self._files = files
 
     def _store(self, where: bytes, stat: TreeEntry, pack: "_Pack") -> Storing:
-        """Returns the digest and the pieces of a file. The pieces are empty while the content
-        waits in the pack.
-        """
+        """Returns the digest and the pieces of a file. If a new content is still in the pack, there
+        are no pieces yet."""
         if stat.size > SMALL_BYTES:
             return (yield from self._store_parts(where))
         content = b"".join(read_parts(where, PART_BYTES))
@@ -247,7 +249,8 @@ class Snapshots:
     # --- restoring
 
     async def restore(self, root: str, state: bytes) -> None:
-        """Fills the empty folder `root`. Every content is checked against its digest."""
+        """Writes the files of the snapshot `state` into the empty folder `root`. Checks every
+        content against its digest."""
         entries = await self._decode(state)
         base = os.fsencode(root)
         await in_thread(lambda: _create(base, entries))
@@ -294,7 +297,7 @@ class Snapshots:
 
 
 class _Pack:
-    """Small contents that are stored together as one blob."""
+    """Small contents that will be stored together as one blob."""
 
     def __init__(self) -> None:
         self.clear()
@@ -336,7 +339,8 @@ def _folder_or_link(root: str, path: bytes, stat: TreeEntry) -> ManifestEntry:
 
 
 def _by_blob(entries: dict[bytes, ManifestEntry]) -> dict[bytes, list[tuple[bytes, ManifestEntry]]]:
-    """Groups the files that have one piece by blob, so that each blob is read once."""
+    """Returns the files with exactly one piece, grouped by the blob of that piece, so that each
+    blob is read only once."""
     paths_by_blob: dict[bytes, list[tuple[bytes, ManifestEntry]]] = {}
     for path, entry in entries.items():
         if len(entry.pieces) == 1:
@@ -367,9 +371,8 @@ def _append(where: bytes, content: bytes) -> None:
 
 
 def _finish(base: bytes, entries: dict[bytes, ManifestEntry]) -> None:
-    """Creates the links and sets the modes, innermost first. Nothing is written through the
-    links any more.
-    """
+    """Creates the links, and sets the modes of files and folders, the innermost first. Call this
+    last, so that nothing is written through a link."""
     for path in sorted(entries, reverse=True):
         entry = entries[path]
         where = os.path.join(base, path)

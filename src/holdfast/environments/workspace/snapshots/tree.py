@@ -1,7 +1,7 @@
 """Lists the content of a workspace's folder, and keeps it within its limit.
 
-Paths are relative to the folder. They are bytes, because names need not be text. No link is
-followed.
+Paths are relative to the folder. They are bytes, because file names may be invalid text. Links are
+not followed.
 """
 
 import contextlib
@@ -14,14 +14,13 @@ from holdfast.environments.workspace.folder import remove
 from holdfast.environments.workspace.limits import WorkspaceLimit
 
 MAX_PATH_BYTES = 2048
-"""A file with a longer path is not kept."""
+"""The most bytes of a path. A file with a longer path is not kept."""
 MAX_NAMED = 5
 MAX_ENTRIES = 1_000_000
-"""The most entries in a scan without another limit."""
+"""The most entries that a scan lists unless it has a lower limit."""
 PERMISSIONS = 0o1777
-"""Mode bits that are kept. Set-user-id and set-group-id are left out, because a snapshot must
-not give rights.
-"""
+"""The mode bits that are kept. Set-user-id and set-group-id are left out, because a snapshot must
+not grant rights."""
 
 
 class TreeEntry(NamedTuple):
@@ -59,7 +58,8 @@ class FileTree:
 
 
 def scan(root: str, *, most: int) -> FileTree:
-    """Lists at most `most` entries. Files that are removed meanwhile are left out."""
+    """Lists the folder's content, at most `most` entries. Files that are removed during the scan
+    are left out."""
     tree = FileTree()
     base = os.fsencode(root)
     folders = [b""]
@@ -108,7 +108,8 @@ def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
 
 @contextlib.contextmanager
 def permitted(path: bytes, mode: int) -> Iterator[None]:
-    """Adds permissions that the policy had removed, for the duration of the block."""
+    """Adds the permissions in `mode` to a file or folder for the duration of the block, because a
+    command may have removed them."""
     before = stat.S_IMODE(os.lstat(path).st_mode)
     os.chmod(path, before | mode)
     try:
@@ -118,7 +119,8 @@ def permitted(path: bytes, mode: int) -> Iterator[None]:
 
 
 def read_parts(path: bytes, size: int) -> Iterator[bytes]:
-    """Yields the content of a file, whatever its mode is."""
+    """Yields the content of a file in parts of `size` bytes, even if the file's mode forbids
+    reading."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags)
@@ -171,9 +173,8 @@ def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLi
 
 
 def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
-    """Returns the new and changed paths. Folders come last, because removing a folder removes
-    its content.
-    """
+    """Returns the new and changed paths in the order in which to remove them. Folders come last,
+    because removing a folder also removes its content."""
 
     def is_changed(path: bytes, entry: TreeEntry) -> bool:
         old = before.entries.get(path)
@@ -188,7 +189,7 @@ def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
 
 
 def format_removed(removed: list[bytes], limit: WorkspaceLimit) -> str:
-    """Tells the model which files were removed."""
+    """Returns a text that tells the model which files were removed, or "" if there are none."""
     if not removed:
         return ""
     names = [path.decode("utf-8", "replace")[:200] for path in removed[:MAX_NAMED]]

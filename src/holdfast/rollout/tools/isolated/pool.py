@@ -1,8 +1,9 @@
-"""Processes of isolated tools, kept warm because an import per call would cost more than the call.
+"""Keeps processes of isolated tools for later calls, because an import takes longer than most
+calls.
 
-Each module has a pool. Each process runs one call at a time. A pool has at most `PROCESSES`. A call
-that finds no free process waits. The wait ends, since every running call has a deadline. Idle
-processes are ended after a while, and all processes when the driver exits.
+Each module has a pool of at most `PROCESSES` processes. Each process runs one call at a time. A
+call waits until a process is free, which takes a limited time, since every running call has a
+deadline. Idle processes are ended after a while, and all processes when the driver exits.
 """
 
 import asyncio
@@ -34,9 +35,9 @@ from holdfast.rollout.tools.result import RaisedElsewhere
 
 PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
-"""The number of calls after which a process is replaced, so that leaks stay small."""
+"""The number of calls after which a process is replaced, so that memory leaks stay small."""
 IDLE_SECONDS = 60.0
-"""How long a process is kept without work."""
+"""How many seconds an idle process is kept."""
 
 
 class Pool:
@@ -49,8 +50,9 @@ class Pool:
         self._idle: list[Process] = []
 
     async def run(self, request: WorkerRequest, timeout: float, start: StartSignal) -> Answer:
-        """Waits for a process, then for the start signal, then for the answer. If it is cancelled
-        during the call, the process is ended before this returns."""
+        """Waits for a process and for the start signal, then makes the call and returns its
+        answer. If the caller is cancelled during the call, the process has ended when this
+        function ends."""
         async with self._places:
             process = await self._take()
             is_fit = False
@@ -74,7 +76,7 @@ class Pool:
         return self._office.start(self._home)
 
     async def _give_back(self, process: Process, *, is_fit: bool) -> None:
-        """Keeps the process for the next call, or ends it before its place is free."""
+        """Keeps the process for the next call if `is_fit`. Otherwise ends the process."""
         if is_fit and process.calls < MAX_CALLS:
             process.idle_since = time.monotonic()
             self._idle.append(process)
@@ -89,8 +91,8 @@ class Pool:
 
 
 class Office:
-    """All pools of this process, on the loop of a separate thread, because a process dies with the
-    thread that started it."""
+    """All pools of this process. They run on the loop of a separate thread that never ends, because
+    a tool process dies with the thread that started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -115,7 +117,7 @@ class Office:
             return self._loop
 
     def close(self) -> None:
-        """Ends all processes. May be called from any thread, also when the interpreter ends."""
+        """Ends all processes. May be called from any thread, and while the interpreter exits."""
         started, self._started = self._started, []
         for process in started:
             process.child.kill()
@@ -135,8 +137,8 @@ class Office:
         return process
 
     def _end_idle(self) -> None:
-        """Ends processes that have been idle for too long. Checks again later if any process is
-        left."""
+        """Ends the processes that have been idle for too long. Schedules the next check if any
+        process is left."""
         if self._timer is not None:
             self._timer.cancel()
         loop, before = asyncio.get_running_loop(), time.monotonic() - IDLE_SECONDS
@@ -149,17 +151,17 @@ class Office:
 
 
 _offices = [Office()]
-"""The last office belongs to this process. The earlier ones belong to the processes that forked it.
-This process must not use or end their workers, and must not collect them as garbage.
-"""
+"""The last office belongs to this process. Earlier offices were inherited in a fork and belong to
+the parent processes. This process must neither use nor end the workers of the earlier offices. The
+list keeps these offices from being garbage-collected."""
 
 os.register_at_fork(after_in_child=lambda: _offices.append(Office()))
 atexit.register(lambda: _offices[-1].close())
 
 
 class Isolated:
-    """A module-level function that runs in a separate process, so that it can die or hang without
-    harm to others. No process starts before a call.
+    """A module-level function that runs in a separate process, so that a crash or a hang of the
+    function does not harm this process. Processes start at the first call.
 
     The process imports the function from its module by name. Arguments travel as JSON, results as
     text. If a call is cancelled or reaches its deadline, its process is killed.
@@ -172,7 +174,8 @@ class Isolated:
     async def slot(
         self, arguments: dict[str, object], *, key: str | None, timeout: float
     ) -> "AsyncIterator[Begin[str]]":
-        """Reserves a process that is ready. `timeout` counts from the beginning of the call."""
+        """Reserves a process that has imported the function. Yields an async function that makes
+        the call. `timeout` counts from the beginning of the call."""
         if (importing := file_in_import()) is not None:
             raise UsageError(
                 f"{importing} calls an isolated tool while it is imported: what it runs has to "
@@ -201,8 +204,8 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Refusal) -> ToolSaysNo:
-    """Returns the refusal under its own class name, by which it is recorded, although its class is
-    not known here."""
+    """Returns a `ToolSaysNo` for the refusal. Its class has the same name as in the other process,
+    because that name is recorded."""
     if answer.kind == ToolSaysNo.__name__:
         return ToolSaysNo(answer.message)
     kind: type[ToolSaysNo] = type(answer.kind, (ToolSaysNo,), {})
@@ -227,8 +230,8 @@ def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHo
 
 
 def _module_name(name: str, file: str) -> str:
-    """Returns the name by which the module can be imported. A script is `__main__` only in its own
-    process."""
+    """Returns the name by which another process can import the module, also if the module is this
+    process's `__main__`."""
     if name != "__main__":
         return name
     spec = getattr(sys.modules["__main__"], "__spec__", None)

@@ -1,4 +1,5 @@
-"""One process of an isolated tool, as the driver sees it. It belongs to the loop that made it."""
+"""Starts, calls and ends one process of an isolated tool, in the driver. All calls of a `Process`
+must be on the loop that created it."""
 
 import asyncio
 import tempfile
@@ -15,20 +16,20 @@ from holdfast.rollout.threads.contain import finishes_within
 from holdfast.rollout.tools.isolated.wire import MAX_FRAME, Answer, Broken, WorkerRequest
 
 START_SECONDS = 300.0
-"""The most seconds for the import of a module."""
+"""The most seconds that the import of a module may take."""
 EXIT_SECONDS = 2.0
-"""How long a process that closed its connection may take to end by itself."""
+"""How many seconds a process that closed its connection has to end by itself."""
 MAX_FAULT_BYTES = 100_000
 Result = TypeVar("Result")
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class RemoteTraceback(Exception):
-    """The traceback in the other process."""
+    """The traceback or last output of the other process, shown as the cause of an error."""
 
 
 class Process:
-    """Starts a process, in a thread that has to outlive it."""
+    """A process of an isolated tool. The thread that creates it must outlive it."""
 
     def __init__(self, home: FunctionHome):
         self.calls = 0
@@ -44,7 +45,8 @@ class Process:
             raise
 
     async def get_ready(self) -> None:
-        """Returns when the module is imported."""
+        """Waits until the process has imported the module. Raises `EnvironmentBroken` if that
+        fails."""
         if self._streams is not None:
             return
         self._streams = await self.child.connect()
@@ -60,7 +62,7 @@ class Process:
             ) from RemoteTraceback(answer.traceback)
 
     async def call(self, request: WorkerRequest, timeout: float) -> Answer:
-        """Returns the answer of a process that is ready."""
+        """Makes a call in a process that is ready, and returns the answer."""
         self.calls += 1
         try:
             return await self._exchange(request, timeout)
@@ -86,8 +88,8 @@ class Process:
             raise EnvironmentBroken(f"its process wrote what is not an answer: {error}") from error
 
     async def _while_alive(self, work: Awaitable[Result]) -> Result:
-        """Awaits the work. Raises `EOFError` if the process ends first, because its children may
-        hold the connection open."""
+        """Awaits `work` and returns its result. Raises `EOFError` if the process ends first. The
+        connection alone does not show this end if children of the process hold it open."""
         job = asyncio.ensure_future(work)
         try:
             while not await finishes_within(job, POLL_SECONDS):
@@ -98,7 +100,7 @@ class Process:
             job.cancel()
 
     async def end(self) -> None:
-        """Ends the process and its group before it returns."""
+        """Ends the process and its group, and waits for the end."""
         if self._streams is not None:
             self._streams[1].transport.abort()
         await asyncio.to_thread(self.child.end)

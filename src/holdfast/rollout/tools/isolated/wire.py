@@ -8,7 +8,7 @@ MAX_FRAME = MAX_RESULT + 1024 * 1024
 
 
 class WorkerRequest(Struct, frozen=True):
-    """A call. The arguments are JSON, and the worker validates them again."""
+    """A call of the function. The arguments are JSON, which the worker validates again."""
 
     function: str
     arguments: str
@@ -16,7 +16,7 @@ class WorkerRequest(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The module is imported."""
+    """The process has imported the module."""
 
 
 class WorkerResult(Struct, frozen=True, tag=True):
@@ -24,14 +24,14 @@ class WorkerResult(Struct, frozen=True, tag=True):
 
 
 class Refusal(Struct, frozen=True, tag=True):
-    """A `ToolSaysNo`, or a class derived from it."""
+    """The function raised `ToolSaysNo`, or an error of a class derived from it."""
 
     kind: str
     message: str
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """Any other exception."""
+    """The function, or the import of its module, raised any other exception."""
 
     kind: str
     message: str

@@ -1,7 +1,7 @@
-"""The process of an isolated tool: imports a module once, then runs the calls one by one.
+"""Runs in the process of an isolated tool: imports a module once, then runs the calls one by one.
 
-It dies with its driver. The tool prints to the same place as the driver. The connection to the
-driver has a separate descriptor.
+The process dies with its driver. What the tool prints goes to the same place as the driver's
+output, because the connection to the driver has a separate descriptor.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MAX_TRACEBACK_CHARACTERS = 100_000
 
 
 def main(connection: int, driver: int, faults: int) -> None:
-    """Serves until the driver is gone."""
+    """Runs calls until the driver is gone."""
     die_with(driver)
     # The processes that a tool starts do not inherit these descriptors.
     os.set_inheritable(connection, False)
