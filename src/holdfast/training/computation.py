@@ -90,10 +90,11 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """The logprobs of each row. None for logprobs that are not needed."""
+    """The logprobs of each row under the old policy and the reference. An entry is None if the
+    objective does not need it."""
 
     old: Sequence[Tensor | None]
-    """The logprobs by the network before the step."""
+    """The logprobs that the network gave before the step."""
     reference: Sequence[Tensor | None]
 
 
@@ -114,7 +115,7 @@ class _Share(Struct, frozen=True):
 
 
 class Computation:
-    """The computation of one rank. All ranks make theirs at once."""
+    """The computation of one rank. All ranks must create their `Computation` at the same time."""
 
     def __init__(self, build: Build, ranks: RankGroup, loss: Loss):
         torch.manual_seed(build.seed)
@@ -137,7 +138,8 @@ class Computation:
         self.reference = self._load_reference(build, options)
 
     def _load_reference(self, build: Build, options: dict[str, Any]) -> Network | None:
-        """Loads the reference model. With LoRA, it may be the network without its adapter."""
+        """Loads the reference model. With LoRA, the reference may be the trained network without
+        its adapter."""
         if not self.settings.objective.kl.coefficient:
             if build.reference:
                 raise UsageError("a reference model is given, but the KL coefficient is 0")
@@ -170,15 +172,16 @@ class Computation:
             self.network.best_logprobs(call.ids, call.lengths)
 
     def weights(self) -> dict[str, Tensor]:
-        """Gathers the weights in the precision in which they are kept, on rank 0. From then on, its
-        whole network has them."""
+        """Gathers the weights on rank 0, in the precision in which the optimizer keeps them.
+        Afterwards, the whole network of rank 0 has these weights."""
         weights = self.optimizer.weights()
         if self._ranks.is_leader:
             self.network.take_whole(weights)
         return weights
 
     def penalize(self, call: Penalize) -> list[float]:
-        """Returns the sum of the divergence over the trained tokens of each sequence."""
+        """Returns, for each sequence, the sum of the divergence from the reference over its trained
+        tokens."""
         kl = self.settings.objective.kl
         sums = [0.0] * call.sequences
         references = self._score(call.rows, self._reference_logprobs)
@@ -243,8 +246,8 @@ class Computation:
         scale: int = 1,
         has_moved: bool = False,
     ) -> list[Tensor]:
-        """Accumulates the gradients of an update. Returns the parts of its loss. `has_moved` says
-        that the weights are no longer those of the beginning of the step."""
+        """Accumulates the gradients of an update, and returns the parts of its loss. `has_moved`
+        says whether an earlier update of the same step has changed the weights."""
         tensors = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))

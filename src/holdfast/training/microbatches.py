@@ -18,8 +18,8 @@ ROUND_TOKENS = 1000
 """The cost of a round beside its rows, in tokens. Gathering a layer's weights and spreading its
 gradients takes about as long as computing this many tokens."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
-"""Factors by which rows may exceed an even share. Rows cannot be even, because sequences are not
-cut and share beginnings."""
+"""Factors by which a row may be longer than an even share of the tokens. Rows have unequal lengths,
+because a sequence is never cut and sequences share beginnings."""
 
 Rounds = list[list["TrainedRow | None"]]
 """Rounds in the order in which they are computed. Each has one row for every rank."""

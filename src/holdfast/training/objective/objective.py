@@ -34,14 +34,14 @@ class Mean(StrEnum):
     TOKENS = "tokens"
     """Every token weighs the same (DAPO)."""
     TRAJECTORIES = "trajectories"
-    """Every trajectory weighs the same, and within it each of its tokens (GRPO)."""
+    """Every trajectory weighs the same, and all tokens of a trajectory weigh the same (GRPO)."""
     CONSTANT = "constant"
     """The sum over each trajectory is divided by `Objective.constant` (Dr.GRPO)."""
 
 
 class Clip(Struct, frozen=True, tag=True):
-    """PPO's clip. There is no further gain if the ratio has left [1 - low, 1 + high]. With `dual`,
-    there is no further loss if the ratio is above `dual` and the advantage is negative."""
+    """The clip of PPO. A ratio outside of [1 - low, 1 + high] gives no further gain. With `dual`, a
+    ratio above `dual` gives no further loss if the advantage is negative."""
 
     low: float = 0.2
     high: float = 0.2
@@ -71,7 +71,8 @@ class Cap(Struct, frozen=True, tag=True):
 
 
 class Gate(Struct, frozen=True, tag=True):
-    """SAPO's clip: a sigmoid around 1 in place of an edge. Larger values make it narrower."""
+    """The clip of SAPO: a sigmoid around a ratio of 1, in place of a hard bound. Larger values make
+    the sigmoid steeper."""
 
     positive: float = 1.0
     negative: float = 1.05
@@ -84,11 +85,11 @@ class Gate(Struct, frozen=True, tag=True):
 
 
 class Unclipped(Struct, frozen=True, tag=True):
-    """No clip: the ratio as it is (REINFORCE)."""
+    """No clip: the ratio is used unchanged (REINFORCE)."""
 
 
 class KlEstimate(StrEnum):
-    """How the divergence is estimated from the logprobs of the sampled token, in Schulman's
+    """The estimate of the divergence from the logprobs of the sampled token, by Schulman's
     names."""
 
     K1 = "k1"
@@ -135,10 +136,11 @@ class Correction(Struct, frozen=True):
 
     action: BoundAction = BoundAction.TRUNCATE
     level: Level = Level.TOKEN
-    """At the level of sequences, the factor is the product over the tokens of a sequence."""
+    """The span of the factor. At the level of sequences, the factor is the product over the tokens
+    of a sequence."""
     high: float = 2.0
     low: float = 0.0
-    """With 0, the bound is one-sided."""
+    """The lower bound. With 0, there is only an upper bound."""
 
     def __post_init__(self) -> None:
         check_fields(self, "correction ")
@@ -168,10 +170,10 @@ class Objective(Struct, frozen=True):
     correction: Correction | None = None
     recompute_old: bool = False
     """Whether the trainer computes the old policy's logprobs at the beginning of the step. By
-    default they are the recorded ones."""
+    default, the recorded logprobs are used."""
     stale_mask: float | None = None
-    """Sequences with a negative advantage are left out if their mean log(engine / new) is above
-    this."""
+    """The limit of the mean log(engine / new) over a sequence. A sequence above this limit is left
+    out of the loss if its advantage is negative."""
     entropy: float = 0.0
     """The coefficient of an entropy bonus."""
 

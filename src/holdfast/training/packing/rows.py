@@ -35,8 +35,8 @@ class Segment(Struct, frozen=True):
 
 
 class PackedRow(Struct, frozen=True):
-    """A row. The lists after `segments` have an entry for each trained token. The entries of a
-    sequence lie together, in its order."""
+    """A row of packed sequences. The lists after `segments` have an entry for each trained token.
+    The entries of a sequence are next to each other, in the order of the sequence."""
 
     ids: list[int]
     positions: list[int]
@@ -99,8 +99,8 @@ def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[i
 
 
 def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, share: bool) -> "_Tree":
-    """Returns the first row with room for the sequence, preferably one with its family, or a new
-    row."""
+    """Returns the first row that has room for the sequence, preferably a row with the sequence's
+    family. If no row has room, adds a new row."""
     if share:
         for tree in trees:
             if sequence.family not in tree.families:
@@ -115,7 +115,7 @@ def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, shar
 
 
 class _Node:
-    """A run of tokens, with the runs that continue it."""
+    """A run of tokens in a tree, with the runs that may follow it."""
 
     __slots__ = ("children", "ids", "members")
 
