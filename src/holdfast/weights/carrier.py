@@ -25,18 +25,18 @@ class Framing(StrEnum):
     """How tensors are cut into messages. Both sides cut them in the same way."""
 
     BUCKETS = "buckets"
-    """A message holds as many tensors as stay below a limit."""
+    """A message holds as many tensors as fit below a limit."""
     OVERFLOWING = "overflowing"
     """A message ends with the tensor that exceeds the limit, as vLLM packs them."""
     TENSORS = "tensors"
-    """A message holds one tensor, as SGLang receives them."""
+    """A message holds a single tensor, as SGLang receives them."""
 
 
 class Device(Struct, frozen=True):
     """The device on which a process computes."""
 
     kind: str
-    """cpu or cuda; "" if unknown."""
+    """`cpu` or `cuda`; "" if unknown."""
     gpu: str = ""
     """The UUID of the GPU."""
     machine: str = ""
@@ -46,7 +46,8 @@ class Device(Struct, frozen=True):
     """The backend of weight transfer with which an engine's worker was started."""
 
     def why_not(self, carrier: Carrier, engine: "Device") -> str:
-        """Returns why a carrier cannot go from this device to the engine's; "" if it can."""
+        """Returns why the carrier cannot send from this device to the device `engine`; "" if it
+        can."""
         if carrier is Carrier.GLOO:
             return ""
         if carrier is Carrier.NCCL:
@@ -66,7 +67,7 @@ class Device(Struct, frozen=True):
 
 
 def this_device(name: str = "cpu") -> Device:
-    """Returns the device of this process, given torch's name for it."""
+    """Returns the device of this process. `name` is torch's name for the device."""
     try:
         machine = _BOOT.read_text().strip()
     except OSError:

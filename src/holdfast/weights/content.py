@@ -13,13 +13,14 @@ from torch import Tensor
 
 
 class Fingerprint:
-    """A fingerprint of names, types, shapes and contents, in any order."""
+    """A fingerprint of the names, types, shapes and contents of tensors. It does not depend on
+    their order."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def of(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Passes tensors on and adds them."""
+        """Yields the tensors unchanged, and adds each to the fingerprint."""
         for name, tensor in tensors:
             self._lines.append(_line(name, tensor))
             yield name, tensor

@@ -36,8 +36,7 @@ def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
 
 
 def _place(url: str) -> str:
-    """Returns the host, port and path that identify an engine, whatever else its address
-    contains."""
+    """Returns the host, port and path of the address, which identify an engine."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     port = parts.port or (443 if parts.scheme == "https" else 80)
