@@ -120,9 +120,9 @@ class TrainerSettings(Struct, frozen=True):
     truncation: TruncationPolicy = TruncationPolicy.KEEP
     overlong: OverlongPenalty | None = None
     discount: float | None = None
-    """The factor for a later reward, per turn in between: a turn is credited with its own reward,
-    plus all later rewards times this factor for each turn. With None, a turn is credited with the
-    whole reward of its trajectory."""
+    """The factor of later rewards. A turn is credited with its own reward and all later rewards,
+    and a later reward is multiplied by this factor once for each turn in between. With None, a turn
+    is credited with the whole reward of its trajectory."""
 
     def __post_init__(self) -> None:
         if isinstance(self.objective, str):  # The name of a preset stands for its value.
@@ -149,8 +149,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
     """Whether to train on trajectories in which the model was told that a tool call was
-    interrupted. By default, such a trajectory is rolled out again. If its retries are used up, it
-    counts in no loss and no baseline."""
+    interrupted. By default, such a trajectory is rolled out again, as often as its refills allow.
+    After that, it counts in no loss and no baseline."""
     max_draws: int = 3
     """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
     the groups that it has."""

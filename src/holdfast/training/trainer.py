@@ -141,8 +141,8 @@ class Trainer:
     @checks_arguments()
     def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
         """Trains on `groups`, in one or more updates. `version` is the name of the present weights;
-        the measured gap counts only tokens that these weights sampled. If an argument is refused,
-        raises before anything has changed."""
+        the measured gap counts only tokens that these weights sampled. Errors are raised before
+        anything has changed."""
         began = time.monotonic()
         sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
@@ -210,7 +210,7 @@ class Trainer:
 
     def _parts(self, sequences: Sequence[TrainedSequence]) -> list[list[TrainedSequence]]:
         """Divides the sequences among the updates. All sequences of a family are in the same
-        update."""
+        update. Leaves out sequences that have no gradient."""
         objective = self.settings.objective
         if not objective.kl.coefficient and not objective.entropy:
             # A sequence without an advantage has no gradient, and the weights of the others already

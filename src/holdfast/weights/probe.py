@@ -34,7 +34,7 @@ NOISE = {"float32": 2e-5, "bfloat16": 0.04, "float16": 5e-3}
 """The smallest noise of an engine's logprobs: the root of the mean square, in nats. Some models
 have twice as much noise, so the noise is also measured."""
 LOUD = 4.0
-"""The largest mean difference that still means the same weights, in multiples of the noise."""
+"""The mean difference that is allowed for the same weights, in multiples of the noise."""
 SURE = 5.0
 """A number of standard deviations. An engine that is nearer to the previous version than to the new
 one has other weights if it is at least this far from the new one."""

@@ -27,15 +27,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NodeReceiver:
-    """An actor that makes a folder from bytes on its node. Call `begin`, then `append` for each
-    bucket in order, then `finish`. Only then does the folder exist, and it is whole."""
+    """A Ray actor that receives a version's bytes and writes them as a folder on its node. Call
+    `begin`, then `append` for each bucket in order, then `finish`. The folder exists only after
+    `finish`, and is then complete."""
 
     def __init__(self, stage: str):
         self._stage = Path(stage)
         self._writer: _FolderWriter | None = None
 
     def begin(self, version: str, files: dict[str, int]) -> None:
-        """Begins a version. `files` has the names and sizes, in the order of the bytes."""
+        """Begins a version. `files` has the name and size of each file, in the order in which their
+        bytes arrive."""
         aside, final = self._stage / f"{ASIDE}{version}", self._stage / version
         self._writer = None
         private_folder(self._stage)
@@ -64,7 +66,7 @@ class NodeReceiver:
 
 
 class _FolderWriter:
-    """Cuts a stream of bytes into files."""
+    """Writes a stream of bytes into several files, one after the other."""
 
     def __init__(self, folder: Path, files: dict[str, int]):
         self._folder = folder
