@@ -377,9 +377,9 @@ class WeightSync:
             )
 
     async def _has_loaded(self, version: WeightFolder, replica: Replica, *, was_sent: bool) -> bool:
-        """Compares the replica's fingerprint with that of the version. Returns True if they are
-        equal, and raises `WeightsNotTaken` if they differ. Returns False if there is nothing to
-        compare: the replica has loaded nothing since its start, and was sent nothing."""
+        """Compares the replica's fingerprint with the fingerprint of the version. Returns True if
+        they are equal, and raises `WeightsNotTaken` if they differ. Returns False if there is
+        nothing to compare: the replica has loaded nothing since its start, and was sent nothing."""
         loaded = await replica.loaded()
         if not loaded and not was_sent:
             return False
@@ -437,7 +437,7 @@ class WeightSync:
         endpoint.breaker.trip()
 
     async def _give_up(self, replica: Replica, why: str) -> None:
-        """Gives a replica up for ever. Callers that wait for it get an error."""
+        """Gives a replica up permanently. Callers that wait for it get an error."""
         replica.endpoint.breaker.abandon(why)
         await self._resume_left(replica)
 
