@@ -149,8 +149,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
     """Whether to train on trajectories in which the model was told that a tool call was
-    interrupted. By default, such a trajectory is rolled out again, as often as its refills allow.
-    After that, it counts in no loss and no baseline."""
+    interrupted. By default, such a trajectory is rolled out again, as often as `GroupPolicy.refill`
+    allows. After that, it counts in no loss and no baseline."""
     max_draws: int = 3
     """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
     the groups that it has."""

@@ -221,7 +221,7 @@ class WeightTransfer:
     """TRL's `WeightTransferProtocol`, by the best way that the engines offer.
 
     Engines are paused only during `send_weights`, for as long as this way needs. If an engine does
-    not take a version, or serves it wrongly, it gets no calls with that version.
+    not take a version, or serves it wrongly, it gets no calls until it has the version.
     """
 
     def __init__(self, training: _Training):
