@@ -37,7 +37,7 @@ class SglangSamplingParams(Struct, frozen=True):
 
 
 class SglangRequest(Struct):
-    """A request. Members that only the real SGLang understands are ignored."""
+    """A request. Fields that only the real SGLang understands are ignored."""
 
     input_ids: list[int] | None = None
     text: str | None = None
