@@ -1,8 +1,8 @@
 """Advantages: how much better a trajectory was than expected. Pure functions.
 
 A group has the rewards of one task's trajectories. `None` stands for a trajectory without a valid
-reward, because it failed or was not scored: it is in no mean and no deviation, and has no
-advantage. Groups may be of unequal size.
+reward, because it failed or was not scored. Such a trajectory has no advantage, and counts in no
+mean and no deviation. Groups may be of unequal size.
 """
 
 import math
@@ -101,8 +101,8 @@ def estimate(
 
 
 def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
-    """Returns the rewards that are not None, from any kind of list, array or tensor. Raises
-    `UsageError` for rewards that are not finite numbers."""
+    """Returns the rewards that are not None, as floats. A group may be a list, an array or a
+    tensor. Raises `UsageError` for rewards that are not finite numbers."""
     try:
         valid = [[0.0 + reward for reward in group if reward is not None] for group in groups]
         wrong = [reward for group in valid for reward in group if not math.isfinite(reward)]

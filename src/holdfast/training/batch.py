@@ -1,9 +1,9 @@
 """A batch: groups of trajectories as sequences with advantages and weights, ready to be packed.
 
-A failure of the infrastructure is never a gradient: a trajectory without a valid reward is in no
-baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the same,
-however many branches it has. Only `load_group` reads from the journal; the rest is pure. No torch
-is needed.
+A failure of the infrastructure never causes a gradient: a trajectory without a valid reward counts
+in no baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the
+same, however many branches it has. Only `load_group` reads from the journal; all other functions
+are pure. No torch is needed.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class TrainedTrajectory(Struct, frozen=True):
     reward: float | None
     samples: tuple[Sample, ...]
     metrics: Mapping[str, float] = {}
-    """Further numbers from the scorer, beside the reward."""
+    """The scorer's numbers other than the reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -99,7 +99,7 @@ class TrainedSequence(Struct, frozen=True):
     advantages: Sequence[float]
     weight: float
     is_fresh: bool = True
-    """Whether every token with a known version was sampled by the weights that are trained."""
+    """Whether the weights that are trained sampled every token whose version is known."""
 
 
 async def load_group(
@@ -126,7 +126,7 @@ async def load_group(
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
-    """Groups samples by task, in their order. Leaves out samples that are marked to be removed."""
+    """Groups samples by task, in their order. Leaves out samples that are marked for removal."""
     members: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
         group = members.setdefault(sample.group, {})

@@ -1,8 +1,8 @@
 """Checkpoints: everything that a trainer needs to continue, as safetensors and JSON.
 
-A checkpoint is a folder. It is written aside, with each file synced and a manifest of sizes and
-digests last, and then renamed. Under its final name it is therefore whole, and the manifest shows
-any later damage. No file is pickled.
+A checkpoint is a folder. Its files are written and synced in a temporary folder, the last of them a
+manifest of sizes and digests. Then the folder gets its final name. A folder with a final name is
+therefore complete, and the manifest shows any later damage. No file is pickled.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class CheckpointDamaged(HoldfastError):
 
 
 class TrainerState(Struct, frozen=True):
-    """The state of a trainer beside its tensors."""
+    """The part of a trainer's state that is not tensors."""
 
     run: str
     step: int

@@ -1,9 +1,9 @@
 """Computation: the calls that every rank of a training computes, led by rank 0.
 
-It has the network, the reference and the optimizer, or this rank's part of them. It knows rows, but
-no groups, advantages or files. All ranks run the same calls in the same order, each on its own
-rows. All compute the same number of rows: a rank without a row computes a filler that does not
-count.
+It holds the network, the reference and the optimizer, or this rank's part of them. It works on
+rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the same
+order, each on its own rows. All ranks compute the same number of rows: a rank without a row
+computes a filler that does not count.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from holdfast.training.ranks.group import RankGroup
 from holdfast.training.settings import Lora, TrainerSettings
 
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
-"""`policy_loss` or a loss of your own."""
+"""`policy_loss` or a custom loss."""
 Rows = Sequence[TrainedRow | None]
 """The rows of one rank. None stands for a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
@@ -50,15 +50,16 @@ class Build(Struct, frozen=True, tag=True):
 
 
 class Penalize(Struct, frozen=True, tag=True):
-    """The call that computes the divergence from the reference over each of `sequences`
-    sequences."""
+    """The call that computes, for each of `sequences` sequences, its divergence from the
+    reference."""
 
     rows: list[TrainedRow | None]
     sequences: int
 
 
 class Train(Struct, frozen=True, tag=True):
-    """The call that computes one optimizer step, with one update for each of `updates`."""
+    """The call that computes one optimizer step. It makes one update for each entry of
+    `updates`."""
 
     updates: list[list[TrainedRow | None]]
     rate: float
@@ -80,7 +81,8 @@ class RestoreState(Struct, frozen=True, tag=True):
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """The call that computes the best logprobs after beginnings of a sequence."""
+    """The call that computes the logprob of the likeliest next token after beginnings of a
+    sequence."""
 
     ids: list[int]
     lengths: list[int]
@@ -108,7 +110,7 @@ class StepNumbers(Struct, frozen=True):
 
 
 class _Share(Struct, frozen=True):
-    """One rank's share of `StepNumbers`."""
+    """The part of `StepNumbers` that one rank computed."""
 
     loss: float
     diagnostics: DiagnosticTotals

@@ -1,7 +1,8 @@
-"""Float32 results from a model whose weights have fewer digits, without a second copy of them.
+"""Float32 results from a model whose weights have fewer digits, without a second copy of the model.
 
-Each function that the model calls gets float32 copies of its arguments, for as long as it runs. So
-the result is that of the same weights in a float32 model, and needs hardly more memory.
+Each function that the model calls gets float32 copies of its arguments, which exist only while the
+function runs. So the result is the same as from a float32 model with the same weights, but needs
+hardly more memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,13 +1,13 @@
 """The network that is trained: a Hugging Face causal LM folder, in full or with a LoRA adapter.
 
-Rows go through it packed, with Holdfast's own attention and a head in chunks. A trial at the start
-must show that this is as near to float32 as the model's own forward pass. Otherwise sequences go
-one at a time, and `why_sequential` says why.
+Rows go through the network packed, with Holdfast's own attention and a head in chunks. A trial at
+the start must show that the results are as near to float32 as the results of the model's own
+forward pass. Otherwise sequences are computed one at a time, and `why_sequential` says why.
 
-On a GPU the layers are compiled, all as one, for rows of any length, if the trial shows the same of
-the compiled layers. `why_slow` says why they are not, or why the head has no kernels. With several
-ranks, the network is spread over them. All ranks make it at once and call it in the same order,
-because each call gathers the weights.
+On a GPU, all layers are compiled for rows of any length, if the same trial accepts the compiled
+layers. `why_slow` says why they are not compiled, or why the head has no fused kernels. With
+several ranks, the network is divided among them. All ranks must create it at the same time and call
+it in the same order, because each call gathers the weights.
 """
 
 import copy

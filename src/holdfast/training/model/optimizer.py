@@ -1,7 +1,7 @@
 """The optimizer: AdamW with a schedule, over float32 copies if the model has a smaller data type.
 
-Its whole state can be read and restored as plain tensors. If the network is spread over ranks, each
-rank updates its own part of every weight, and the state that is read is whole.
+Its whole state can be read and restored as plain tensors. If the network is divided among ranks,
+each rank updates its own part of every weight; the state that is read has all parts.
 """
 
 from collections.abc import Mapping

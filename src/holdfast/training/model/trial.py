@@ -1,8 +1,9 @@
 """The trial: finds which ways to compute a model's logprobs are right, before anything is trained.
 
-The judge is the model's own forward pass in float32. It computes one sequence as long as a run may
-have, and a few short ones that share beginnings. A faster way is used if it is as near to the judge
-as the model's own pass in the data type that is trained (`nearness`).
+The judge is the model's own forward pass in float32. It computes one sequence that is as long as
+the longest of a run, and a few short ones that share beginnings. A faster way is used if its
+logprobs are as near to the judge as those of the model's own pass in the data type that is trained
+(`nearness`).
 """
 
 import math

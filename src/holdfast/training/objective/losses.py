@@ -1,9 +1,9 @@
 """Losses: an objective as numbers. Pure functions over flat tensors.
 
 Every tensor has one value for each trained token, in any order; `sequences` says which tokens
-belong together. The weights of tokens are made once for the whole optimizer step
+belong together. The weights of tokens are computed once for the whole optimizer step
 (`batch.sequence_weights`), so that the sum over micro-batches does not depend on how a batch is
-cut. A sequence lies whole in one micro-batch.
+divided. All tokens of a sequence are in the same micro-batch.
 """
 
 import torch
@@ -65,8 +65,8 @@ class LossParts(Struct):
 
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossParts]:
-    """Returns the micro-batch's share of the step's loss, to be summed over micro-batches, and its
-    parts."""
+    """Returns the micro-batch's part of the step's loss, and the parts of this loss for
+    diagnostics. The loss of the step is the sum over its micro-batches."""
     ratio = _ratio(batch, objective.ratio)
     losses, clipped = _clip(batch, ratio, objective.clip)
     factor = _correction(batch, objective.correction)
@@ -88,8 +88,8 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossPa
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor:
-    """Estimates KL(policy ‖ reference) at each token. k1 is unbiased and may be negative. k2 is the
-    estimate whose gradient has the smallest bias. k3 is unbiased and never negative."""
+    """Estimates KL(policy ‖ reference) at each token. k1 is unbiased and may be negative. The
+    gradient of k2 has the smallest bias. k3 is unbiased and never negative."""
     difference = logprobs - reference
     if kind is KlEstimate.K1:
         return difference

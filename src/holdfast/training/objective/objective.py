@@ -1,8 +1,8 @@
 """Objective: what a training step minimizes, as one frozen value of five choices.
 
-The choices are the level of the ratio, the clip, the mean, the penalty for leaving a reference
-(KL), and the correction of the gap between engine and trainer. The names of papers are presets.
-`losses` turns an objective into numbers; nothing here needs torch.
+The choices are the level of the ratio, the clip, the mean, the penalty for the distance from a
+reference (KL), and the correction of the gap between engine and trainer. Presets have the names
+that papers use. `losses` turns an objective into numbers; nothing here needs torch.
 """
 
 import math
@@ -21,7 +21,7 @@ def _check_at_least(name: str, value: float, least: float) -> None:
 
 
 class Level(StrEnum):
-    """The span over which a ratio of probabilities is taken."""
+    """The span of tokens for which one ratio of probabilities is computed."""
 
     TOKEN = "token"  # noqa: S105 - no password
     SEQUENCE = "sequence"
@@ -29,7 +29,8 @@ class Level(StrEnum):
 
 
 class Mean(StrEnum):
-    """How the losses of tokens become one number, always over the whole optimizer step."""
+    """How the losses of tokens become one number. The mean is always over the whole optimizer
+    step."""
 
     TOKENS = "tokens"
     """Every token weighs the same (DAPO)."""
@@ -58,8 +59,8 @@ class Clip(Struct, frozen=True, tag=True):
 
 
 class Cap(Struct, frozen=True, tag=True):
-    """CISPO's clip. The ratio, bounded to [1 - low, 1 + high], is a weight without a gradient, so
-    that every token keeps its gradient. `low` = 1 leaves the lower side open."""
+    """The clip of CISPO. The ratio, bounded to [1 - low, 1 + high], is a weight without a gradient,
+    so that every token keeps its gradient. With `low` = 1, there is no lower bound."""
 
     low: float = 1.0
     high: float = 0.2
@@ -104,14 +105,14 @@ class KlPlace(StrEnum):
 
 
 class Kl(Struct, frozen=True):
-    """A penalty for leaving the reference model."""
+    """A penalty for the distance from the reference model."""
 
     coefficient: float = 0.0
-    """With 0, no reference is needed or loaded."""
+    """The factor of the penalty. With 0, no reference is needed or loaded."""
     estimate: KlEstimate = KlEstimate.K3
     place: KlPlace = KlPlace.LOSS
     weighted: bool = False
-    """Whether the term is multiplied by the token's ratio, which makes its gradient unbiased when
+    """Whether the penalty is multiplied by the token's ratio. This makes its gradient unbiased when
     the policy has changed."""
 
     def __post_init__(self) -> None:
@@ -129,9 +130,9 @@ class BoundAction(StrEnum):
 class Correction(Struct, frozen=True):
     """The correction of the gap between the engine, whose logprobs were recorded, and the trainer.
 
-    Each token's loss is multiplied by trainer / engine probability, bounded. If the recorded
-    logprobs stand for the old policy, the ratio already holds that factor: a mask then has weights
-    of 0 and 1, and truncation is refused.
+    Each token's loss is multiplied by the trainer's probability divided by the engine's, within
+    bounds. If the recorded logprobs are used as those of the old policy, the ratio already contains
+    this factor. A mask then only has weights of 0 and 1, and truncation is refused.
     """
 
     action: BoundAction = BoundAction.TRUNCATE

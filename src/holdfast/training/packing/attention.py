@@ -1,9 +1,9 @@
 """Attention over packed rows: each segment sees itself and its path back to the root.
 
-It is registered with transformers under `NAME`. The layout of the row goes through the model's call
-as the keyword argument `packed_layout`. transformers would make a dense mask for packed positions,
-which costs more than packing saves. Here, except for the triangle of each segment, no product is
-computed that must not be seen.
+It is registered with transformers under `NAME`. The layout of the row is passed to the model's call
+as the keyword argument `packed_layout`. transformers would build a dense mask for packed positions,
+which costs more than packing saves. Here, no product is computed that the result does not need,
+except in the triangle above the diagonal of each segment.
 """
 
 from inspect import signature

@@ -1,8 +1,9 @@
 """The head: logprobs and entropies of chosen tokens, without ever holding all logits.
 
 16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here only a few
-thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a GPU
-the vendor's library computes the products, and the work between them is one pass each (`kernels`).
+thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a
+GPU, the vendor's library computes the matrix products, and the kernels in `kernels` make one pass
+over the logits between them.
 """
 
 from functools import cache
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor
 
 CHUNK_LOGITS = 2**24
-"""The most logits that exist at a time on a CPU: 64 MiB in float32."""
+"""The largest number of logits that exist at a time on a CPU: 64 MiB in float32."""
 GPU_SHARE = 32
-"""On a GPU, the logits may use 1 / `GPU_SHARE` of its memory, up to 4 GiB, because larger chunks
-are faster."""
+"""On a GPU, the logits may use 1 / `GPU_SHARE` of the memory, up to 4 GiB. Larger chunks are
+faster."""
 _GPU_ROWS = 128
 """The rows of a chunk on a GPU are a multiple of this, the tile size of its matrix units."""
 

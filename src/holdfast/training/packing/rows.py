@@ -3,7 +3,7 @@
 A row is a list of segments. Each segment attends to itself and to its path back to the root. If no
 beginning is shared, every sequence is one segment. A trained token is stored as a pair: the place
 in the row that predicts it, and the token. A common beginning is therefore computed once, while
-each sequence keeps its own trained tokens. Pure Python: the same input gives the same rows.
+each sequence keeps its own trained tokens. Pure Python: the same input always gives the same rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,8 +79,8 @@ def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True)
 
 
 def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[int]:
-    """Returns the order of packing: the longest first, which fills rows best. Families stay
-    together if they can share."""
+    """Returns the order of packing: the longest sequence first, because this fills rows best. With
+    `share`, the sequences of a family are packed one after the other."""
     numbers = range(len(sequences))
     if not share:
         return sorted(numbers, key=lambda n: -len(sequences[n].ids))

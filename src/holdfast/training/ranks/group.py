@@ -1,9 +1,9 @@
 """RankGroup: the messages between the ranks of a training, and their sums.
 
-Rank 0 leads: it sends each other rank its share of a call, and all compute it. A training in one
-process is a group of one, which sends no messages. Messages are bytes and never pickled. Every wait
-ends: the kernel reports a rank that has died, and a deadline ends the wait for a rank that stands
-still.
+Rank 0 leads: it sends each other rank its share of a call, and all ranks compute the call. A
+training in one process is a group of one rank, which sends no messages. Messages are bytes and
+never pickled. No wait lasts for ever: the kernel reports a rank that has died, and a deadline ends
+the wait for a rank that hangs.
 """
 
 import os
@@ -43,7 +43,8 @@ _LOOPBACK = "GLOO_SOCKET_IFNAME"
 
 
 class RankDied(HoldfastError):
-    """A rank has ended or stands still. No durable data is lost, and the same command continues."""
+    """A rank has ended or hangs. No durable data is lost, and the same command continues the
+    training."""
 
     retryable = True
 
@@ -83,7 +84,7 @@ class RankGroup:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Encloses a computation of all ranks. Raises `RankDied` with the root cause if a rank
+        """Encloses a computation of all ranks. Raises `RankDied` with the root cause if a rank has
         died."""
         yield
 
@@ -91,7 +92,8 @@ class RankGroup:
         """Raises `RankDied` if a rank has died."""
 
     def on_death(self, notify: Callable[[], None]) -> None:
-        """Calls `notify`, in any thread, when a rank has died."""
+        """Registers `notify`, which is called when a rank has died. The call may come from any
+        thread."""
 
 
 class JoinedRanks(RankGroup):

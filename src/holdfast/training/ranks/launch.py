@@ -1,7 +1,7 @@
 """The processes of the other ranks: started here, or all of them by torchrun.
 
-A process that is started here is this Python in a session of its own, with its output in a file. It
-ends whenever rank 0 ends, because it watches that process.
+A process that is started here runs the same Python in a session of its own, and writes its output
+into a file. It watches the process of rank 0, and ends when that process ends.
 """
 
 import os

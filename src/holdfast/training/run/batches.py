@@ -1,8 +1,8 @@
-"""Batches: tasks go in, and whole settled groups come out, each to exactly one step.
+"""Batches: tasks are admitted, and each settled group is delivered to exactly one step.
 
-The order of tasks is a pure function of the seed, so that no position must be saved. Whenever all
-admitted tasks are settled and a batch is not whole, the missing tasks are admitted. A resumed run
-comes to the same batches as a run that was never stopped.
+The order of tasks is a pure function of the seed, so no position must be saved. Whenever all
+admitted tasks are settled and a batch is not complete, more tasks are admitted. A resumed run gets
+the same batches as a run that was never stopped.
 """
 
 import shlex
@@ -27,7 +27,8 @@ from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
-"""Seconds after which a consumer looks for missing tasks. Settled groups wake it at once."""
+"""Seconds after which a consumer checks whether tasks are missing. A settled group ends this wait
+at once."""
 
 
 FUTILE_DRAWS = 4
@@ -118,7 +119,7 @@ class BatchSource(Protocol):
 
 
 Refused = Sequence[tuple[TrainingGroup, Dismissal]]
-"""Groups that are not trained, each with the reason."""
+"""Groups that are not trained, each with the reason for its dismissal."""
 
 
 class Batches:

@@ -1,5 +1,5 @@
-"""The folder of a training. It begins empty, and one process at a time writes into it. It belongs
-to a journal, which is opened with it."""
+"""The folder of a training. It must be empty at the beginning, and only one process at a time may
+write into it. It belongs to the journal that is opened with it."""
 
 import errno
 import fcntl
@@ -78,8 +78,8 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `UsageError` if the folder holds something else. Files beside a training's
-    checkpoints, such as a report, are allowed."""
+    """Raises `UsageError` if the folder holds anything else than a training. Other files next to a
+    training's checkpoints, such as a report, are allowed."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --out is a folder")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

@@ -1,9 +1,9 @@
 """The loop of a training run: batch, step, checkpoint, commit, weights; again.
 
 Each group is trained exactly once (I6): the ledger reserves a batch for a step, the step is
-trained, a checkpoint holds it, and then the ledger commits it. After a restart the newest whole
-checkpoint is the truth, and the ledger is rewound to it. Later steps are trained again from
-recorded rollouts, without new samples.
+trained, a checkpoint holds it, and then the ledger commits it. After a restart, training continues
+from the newest complete checkpoint, and the ledger is rewound to its step. Later steps are trained
+again from recorded rollouts, without new samples.
 
 A step's trajectories are sampled with the step's version of the weights. After a restart, the
 engines therefore start only when every step for which the run has a version is trained again.
@@ -77,7 +77,7 @@ class Restored(Struct, frozen=True):
 
 
 class NothingTrainable(NotTrainable):
-    """No step is trained yet, and the trajectories for the first step can never be trained."""
+    """No step is trained yet, and training can never use the trajectories for the first step."""
 
 
 def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path, run: str) -> None:
@@ -242,7 +242,8 @@ class TrainingState:
 
 
 def _differences(recorded: object, now: object, name: str = "") -> list[str]:
-    """Returns a line for each setting that differs: its innermost name and both values."""
+    """Returns a line for each setting that differs: the name of the innermost field and both
+    values."""
     if isinstance(recorded, dict) and isinstance(now, dict):
         names = sorted(recorded.keys() | now.keys())
         return [
@@ -254,7 +255,8 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """Returns the text of a value: each field with its name, without the empty fields."""
+    """Returns a value as text. For a struct, the text has each field with its name, except empty
+    fields."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)

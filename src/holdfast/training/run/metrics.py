@@ -1,8 +1,8 @@
 """The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers if wanted.
 
-The file has the steps that the newest checkpoint or the running process has trained. Steps that a
-resumed run trains again replace their old lines. An evaluation has a line of its own until the file
-is written anew, at the next start or at the end; lines of one step belong together.
+The file has the steps that the newest checkpoint holds or the running process has trained. If a
+resumed run trains steps again, their new lines replace the old ones. At first, an evaluation has
+its own line. At the next start or at the end, all lines of a step are merged into one.
 """
 
 import json
@@ -52,7 +52,7 @@ class TrainingMetrics:
         self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:
-        """Drops the lines after `step`, and merges the lines of each earlier step into one."""
+        """Drops the lines after `step`, and merges all lines of each earlier step into one line."""
         kept = [{"step": at, **line} for at, line in self.lines().items() if at <= step]
         aside = self._path.with_suffix(".partial")
         with aside.open("w") as file:
@@ -62,7 +62,7 @@ class TrainingMetrics:
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
-        """Returns the metrics by step. Later lines of a step are merged into its earlier ones."""
+        """Returns the metrics by step. All lines of a step are merged; a later line wins."""
         lines_by_step: dict[int, dict[str, Any]] = {}
         for line in read(self._path):
             lines_by_step.setdefault(line.pop("step"), {}).update(line)

@@ -1,8 +1,9 @@
-"""The run of a training in its journal: made, found again or refused, and brought to the
+"""The run of a training in its journal: created, found again or refused, and brought to the
 checkpoint.
 
-The restored checkpoint is the truth: the ledger is rewound or brought forward to it. Until a step
-is trained, the run does not depend on the code, and the same command may come with changed code.
+Training continues from the restored checkpoint, and the ledger is rewound or brought forward to its
+step. Until a step is trained, the run does not depend on the code, so the same command may be used
+with changed code.
 """
 
 from collections.abc import Callable, Collection

@@ -1,8 +1,9 @@
-"""Weights & Biases, trackio and TensorBoard. Each gets every step once, whatever is killed.
+"""Weights & Biases, trackio and TensorBoard. Each gets every step once, even if a process is
+killed.
 
-A tracker may lose numbers with the process (Weights & Biases writes late), or have more steps than
-the newest checkpoint. A tracker is therefore opened with the trained steps: steps that it lacks are
-logged again, and steps that it has are not logged twice.
+A tracker may lose its last numbers with the process (Weights & Biases writes late), or may have
+more steps than the newest checkpoint. A tracker is therefore opened with the trained steps: steps
+that the tracker lacks are logged again, and steps that the tracker has are not logged twice.
 """
 
 import contextlib

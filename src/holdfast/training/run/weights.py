@@ -1,8 +1,8 @@
 """A version of the weights: a folder that engines load, and the ways into the engines.
 
-A version's name never stands for other bytes: the journal holds it durably, with the digest of the
-weights, before an engine gets the version. A version is in force when every engine that gets calls
-has it.
+The name of a version never stands for other weights: before an engine gets the version, the journal
+durably holds its name with the digest of the weights. A version is in force when every engine that
+gets calls has it.
 """
 
 import json
