@@ -66,8 +66,8 @@ def _loss(place: str) -> Loss:
 
 
 def follow_torchrun(place: TorchrunPlace, device: str) -> NoReturn:
-    """Runs this process as one of torchrun's ranks. Torchrun sends a signal to every rank, and only
-    rank 0 reacts to signals."""
+    """Runs this process as one of torchrun's ranks. A signal reaches every rank, but only rank 0
+    reacts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     group = join_torchrun(place, device)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""A group of one sender and its receivers: each message of tensors goes to all at once.
+"""A group of one sender and its receivers: each message of tensors goes to all receivers at once.
 
-The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and cut the
+The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and divide the
 tensors into the same messages. This module runs in the sender's own process and inside engines. It
-needs only torch and touches no default process group.
+needs only torch, and does not change the default process group.
 """
 
 import os
@@ -28,7 +28,7 @@ _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 class TensorMeta(NamedTuple):
-    """The description of a tensor that both sides have."""
+    """The description of a tensor. Sender and receivers both have it."""
 
     name: str
     dtype: str
@@ -71,7 +71,7 @@ class BroadcastGroup(ABC):
     process."""
 
     device = "cpu"
-    """The device on which its tensors must be."""
+    """The device on which the group's tensors must be."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
@@ -115,8 +115,9 @@ class TorchGroup(BroadcastGroup):
 
 
 class NamedGroup(BroadcastGroup):
-    """The sender of a group whose receivers join under a name with `torch.distributed`'s own
-    helper, as SGLang's do. The helper decides under which keys the members find each other."""
+    """The sender of a group whose receivers join under a name, with a helper function of
+    `torch.distributed`, as SGLang's workers do. The helper decides under which keys the members
+    find each other."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""A fingerprint of tensors that costs one pass over them, wherever they are.
+"""A fingerprint of tensors that costs one pass over them, on whatever device they are.
 
-It distinguishes the weights of one step from those of the next. It does not protect against an
-attacker.
+It distinguishes the weights of one step from the weights of the next step. It does not protect
+against an attacker.
 """
 
 import hashlib

@@ -1,17 +1,19 @@
 """Checks whether an engine has the trainer's weights, by the version it reports and by logprobs.
 
-Some reloads answer 200 but serve other weights. Logprobs show this: those of the most likely token
-after some beginnings of a fixed sequence, by the engine and by the trainer.
+Some engines answer a reload with status 200 but serve other weights. Logprobs show this: after some
+beginnings of a fixed sequence, the engine's logprob of the most likely token is compared with the
+trainer's.
 
-The trainer also knows the logprobs of the previous version. It asks where the two versions differ
-most, and compares which of them the engine is nearer to. This shows steps that are far smaller than
-the noise of one logprob. The trainer's logprobs must be exact (`Network.exact_logprobs`). If they
-were rounded, the places where two versions seem to differ most would be those with the most noise,
-and even an engine with the right weights would be near to neither.
+The trainer also knows the logprobs of the previous version. It chooses the beginnings where the two
+versions differ most, and finds out to which version the engine is nearer. This detects steps that
+are far smaller than the noise of one logprob. The trainer's logprobs must be exact
+(`Network.exact_logprobs`). If they were rounded, the two versions would seem to differ most at the
+places with the most noise, and even an engine with the right weights would be near to neither
+version.
 
-The requests are greedy, for one token each, because every engine knows such requests. If asked for
-the logprobs of a prompt, vLLM 0.32 on a CPU ends if it serves adapters and has other requests in
-flight.
+The requests are greedy and ask for one token each, because every engine supports such requests.
+Logprobs of a prompt are not requested: vLLM 0.32 on a CPU ends on such a request if it serves
+adapters and has other requests in flight.
 """
 
 import asyncio
@@ -44,7 +46,7 @@ distinguished."""
 
 
 class ProbeResult(Struct, frozen=True):
-    """The distance of the engine's logprobs from the trainer's."""
+    """How far the engine's logprobs are from the trainer's."""
 
     worst: float
     mean: float

@@ -1,7 +1,8 @@
-"""One engine's switches for training: pause, resume, prefix cache, version and errors.
+"""The requests that a training sends to one engine: pause, resume, prefix cache, version and
+errors.
 
-Each kind of engine has its own routes for them; here they have one interface. Every request has a
-deadline, and the error of a failed request quotes the engine's answer.
+Each kind of engine has its own endpoints for them; here they have one interface. Every request has
+a deadline, and the error of a failed request quotes the engine's answer.
 """
 
 import re
@@ -29,7 +30,7 @@ DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """Which program an engine is. The values are the programs' names."""
+    """The program that an engine runs. The values are the names of the programs."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"

@@ -1,8 +1,8 @@
 """The process that sends weights: it reads a version's folder and hands it out.
 
-It is a process of its own, because a collective that waits for a dead member cannot be cancelled,
-but a process can be killed. Requests come on stdin and answers go to stdout, as lines of JSON. The
-process ends when its stdin ends.
+It is a process of its own because it can then be killed: a collective that waits for a dead member
+cannot be cancelled. Requests come on stdin and answers go to stdout, as lines of JSON. The process
+ends when its stdin ends.
 
     {"do": "open", "address": "127.0.0.1", "world_size": 3}   → {"port": 4711}, {"joined": true}
     {"do": "send", "folder": "…"}                             → {"sent": true, "seconds": 0.3}
@@ -138,7 +138,7 @@ class Sender:
     def send(
         self, folder: str, *, seconds: float = SEND_SECONDS, framing: str = Framing.BUCKETS
     ) -> None:
-        """Broadcasts a version to the group. Answers with the seconds that it took."""
+        """Broadcasts a version to the group. Answers with the seconds that the broadcast took."""
         assert self._group is not None, "opened"
         tensors = TensorFolder(Path(folder))
         began = time.monotonic()

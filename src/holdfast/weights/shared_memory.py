@@ -1,7 +1,8 @@
-"""Memory of one process that another maps: a GPU's, by CUDA IPC, or that of a nameless file.
+"""Memory of one process that another process maps: memory of a GPU (by CUDA IPC), or a file without
+a name.
 
-The handle that travels is plain values, as JSON, so that neither side unpickles. The memory ends
-with the process that made it: a killed process leaves no memory behind.
+The handle that is sent to the other process is plain JSON values, so that neither side unpickles.
+The memory ends with the process that created it: a killed process leaves no memory behind.
 """
 
 import mmap

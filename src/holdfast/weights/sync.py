@@ -64,7 +64,7 @@ class UpdateTimes(Struct):
 
     prepared: float = 0.0
     sent: float = 0.0
-    """The time of the transfer itself."""
+    """The time of the transfer alone."""
     stood_still: float = 0.0
     """The longest time for which a replica sampled nothing for its requests in flight."""
     held: float = 0.0
@@ -72,8 +72,8 @@ class UpdateTimes(Struct):
 
 
 class WeightSync:
-    """Gives replicas new weights. Call `start` before the first version, then `publish` for each
-    version. All calls belong to one event loop."""
+    """Gives replicas new weights. Call `start` once, and then `publish` for each version. All calls
+    must come from the same event loop."""
 
     def __init__(
         self,
@@ -96,10 +96,11 @@ class WeightSync:
         self._choices: dict[Replica, Choice] = {}
         self._locks = {replica: asyncio.Lock() for replica in self._replicas.values()}
         self._suspects: dict[Replica, str] = {}
-        """Replicas whose weights may not be whole, with the reason."""
+        """Replicas whose weights may be incomplete, each with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Replicas that were restarted for the current version, which happens at most once."""
+        """Replicas that were restarted for the current version. A replica is restarted at most once
+        per version."""
         self._version: WeightFolder | None = None
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -108,7 +109,7 @@ class WeightSync:
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
-        """The last comparison with each replica, by the replica's name."""
+        """For each replica's name, the result of the last comparison with it."""
 
     # --- before the first version
 

@@ -154,8 +154,8 @@ def load(model: Any, model_config: Any, tensors: Iterable[tuple[str, Tensor]]) -
 
 
 def _pack_head(model: Any) -> None:
-    """Packs the head of a model again if its weights are those of the embedding. On a CPU, vLLM
-    computes with a packed copy of the head, which a reload of such a model does not update."""
+    """Packs the head of a model again if the head shares its weights with the embedding. On a CPU,
+    vLLM computes with a packed copy of the head, which a reload of such a model does not update."""
     head = getattr(model, "lm_head", None)
     head = getattr(head, "base_layer", head)
     is_tied = bool(getattr(model.config, "tie_word_embeddings", False))

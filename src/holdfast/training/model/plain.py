@@ -1,8 +1,8 @@
 """The model's own forward pass: one sequence at a time, with its own attention and head.
 
-All other ways to compute the model are compared with this pass. Computed in float32, it is the
-judge which side is wrong. The model is loaded as transformers creates it, and is in evaluation
-mode, because an engine samples without dropout and router noise.
+All other ways to compute the model are compared with this pass. Computed in float32, it decides
+which side is wrong. The model is loaded as transformers creates it, and is in evaluation mode,
+because an engine samples without dropout and router noise.
 """
 
 from collections.abc import Iterator, Sequence

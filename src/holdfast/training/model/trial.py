@@ -2,8 +2,8 @@
 
 The judge is the model's own forward pass in float32. It computes one sequence that is as long as
 the longest of a run, and a few short ones that share beginnings. A faster way is used if its
-logprobs are as near to the judge as those of the model's own pass in the data type that is trained
-(`nearness`).
+logprobs are as near to the judge's as the logprobs of the model's own pass in the data type that is
+trained (`nearness`).
 """
 
 import math

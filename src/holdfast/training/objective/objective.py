@@ -131,8 +131,8 @@ class Correction(Struct, frozen=True):
     """The correction of the gap between the engine, whose logprobs were recorded, and the trainer.
 
     Each token's loss is multiplied by the trainer's probability divided by the engine's, within
-    bounds. If the recorded logprobs are used as those of the old policy, the ratio already contains
-    this factor. A mask then only has weights of 0 and 1, and truncation is refused.
+    bounds. If the recorded logprobs are used as the old policy's logprobs, the ratio already
+    contains this factor. A mask then only has weights of 0 and 1, and truncation is refused.
     """
 
     action: BoundAction = BoundAction.TRUNCATE

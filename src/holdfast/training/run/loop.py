@@ -255,8 +255,8 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """Returns a value as text. For a struct, the text has each field with its name, except empty
-    fields."""
+    """Returns the value of a setting as text. For a dict, the text has each field with its name. An
+    empty value is `none`."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)

@@ -111,7 +111,7 @@ def adapter_name(version: WeightFolder) -> str:
 
 
 async def _listed(replica: Replica) -> list[str]:
-    """Returns the names of Holdfast's adapters that the engine has."""
+    """Returns the names of those of Holdfast's adapters that the engine has loaded."""
     try:
         return [model.id for model in await replica.endpoint.models() if model.is_ours]
     except (*UNREACHABLE, msgspec.ValidationError):

@@ -128,7 +128,7 @@ class ObjectStoreStrategy(DiskStrategy):
             self._receivers[node] = actor.options(scheduling_strategy=here).remote(str(self._place))
 
     async def prepare(self, version: WeightFolder) -> None:
-        """Writes the version's folder on every node, while engines sample."""
+        """Writes the version's folder on every node, while engines still sample."""
         try:
             await asyncio.to_thread(self._distribute, version)
         except OSError as error:
@@ -167,8 +167,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _buckets(folder: Path) -> Any:
-    """Yields the bytes of all files, one file after another, as arrays that the store takes without
-    a copy."""
+    """Yields the bytes of all files, one file after another, as arrays that Ray's store accepts
+    without a copy."""
     import numpy as np
 
     for path in _files(folder):

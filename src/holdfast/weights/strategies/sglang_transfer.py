@@ -1,7 +1,7 @@
 """SGLang's distributed update: a broadcast into its workers, message by message.
 
-SGLang loads tensors as they come, and says after a failure that its weights must be discarded. A
-replica that failed therefore gets no requests until all weights were sent again.
+SGLang loads tensors while they arrive. After a failure, its weights are incomplete and must be
+discarded. A replica that failed therefore gets no requests until all weights were sent again.
 """
 
 from collections.abc import Iterator, Sequence

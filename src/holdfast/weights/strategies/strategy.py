@@ -1,7 +1,8 @@
-"""The interface of every way of sending weights.
+"""The interface of all ways of sending weights.
 
-A strategy is asked whether it can serve a replica, sends a version to several replicas at once, and
-acknowledges each. `sync` pauses the engines and checks their weights, for all strategies.
+A strategy says whether it can serve a replica, sends a version to several replicas at once, and
+returns an acknowledgement for each replica. For all strategies, `sync` pauses the engines and
+checks their weights.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class Acknowledgement(Struct, frozen=True):
 
 
 class WeightStrategy(ABC):
-    """One way of sending weights, used by one `WeightSync` in one event loop."""
+    """One way of sending weights. An object is used by one `WeightSync` in one event loop."""
 
     name: str
     """The name of this strategy for `--weight-sync`."""
@@ -75,7 +76,7 @@ class WeightStrategy(ABC):
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
         """Sends a version to all replicas at once. An error of one replica does not affect the
-        others."""
+        other replicas."""
         return list(await asyncio.gather(*(self._one(version, replica) for replica in replicas)))
 
     async def _one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
@@ -86,8 +87,8 @@ class WeightStrategy(ABC):
         return Acknowledgement(replica)
 
     async def send_one(self, version: WeightFolder, replica: Replica) -> None:
-        """Sends a version to one replica, for strategies that treat each replica separately. Raises
-        `WeightsNotTaken`."""
+        """Sends a version to one replica. Only strategies that treat each replica separately define
+        it. Raises `WeightsNotTaken`."""
         raise NotImplementedError
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
@@ -155,8 +156,8 @@ def _refusal(replica: Replica, pairs: Sequence[tuple[WeightStrategy, Offer]], wa
 
 
 def check_alike(replicas: Sequence[Replica]) -> None:
-    """Raises `UsageError` if replicas compute in different data types, because their logprobs would
-    differ from each other and from the trainer's."""
+    """Raises `UsageError` if replicas compute in different data types. Their logprobs would differ
+    from each other and from the trainer's."""
     types = {replica.dtype: replica.name for replica in replicas if replica.dtype}
     if len(types) > 1:
         (first, a), (second, b) = sorted(types.items())[:2]

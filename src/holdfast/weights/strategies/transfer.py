@@ -1,9 +1,10 @@
-"""The engine's own transfer: tensors go straight into its workers, by a collective.
+"""The engine's own transfer: tensors go straight into the engine's workers, by a collective.
 
-The collective runs in a process of its own, beside the HTTP calls. If the collective or a call
-fails, both end, with the engine's own words. All replicas get one broadcast. If a replica breaks
-it, a new group is made without that replica, and the others still get their weights if they can.
-Subclasses know the routes of each engine.
+The collective runs in a process of its own, at the same time as the HTTP calls. If the collective
+or a call fails, both are ended, and the error contains the engine's own words. All replicas get the
+same broadcast. If a replica breaks it, a new group is formed without that replica, and the
+remaining replicas still get their weights if possible. Subclasses know the endpoints of each
+engine.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class TransferStrategy(WeightStrategy):
 
     framing = Framing.BUCKETS
     members = "holdfast"
-    """The kind of group that `sender` makes."""
+    """The kind of group that the sender process creates."""
 
     def __init__(
         self, carrier: Carrier, *, trainer: Device | None = None, join_seconds: float = JOIN_SECONDS
@@ -180,7 +181,7 @@ class TransferStrategy(WeightStrategy):
         await self._sender.kill()
 
     async def _open_options(self, replicas: Sequence[Replica]) -> dict[str, object]:
-        """Returns the options with which the sender makes a new group."""
+        """Returns the options with which the sender process creates a new group."""
         return {
             "members": self.members,
             "carrier": self.carrier,
@@ -277,14 +278,14 @@ class SenderProcess:
         return None if self._child is None else self._child.pid
 
     async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
-        """Sends a request to `sender.Sender` and returns its first answer. Raises `WeightsNotTaken`
-        if no answer comes in time."""
+        """Sends a request to the `Sender` and returns its first answer. Raises `WeightsNotTaken` if
+        no answer arrives within `within` seconds."""
         await self._start()
         await self._write({"do": do, **request})
         return await self.answer(within)
 
     async def kill(self) -> None:
-        """Kills the sender, whatever it is doing. The next request starts another one."""
+        """Kills the sender process, whatever it is doing. The next request starts a new process."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""vLLM's weight transfer, with the backend of `vllm_worker` or vLLM's own.
+"""vLLM's weight transfer, with the backend of `vllm_worker` or with vLLM's own backend.
 
-The backend of `vllm_worker` receives all weights before it loads the first, so that a sender that
-dies half-way has changed nothing. vLLM's own backend loads weights as they come and waits without a
-deadline: an engine in a group that breaks must be restarted.
+The backend of `vllm_worker` receives all weights before it loads the first. If the sender dies
+half-way, the engine's weights are therefore unchanged. vLLM's own backend loads weights while they
+arrive and waits without a deadline: if a group breaks, its engines must be restarted.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class VllmTransfer(TransferStrategy):
         await replica.post("/init_weight_transfer_engine", body, seconds=seconds)
 
     def _wire(self) -> dict[str, object]:
-        """Returns the options on which both sides must agree."""
+        """Returns the transfer options that sender and receivers must have in common."""
         return {"carrier": self.carrier}
 
     async def _begin(self, replica: Replica) -> None:
