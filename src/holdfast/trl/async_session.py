@@ -120,7 +120,7 @@ class AsyncSession(TrlSession):
         self._thread.call(stream.journal.dismiss(stream.consumer, tasks, reason=reason))
 
     def trained_groups(self) -> list[int]:
-        """Returns the numbers of the groups that a checkpoint written now would hold."""
+        """Returns the numbers of the groups that the ledger records as trained."""
         entries = self._thread.call(self._stream.ledger())
         return [entry.ordinal for entry in entries if entry.end == "trained"]
 

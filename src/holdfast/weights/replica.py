@@ -212,8 +212,9 @@ class Replica:
         self.is_paused = False
 
     async def set_aside(self, version: str = UNFINISHED) -> None:
-        """Gives the engine's weights a name that no version has, if the engine knows names.
-        Half-loaded weights are then not taken for the previous version."""
+        """Renames the engine's weights to `version`, if the engine knows names. By default, this is
+        a name that no version has, so that half-loaded weights are not taken for the previous
+        version."""
         # The embedded engine updates completely or not at all.
         if self.kind is not EngineKind.EMBEDDED:
             await self.post_if_known("/update_weight_version", self._named(version))

@@ -46,7 +46,7 @@ def metas_of(folder: Path) -> list[TensorMeta]:
 
 
 def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
-    """Returns the description that vLLM's weight transfer takes."""
+    """Returns the description of the tensors that vLLM's weight transfer expects."""
     return {
         "names": [meta.name for meta in metas],
         "dtype_names": [meta.dtype for meta in metas],

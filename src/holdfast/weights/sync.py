@@ -272,8 +272,9 @@ class WeightSync:
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> bool:
         """Records that weights are being sent to a replica, and pauses its engine if the strategy
-        needs that. Until the weights have arrived, the engine's weights have a name that no version
-        has. Returns whether the weights can be sent."""
+        needs that. If a second transfer can repair half-loaded weights, the engine's weights get a
+        name that no version has until the transfer ends. Returns whether the weights can be
+        sent."""
         endpoint = replica.endpoint
         try:
             await endpoint.ask_incarnation()

@@ -181,6 +181,6 @@ def steps_of(state: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _step_device(copy: Tensor) -> torch.device:
-    """Returns the device of the step count. Fused AdamW keeps it beside the weights, plain AdamW on
-    the CPU."""
+    """Returns the device of the step count. Fused AdamW keeps the step count on the device of the
+    weights, plain AdamW on the CPU."""
     return copy.device if copy.is_cuda else torch.device("cpu")

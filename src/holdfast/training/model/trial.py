@@ -140,7 +140,7 @@ def _positions(module: Any) -> int | None:
 
 
 def _has_room(module: Any) -> bool:
-    """Returns whether float32 weights fit beside the model."""
+    """Returns whether memory has room for float32 weights in addition to the model."""
     free = free_memory(str(module.device))
     return free is None or 8 * sum(p.numel() for p in module.parameters()) < free
 

@@ -32,7 +32,7 @@ at once."""
 
 
 FUTILE_DRAWS = 4
-"""How often the groups of a step are sampled again because no group was valid."""
+"""How often the groups of a step may be sampled again because no group is valid."""
 
 
 class NothingRewarded(HoldfastError):

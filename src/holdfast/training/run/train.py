@@ -88,7 +88,7 @@ from holdfast.training.trainer import Trainer
 from holdfast.weights.records import JournalRecords
 
 Tasks = object
-"""Anything that `holdfast.read_tasks` takes: a path, a name, a list or a function."""
+"""Anything that `holdfast.read_tasks` accepts: a path, a name, a list or a function."""
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 

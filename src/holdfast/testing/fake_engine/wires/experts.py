@@ -1,5 +1,5 @@
-"""Routed experts as vLLM and SGLang write them. A token's experts depend only on its position, so
-that a continued reply has the same experts as one that was never interrupted."""
+"""Routed experts in the formats of vLLM and SGLang. A token's experts depend only on the token's
+position, so a continued reply has the same experts as a reply that was never interrupted."""
 
 import base64
 import struct
