@@ -81,7 +81,7 @@ NEMO = ArgumentTable(
 
 
 class NemoSettings(Struct, frozen=True):
-    """The settings of NeMo that a feed follows."""
+    """The settings of NeMo that a `BufferFeed` follows."""
 
     prompts: int
     generations: int
@@ -91,7 +91,7 @@ class NemoSettings(Struct, frozen=True):
 
 def settings_of(config: Any) -> NemoSettings:
     """Reads NeMo's settings. `config` is NeMo's `MasterConfig` or a mapping of the same shape.
-    Raises `UsageError` for a setting that cannot be followed."""
+    Raises `UsageError` for a setting that Holdfast cannot follow."""
     plain = config.model_dump() if hasattr(config, "model_dump") else config
     values = {name: value for part in SECTIONS for name, value in NEMO.section(plain, part).items()}
     NEMO.check(values, {})

@@ -1,9 +1,9 @@
 """`BufferFeed`: puts the groups of a `Delivery` into NeMo-RL's replay buffer, each for its step.
 
-NeMo trains a step when its buffer holds the groups that are meant for it (`target_weight_version`),
-and takes exactly these groups. A step of the ledger is therefore a step of NeMo. NeMo's checkpoint
-holds the buffer too, but a restore may drop some of its groups. The feed compares the tasks in the
-buffer with those of the step, and adds the missing groups.
+NeMo trains a step when its buffer holds the groups for this step (`target_weight_version`), and
+trains exactly these groups. A step of the ledger is therefore a step of NeMo. NeMo's checkpoint
+also holds the buffer, but a restore may drop some of its groups. The feed compares the tasks in the
+buffer with the tasks of the step, and adds the missing groups.
 """
 
 import time
@@ -24,11 +24,11 @@ from holdfast.records.samples.sample import Sample
 from holdfast.training.batch import TrainingGroup
 
 FULL_SECONDS = 0.5
-"""The wait between two tries while the buffer is full."""
+"""The seconds between two attempts to add a group while the buffer is full."""
 ANSWER_SECONDS = 600.0
-"""The deadline of one call to the buffer, which only keeps lists."""
+"""The deadline of one call to the buffer, in seconds."""
 WeightVersion = Callable[[Sequence[Sample]], int]
-"""Returns NeMo's number of the oldest weights with which a group was sampled."""
+"""A function that returns NeMo's number of the oldest weights with which a group was sampled."""
 
 
 class BufferFeed:
@@ -54,9 +54,9 @@ class BufferFeed:
     ):
         """`buffer` is the handle of NeMo's `ReplayBuffer` actor.
 
-        `config` is NeMo's `MasterConfig`; a setting that cannot be followed raises `UsageError`.
-        `wait` is how many seconds to wait for a full buffer, which should be longer than a step
-        takes; with None, there is no limit.
+        `config` is NeMo's `MasterConfig`; a setting that Holdfast cannot follow raises
+        `UsageError`. `wait` is how many seconds to wait while the buffer is full; this should be
+        longer than a step takes. With None, there is no limit.
         """
         self._delivery = delivery
         self._buffer = buffer
@@ -67,15 +67,15 @@ class BufferFeed:
         self._restored: dict[int, list[str]] | None = None
 
     def run(self, steps: int | None = None) -> None:
-        """Feeds steps until the run is over, or until `steps` steps are fed. Waits while the buffer
-        is full."""
+        """Puts groups into the buffer until the run is over, or until `steps` steps are in the
+        buffer. Waits while the buffer is full."""
         for fed, (_, batch) in enumerate(self._delivery, 1):
             self.add(batch)
             if fed == steps:
                 return
 
     def add(self, batch: DeliveredBatch) -> None:
-        """Adds the groups of one step that the buffer does not hold yet."""
+        """Adds those groups of one step that the buffer does not hold yet."""
         target = batch.step - 1  # NeMo counts steps from 0.
         if len(batch.groups) != self._settings.prompts:
             raise NotTrainable(
@@ -91,16 +91,16 @@ class BufferFeed:
                 self._add(group, target)
 
     def _held(self, target: int) -> list[str]:
-        """Returns the tasks whose groups NeMo has restored for a step. The buffer is asked only the
-        first time."""
+        """Returns the tasks of a step whose groups were in NeMo's restored buffer. Asks the buffer
+        only at the first call."""
         if self._restored is None:
             state = self._call("state_dict") if self._call("size") else None
             self._restored = {} if state is None else _tasks_by_step(state, self._settings.max_age)
         return self._restored.get(target, [])
 
     def _check_held(self, held: Sequence[str], tasks: Sequence[str], target: int) -> None:
-        """Raises `NotTrainable` if NeMo would train other groups in this step than the ledger
-        names."""
+        """Raises `NotTrainable` if the buffer holds a group for this step that does not belong to
+        it in the ledger, or holds a group twice."""
         for place, task in enumerate(held):
             if task not in tasks or task in held[:place]:
                 what = "twice" if task in tasks else "which is not of this step"
@@ -167,8 +167,8 @@ class BufferFeed:
 
 
 def _tasks_by_step(state: Mapping[str, Any], max_age: int) -> dict[int, list[str]]:
-    """Returns the tasks in NeMo's buffer by step, without groups that NeMo will evict as too
-    old."""
+    """Returns, for each step, the tasks in NeMo's buffer. Leaves out groups that NeMo will remove
+    as too old."""
     entries = zip(
         state["trajectories"],
         state["trajectory_versions"],

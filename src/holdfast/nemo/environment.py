@@ -1,9 +1,9 @@
 """`HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
 
-NeMo samples, keeps its own records, and asks the environment once per turn. NeMo's metadata carries
-the actions of an episode, so that no part of it is only in this process. After the death of an
-actor, or for a repeated step, a new environment goes through the same actions, and every answer is
-compared.
+NeMo samples, keeps its own records, and calls the environment once per turn. NeMo's metadata holds
+all actions of an episode, so that no state exists only in this process. If an actor died, or if
+NeMo repeats a step, a new environment gets the same actions again, and each of its answers is
+compared with the earlier answer.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ KEY = "holdfast"
 """The key of the episode in NeMo's metadata."""
 MAX_LIVE = 1024
 TRIES = 3
-"""How often a turn is tried if its environment breaks, each time in a new environment."""
+"""How often a turn is tried if its environment breaks. Each try uses a new environment."""
 Metadata = Mapping[str, Any]
 
 
 class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo has no types here.
-    """An environment for one Ray actor: `ray.remote(HoldfastEnvironment).remote(make)`.
+    """A NeMo environment for one Ray actor: `ray.remote(HoldfastEnvironment).remote(make)`.
 
     `make` gets a row's metadata (NeMo's `extra_env_info`) and returns its environment. The
-    environment is reset with the metadata's `seed`, or 0. The row's prompt must show the first
-    observation, because NeMo samples the first turn before it asks the environment;
-    `first_observation` returns it.
+    environment is reset with the metadata's `seed`, or 0. The row's prompt must contain the first
+    observation, which `first_observation` returns, because NeMo samples the first turn before it
+    calls the environment.
     """
 
     @checks_arguments()
@@ -50,9 +50,9 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         stop_strings: Sequence[str] | None = None,
         max_live: int = MAX_LIVE,
     ):
-        """`stop_strings` apply to each next turn. At most `max_live` environments stay open,
-        because NeMo does not say when it gives up an episode. An environment that was closed too
-        early is made anew."""
+        """`stop_strings` are the stop strings of every later turn. At most `max_live` environments
+        stay open, because NeMo does not say when it gives up an episode. If an environment was
+        closed too early, a new one replaces it."""
         if max_live < 1:
             raise UsageError(f"max_live is a number of environments from 1, not {max_live!r:.100}")
         self._make = make
@@ -68,8 +68,8 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
     def step(
         self, message_log_batch: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
     ) -> Any:
-        """Takes one turn in each episode. Raises `EnvironmentBroken` if an environment broke for
-        good, because that is not a reward."""
+        """Takes one turn in each episode. Raises `EnvironmentBroken` if an environment failed
+        permanently, because such a failure must not become a reward."""
         turns = self._thread.call(self._step(message_log_batch, metadata))
         return EnvironmentReturn(
             observations=[
@@ -98,7 +98,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
             self._thread.close(self._close_all())
 
     def first_observation(self, metadata: Metadata) -> str:
-        """Returns the observation of the environment's reset, for the row's prompt."""
+        """Returns the observation from the environment's reset, for the row's prompt."""
         return self._thread.call(self._first(metadata))
 
     # --- in the event loop
@@ -148,8 +148,8 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         return await self._act_once(row, past, action)
 
     async def _act_once(self, row: Metadata, past: "_Past", action: str) -> Observation:
-        """Acts once, in an environment in exactly the state of the metadata. During the action, the
-        environment is not among those that may be closed."""
+        """Acts once, in an environment whose state is exactly the state in the metadata. This
+        environment cannot be closed during the action."""
         episode = self._live.pop(past.episode, None)
         if episode is None or episode.done != len(past.actions):
             if episode is not None:
@@ -189,7 +189,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
 class _Turn(Struct, frozen=True):
     observation: Observation
     metadata: dict[str, Any] | None
-    """None if the episode is over."""
+    """The metadata for the next turn, or None if the episode is over."""
 
 
 class _Past(Struct, frozen=True):
@@ -212,7 +212,8 @@ class _Past(Struct, frozen=True):
             ) from error
 
     def after(self, action: str, seen: Observation) -> dict[str, Any]:
-        """Returns the past with one more action, in the form that NeMo keeps."""
+        """Returns the metadata for NeMo: the past actions and one more action, each with the digest
+        of its answer."""
         return {
             "episode": self.episode,
             "actions": [*self.actions, action],
@@ -274,7 +275,7 @@ def _seed(metadata: Metadata) -> int:
 
 
 def _action(log: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the policy's last message."""
+    """Returns the text of the policy's last message."""
     if not log or log[-1]["role"] != "assistant":
         raise UsageError(
             "a message log that is given to an environment ends with what the model said"

@@ -169,7 +169,8 @@ EVALUATION = ArgumentTable(
 
 
 def check_arguments(args: Any) -> None:
-    """Raises `UsageError` for an argument that cannot be followed, before anything is sampled."""
+    """Raises `UsageError` for an argument that Holdfast cannot follow, before anything is
+    sampled."""
     values = vars(args)
     for name in values:
         if name.startswith("holdfast_") and name not in OWN:
@@ -185,8 +186,8 @@ def check_arguments(args: Any) -> None:
 
 
 def _defaults() -> dict[str, object]:
-    """Returns the defaults of slime's own arguments, from its parser. Megatron's and SGLang's are
-    not among them."""
+    """Returns the defaults of slime's own arguments, from slime's parser. The arguments of Megatron
+    and SGLang are not included."""
     from slime.utils.arguments import get_slime_extra_args_provider
 
     parser = get_slime_extra_args_provider()(ArgumentParser(add_help=False, allow_abbrev=False))
@@ -195,6 +196,6 @@ def _defaults() -> dict[str, object]:
 
 
 def evaluations_of(args: Any) -> Iterable[Any]:
-    """Returns slime's `EvalDatasetConfig`s, which combine all of its arguments about
+    """Returns slime's `EvalDatasetConfig`s, in which slime combines all of its arguments about
     evaluations."""
     return getattr(args, "eval_datasets", None) or ()

@@ -51,7 +51,7 @@ class SlimeConfig(Struct, frozen=True):
     leaves_placeholders_out: bool
     """Whether Holdfast's `post_process_rewards` normalizes the rewards."""
     layers: int | None = None
-    """The number of the model's layers if slime replays the routes of experts
+    """The number of the model's layers if slime replays the experts of each token
     (--use-rollout-routing-replay), otherwise None."""
     checkpoints: str | None = None
     """The folder in which slime saves checkpoints. It identifies the training of a run, because
@@ -59,8 +59,8 @@ class SlimeConfig(Struct, frozen=True):
 
 
 def config_of(args: Any) -> SlimeConfig:
-    """Reads slime's arguments. Raises `UsageError` for arguments that would train wrongly, before
-    anything is sampled."""
+    """Reads slime's arguments. Raises `UsageError`, before anything is sampled, for arguments with
+    which the training would be wrong."""
     check_arguments(args)
     check_whole("--rollout-batch-size", args.rollout_batch_size, least=1)
     check_whole("--n-samples-per-prompt", args.n_samples_per_prompt, least=1)
@@ -81,7 +81,8 @@ def config_of(args: Any) -> SlimeConfig:
 
 
 def _journal(args: Any) -> str:
-    """Returns the journal's path. Its folder must exist, because a missing folder is a typo."""
+    """Returns the path of the journal. Raises `UsageError` if its folder does not exist, because
+    this is usually a typo."""
     where = str(getattr(args, "holdfast_journal", None) or "holdfast.db")
     check_address(where)
     if where != MEMORY and not is_server(where) and not Path(where).absolute().parent.is_dir():
@@ -139,8 +140,8 @@ def training_sampling(args: Any) -> Sampling:
 
 
 def evaluation_sampling(args: Any, dataset: Any) -> Sampling:
-    """Returns the sampling for one data set. slime has filled in its defaults from
-    `--eval-temperature` and similar arguments, or from the arguments of training."""
+    """Returns the sampling settings for one data set. slime has already filled in missing settings
+    from `--eval-temperature` and similar arguments, or from the arguments of training."""
     training = training_sampling(args)
     return Sampling(
         max_tokens=dataset.max_response_len or training.max_tokens,
@@ -182,7 +183,7 @@ def _code(args: Any) -> tuple[Any, Any]:
 
 
 class TaskSource(Struct, frozen=True):
-    """A data set of slime: its path, its columns, and the longest prompt that it may have."""
+    """A data set of slime: its path, its columns, and the largest length of a prompt."""
 
     path: str
     input_key: str

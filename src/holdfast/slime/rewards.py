@@ -1,9 +1,9 @@
 """Normalizing rewards group by group, whatever the size of a group.
 
 slime's own normalization reshapes rewards into a table of n columns. If groups differ in size, it
-takes the whole batch as one group, and the 0 of a placeholder enters every mean. This normalization
-uses `group_index` and `rollout_id`: a trajectory counts once, however many branches it has, and an
-aborted trajectory does not count.
+treats the whole batch as one group, and the 0 of each placeholder counts in every mean. This
+normalization uses `group_index` and `rollout_id`: a trajectory counts once, however many branches
+it has, and an aborted trajectory does not count.
 """
 
 import math

@@ -48,8 +48,8 @@ CONSUMER = "slime"
 class DataSource:
     """slime's data source over a journal: `save(rollout_id)` commits, `load(rollout_id)` rewinds.
 
-    It opens the journal with the first `load` or rollout, and holds the consumer's lease until
-    `close` or the end of the process.
+    The first `load` or rollout opens the journal. The consumer's lease is held until `close` or the
+    end of the process.
     """
 
     def __init__(self, args: Any):
@@ -73,8 +73,8 @@ class DataSource:
         )
 
     def add_samples(self, samples: list[list[Any]]) -> None:
-        """Accepts only an empty list. Unfinished samples are never put back as prompts, because
-        they continue from the journal."""
+        """Accepts only an empty list. slime would put unfinished samples back as prompts here, but
+        Holdfast continues them from the journal."""
         if samples:
             raise UsageError(
                 "samples are not put back into holdfast.slime.DataSource: unfinished rollouts go "
@@ -82,8 +82,9 @@ class DataSource:
             )
 
     def save(self, rollout_id: int) -> None:
-        """Commits, because slime's checkpoint of that rollout is on disk. Raises `UsageError` for a
-        rollout that was never given, because untrained groups would count as trained."""
+        """Commits the groups up to `rollout_id`. slime calls this method when its checkpoint is on
+        disk. Raises `UsageError` for a rollout that was never given to slime, because untrained
+        groups would count as trained."""
         check_whole("rollout_id", rollout_id, least=0)
         stream = self._training()
         last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
@@ -95,7 +96,8 @@ class DataSource:
         self._call(stream.commit(rollout_id + 1))
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Rewinds to the checkpoint of that rollout. Groups of later rollouts come again."""
+        """Rewinds to the checkpoint of `rollout_id`. The groups of later rollouts are given to
+        slime again."""
         done = -1 if rollout_id is None else rollout_id
         check_whole("rollout_id", done, least=-1)
         self._call(self._check_rollouts(done + 1))
@@ -106,8 +108,9 @@ class DataSource:
             self._check_begun(done)
 
     def _check_begun(self, done: int) -> None:
-        """Raises `UsageError` if training begins anew over the records of a training without
-        checkpoints. Such a training cannot continue, so that the records belong to another one."""
+        """Raises `UsageError` if a new training begins, but the run already has rollouts of a
+        training without checkpoints. Such a training cannot continue, so these rollouts belong to
+        another training."""
         if done < 0 and self._config.checkpoints is None and self.ledger():
             self.close()
             raise UsageError(
@@ -128,8 +131,8 @@ class DataSource:
         return self._call(self._training().roll_out(rollout_id + 1, tasks))
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
-        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, each as a run of its
-        own without training."""
+        """Evaluates each data set of `--eval-prompt-data` or `--eval-config`, in a separate run
+        from which nothing is trained."""
         results = {}
         for dataset in evaluations_of(self._args):
             sampling = evaluation_sampling(self._args, dataset)
@@ -155,7 +158,7 @@ class DataSource:
         return self._call(self._training().ledger())
 
     def close(self) -> None:
-        """Gives the leases back; open trajectories continue next time."""
+        """Gives the leases back. Open trajectories continue when the journal is opened again."""
         thread, self._thread = self._thread, None
         streams, self._streams = list(self._streams.values()), {}
         if thread is not None:
@@ -164,8 +167,8 @@ class DataSource:
     # --- opening
 
     async def _check_rollouts(self, done: int) -> None:
-        """Raises `UsageError` if the checkpoint's rollouts are not those of this run in this
-        journal, with the same number of groups each."""
+        """Raises `UsageError` if the checkpoint's rollouts are not in this run of this journal, or
+        have another number of groups."""
         if self._config.run in self._streams:
             ledger = await self._streams[self._config.run].ledger()
         else:
@@ -189,8 +192,8 @@ class DataSource:
             )
 
     def _training(self, done: int | None = None) -> RolloutStream:
-        """Returns the stream of the training, opened at its first use. Without a `load`, training
-        continues after the last committed rollout."""
+        """Returns the stream of the training, which is opened at its first use. If slime did not
+        call `load`, training continues after the last committed rollout."""
         config = self._config
         return self._opened(config.run, self._sampling, samples=config.samples, done=done)
 
@@ -227,7 +230,7 @@ class DataSource:
     async def _connect(
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
-        """Connects to slime's own engines. slime handles their pauses and weights."""
+        """Connects to slime's own engines. slime itself pauses them and gives them weights."""
         address = EngineAddress(
             urls=self._config.urls, is_trained=True, remedy="name it in holdfast_policy"
         )
@@ -249,8 +252,8 @@ async def _close(streams: Sequence[RolloutStream]) -> None:
 def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 ) -> list[Any] | dict[str, dict[str, Any]]:
-    """Returns groups of slime's samples, for `--rollout-function-path`. The same id returns the
-    same groups."""
+    """Returns groups of slime's samples, for `--rollout-function-path`. The same `rollout_id`
+    always gives the same groups."""
     if not isinstance(data_source, DataSource):
         raise UsageError(
             "holdfast.slime.generate_rollout takes its tasks from holdfast.slime.DataSource: name "
@@ -268,9 +271,9 @@ def generate_rollout(
 def slime_rows(
     groups: Sequence[StepGroup], config: SlimeConfig, *, rollout_id: int
 ) -> list[list[Any]]:
-    """Converts groups to slime's rows. A trajectory without a reward counts as failed.
-    Placeholders, unequal groups and branches raise `NotTrainable` unless Holdfast normalizes the
-    rewards."""
+    """Converts groups to slime's rows. A trajectory without a reward counts as failed. Raises
+    `NotTrainable` for placeholders, groups of different sizes and several branches, unless Holdfast
+    normalizes the rewards."""
     if not any(sample.reward is not None for group in groups for sample in group.samples):
         raise NotTrainable(
             f"no trajectory of rollout {rollout_id} has a reward: name a scorer (holdfast_scorer), "
@@ -331,8 +334,9 @@ def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> l
 
 
 def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
-    """Returns the mean reward of each task, or of all trajectories if the task has no reward. A
-    placeholder gets this mean, so that it moves no mean that slime logs."""
+    """Returns the mean reward of each task. For a task without a reward, this is the mean of all
+    trajectories. A placeholder gets this value, so that it does not change any mean that slime
+    logs."""
     members = [{s.sample: s.reward for s in g.samples if s.reward is not None} for g in groups]
     everyone = [reward for group in members for reward in group.values()]
     return {
@@ -349,8 +353,8 @@ def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _evaluation(groups_by_name: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
-    """Returns the results of an evaluation. A failed trajectory has no reward and counts in no
-    mean."""
+    """Returns the results of an evaluation. A failed trajectory has no reward and is not part of
+    any mean."""
     results = {}
     for name, groups in groups_by_name.items():
         samples = [s for group in groups for s in group.samples if s.reward is not None]

@@ -1,11 +1,12 @@
 """Crash points: ending this process with SIGKILL at an exact moment.
 
-A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
-Three points are about commits. `before:K` dies when the journal's K-th operation is about to be
-committed. `after:K` dies when it was just committed and no caller knows it. `witnessed:K` dies when
-the witness knows it, too. Every record is an operation, and so are creating a run, joining,
-claiming and leaving. With one of these three plans, each record is its own transaction, so that
-each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
+A plan is `POINT:K`: the process dies when the point `POINT` of `holdfast.crashpoint` is reached for
+the K-th time (`POINTS`). Three points are about commits. `before:K` dies when the journal's K-th
+operation is about to be committed. `after:K` dies when this operation was just committed and no
+caller knows of the commit. `witnessed:K` dies when the witness, too, knows of the commit. Every
+record is an operation, and so are creating a run, joining, claiming and leaving. With one of these
+three plans, each record is its own transaction, so that the process can die at each boundary.
+`HOLDFAST_CRASH` passes a plan to a command.
 """
 
 import os
@@ -46,8 +47,8 @@ POINTS = _JOURNAL | {
 
 
 def arm(plan: str) -> None:
-    """Arms `plan` for this process. A plan that can never strike raises `UsageError`, because its
-    test would pass."""
+    """Makes this process die as `plan` says. Raises `UsageError` for a plan whose point cannot be
+    reached, because a test with this plan would pass without a crash."""
     point, _, number = plan.rpartition(":")
     if point not in POINTS or not number.isdigit() or int(number) < 1:
         raise UsageError(

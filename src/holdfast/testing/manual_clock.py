@@ -7,10 +7,12 @@ _TURNS = 25
 
 
 class ManualClock:
-    """A `holdfast.clock.Clock` that a test moves. Sleepers wake in the order in which they are due.
+    """A `holdfast.clock.Clock` that a test moves. Tasks that sleep wake in the order of their
+    times.
 
-    Between two wake-ups, other tasks run until they sleep again or wait for a real event. So a
-    sleep that begins during an `advance` also ends in it, if it is due.
+    After a task wakes and before the next one does, other tasks run until they sleep again or wait
+    for a real event. So a sleep that begins during an `advance` also ends in it, if its time is
+    reached.
     """
 
     def __init__(self, now: float = 1_700_000_000.0):

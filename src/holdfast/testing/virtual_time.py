@@ -1,7 +1,7 @@
 """An event loop whose time jumps to the next moment at which something is due.
 
-Hours of sleeping and waiting take only the time of the computing between them, and keep their
-order. It works only for code that waits by asyncio, because threads, sockets and other processes
+Hours of sleeping and waiting take only as long as the computing between them, and events keep their
+order. It works only for code that waits with asyncio, because threads, sockets and other processes
 use the real clock.
 """
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class NothingDue(RuntimeError):
-    """Raised when every task waits and nothing can wake one: a deadlock."""
+    """Raised when every task waits and no event can wake a task: a deadlock."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -33,7 +33,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose `loop.time()` is `now`, which begins at 0."""
+    """An event loop whose time, `loop.time()`, is `now`. It begins at 0."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -45,8 +45,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
-    """Returns the result of `main`, and how many virtual seconds it took. Raises `NothingDue` for a
-    deadlock."""
+    """Runs `main`. Returns its result and the number of virtual seconds that it took. Raises
+    `NothingDue` for a deadlock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         result = runner.run(main)
         loop = runner.get_loop()

@@ -17,7 +17,7 @@ Body = Callable[[WorldProvider, World], Awaitable[None]]
 
 
 class WorldConformance:
-    """What every provider of worlds does alike."""
+    """The tests that every provider of worlds must pass."""
 
     spec: WorldSpec
 
@@ -25,11 +25,11 @@ class WorldConformance:
         raise NotImplementedError("return a new provider")
 
     def label(self, world: str = "") -> WorldLabel:
-        """Returns the label of a world of this test alone."""
+        """Returns the label of a world that only this test uses."""
         return WorldLabel(world=world or token_hex(6), journal=self._journal, run="run")
 
     def check(self, body: Body) -> None:
-        """Runs a test with one world. Nothing may be left afterwards."""
+        """Runs the test `body` with one world, and checks that nothing is left afterwards."""
         self._journal = token_hex(6)
         asyncio.run(self._check(body))
 

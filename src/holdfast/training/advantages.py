@@ -1,8 +1,8 @@
 """Advantages: how much better a trajectory was than expected. Pure functions.
 
 A group has the rewards of one task's trajectories. `None` stands for a trajectory without a valid
-reward, because it failed or was not scored: it is in no mean and no deviation, and has no
-advantage. Groups may be of unequal size.
+reward, because it failed or was not scored. Such a trajectory has no advantage, and counts in no
+mean and no deviation. Groups may be of unequal size.
 """
 
 import math
@@ -21,11 +21,12 @@ Rewards = Sequence[float | None]
 EPSILON = 1e-6
 """Keeps a division by a small deviation finite. verl has the same value (TRL: 1e-4)."""
 Returns = Sequence[Sequence[float] | None]
-"""The returns of one group: for each member, its reward from each turn on."""
+"""The returns of one group. A member's returns are, for each turn, the reward from that turn to the
+end; None stands for a member without a valid reward."""
 
 
 class Baseline(StrEnum):
-    """The value that a reward is compared with."""
+    """The value with which a reward is compared."""
 
     GROUP = "group"
     """The mean of its group."""
@@ -37,7 +38,7 @@ class Baseline(StrEnum):
 
 
 class Scale(StrEnum):
-    """The divisor of the difference."""
+    """The number by which the difference between reward and baseline is divided."""
 
     NONE = "none"
     GROUP_DEVIATION = "group_deviation"
@@ -58,7 +59,8 @@ class Estimator(Struct, frozen=True):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether a group with one member can only have advantages of zero."""
+        """Whether a group with only one member always has advantage 0, because its baseline is
+        computed from the group."""
         return self.baseline in (Baseline.GROUP, Baseline.LEAVE_ONE_OUT)
 
 
@@ -76,11 +78,11 @@ ESTIMATORS = {
 def estimate(
     groups: Sequence[Rewards], estimator: Estimator = ESTIMATORS["grpo"]
 ) -> list[list[float | None]]:
-    """Returns the advantages in the shape of `groups`, with None in place of each reward that is
-    None.
+    """Returns the advantage of each reward, in the shape of `groups`. Where the reward is None, the
+    advantage is None.
 
-    With a group's baseline, a group of one has advantage 0, because it has no other member to be
-    compared with.
+    If the baseline is computed from the group, the only member of a group has advantage 0, because
+    there is no other member to compare it with.
     """
     estimator = as_declared("estimator", estimator, Estimator)
     valid = _valid(groups)
@@ -99,8 +101,8 @@ def estimate(
 
 
 def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
-    """Returns the rewards that are not None, from any kind of list, array or tensor. Raises
-    `UsageError` for rewards that are not finite numbers."""
+    """Returns the rewards that are not None, as floats. A group may be a list, an array or a
+    tensor. Raises `UsageError` for rewards that are not finite numbers."""
     try:
         valid = [[0.0 + reward for reward in group if reward is not None] for group in groups]
         wrong = [reward for group in valid for reward in group if not math.isfinite(reward)]
@@ -117,11 +119,11 @@ def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
 def estimate_by_turn(
     groups: Sequence[Returns], estimator: Estimator = ESTIMATORS["grpo"]
 ) -> list[list[list[float] | None]]:
-    """Returns the advantage of each turn, in the shape of `groups`. At each turn number, the
-    returns of a group are compared as `estimate` compares rewards.
+    """Returns the advantage of each turn, in the shape of `groups`. The returns of a group's
+    members at the same turn number are compared as `estimate` compares rewards.
 
-    A member that ended before that turn takes part with its last return, so that each member is in
-    every baseline once. If all turns of every member have the same return, the result is that of
+    After its last turn, a member takes part with its last return, so that every baseline has each
+    member once. If all turns of every member have the same return, the result equals the result of
     `estimate`.
     """
     turns = max((len(member) for group in groups for member in group if member), default=0)
@@ -157,7 +159,8 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
 def _divisors(
     valid: Sequence[Sequence[float]], centred: Sequence[Sequence[float]], scale: Scale
 ) -> list[float]:
-    """Returns the divisor of each group's differences; 0 for differences that must become 0."""
+    """Returns the divisor of each group's differences. A divisor of 0 means that the differences of
+    the group become 0."""
     if scale is Scale.GROUP_DEVIATION:
         return [_deviation(group) + EPSILON for group in valid]
     if scale is Scale.GROUP_MEAN:
@@ -169,14 +172,14 @@ def _divisors(
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Returns the standard deviation with n - 1 in the denominator, like torch.std; 0 for one
-    value."""
+    """Returns the standard deviation with n - 1 in the denominator, like torch.std. Returns 0 for a
+    single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def is_informative(rewards: Rewards) -> bool:
-    """Returns whether the valid rewards of the group differ. Otherwise the group teaches nothing
-    against its own mean."""
+    """Returns whether the valid rewards of the group differ. If they are equal, the group has no
+    gradient with its own mean as the baseline."""
     valid = [reward for reward in rewards if reward is not None]
     return len(valid) > 1 and min(valid) != max(valid)
 
@@ -194,8 +197,9 @@ def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float
 
 
 class OverlongPenalty(Struct, frozen=True):
-    """DAPO's soft punishment of long trajectories: 0 up to `length - margin` sampled tokens, then
-    growing to `-penalty` at `length`."""
+    """The soft penalty for long trajectories of DAPO. A trajectory of up to `length - margin`
+    sampled tokens has no penalty. Beyond, the penalty grows linearly up to `penalty` at `length`
+    tokens."""
 
     length: int
     margin: int

@@ -1,9 +1,9 @@
 """A batch: groups of trajectories as sequences with advantages and weights, ready to be packed.
 
-A failure of the infrastructure is never a gradient: a trajectory without a valid reward is in no
-baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the same,
-however many branches it has. Only `load_group` reads from the journal; the rest is pure. No torch
-is needed.
+A failure of the infrastructure never causes a gradient: a trajectory without a valid reward counts
+in no baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the
+same, however many branches it has. Only `load_group` reads from the journal; all other functions
+are pure. No torch is needed.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class TrainedTrajectory(Struct, frozen=True):
     reward: float | None
     samples: tuple[Sample, ...]
     metrics: Mapping[str, float] = {}
-    """Further numbers from the scorer, beside the reward."""
+    """The scorer's numbers other than the reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -61,8 +61,8 @@ class TrainedTrajectory(Struct, frozen=True):
 
     def returns(self, reward: float, discount: float) -> list[float]:
         """Returns the return of each trained turn, in the order of branches, for a trajectory that
-        earned `reward`. The rewards of its environments count at their turns, and the rest of
-        `reward` counts at the last turn."""
+        earned `reward` in total. A reward that an environment gave counts at its turn. The part of
+        `reward` that no environment gave counts at the last turn."""
         earned: list[float] = []
         for sample in self.samples:
             starts = _turn_starts(sample)
@@ -94,12 +94,12 @@ class TrainedSequence(Struct, frozen=True):
 
     tokens: TokenSequence
     engine_logprobs: Sequence[float]
-    """One for each trained token."""
+    """The engine's logprob of each trained token."""
     temperatures: Sequence[float]
     advantages: Sequence[float]
     weight: float
     is_fresh: bool = True
-    """Whether every token with a known version was sampled by the weights that are trained."""
+    """Whether the weights that are trained sampled every token whose version is known."""
 
 
 async def load_group(
@@ -126,7 +126,7 @@ async def load_group(
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
-    """Groups samples by task, in their order. Leaves out samples that are marked to be removed."""
+    """Groups samples by task, in their order. Leaves out samples that are marked for removal."""
     members: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
         group = members.setdefault(sample.group, {})
@@ -155,11 +155,11 @@ def sequences_of(
     max_tokens: int | None = None,
     version: str | None = None,
 ) -> list[TrainedSequence]:
-    """Returns every branch that is trained, in order. `penalties` are subtracted from the rewards
-    and have the shape of the groups; one penalty is the divergence from a reference. With a
-    `discount`, each turn is credited with the rewards from that turn on, otherwise with the whole
-    reward. `version` is the name of the weights that are trained. Raises `UsageError` for a branch
-    that is longer than `max_tokens`."""
+    """Returns every branch that is trained, in order. `penalties` has the shape of `groups` and is
+    subtracted from the rewards, for example a divergence from a reference model. With a `discount`,
+    each turn is credited with the discounted rewards from that turn on; with None, each turn is
+    credited with the whole reward. `version` is the name of the weights that are trained. Raises
+    `UsageError` for a branch that is longer than `max_tokens`."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -206,11 +206,11 @@ def sequence_weights(
     lengths: Sequence[Sequence[int]], mean: Mean, constant: int | None = None
 ) -> list[list[float]]:
     """Returns the weight of each token of each sequence. The loss of a step is the sum of weight ×
-    loss over its tokens, however they are cut into micro-batches.
+    loss over its tokens, in whatever way they are divided into micro-batches.
 
-    `lengths` has the trained tokens of each sequence, by trajectory. A trajectory with several
-    branches weighs as much as one with a single branch. A trajectory without trained tokens weighs
-    nothing.
+    `lengths` has, for each trajectory, the number of trained tokens of each of its sequences. A
+    trajectory with several branches weighs as much as a trajectory with a single branch. A
+    trajectory without trained tokens weighs nothing.
     """
     totals = [sum(branches) for branches in lengths]
     trajectories = sum(total > 0 for total in totals)
@@ -247,7 +247,7 @@ def _advantages(
     *,
     discount: float | None,
 ) -> list[list[list[float] | None]]:
-    """Returns the advantages of each trained turn of each trajectory."""
+    """Returns the advantage of each trained turn of each trajectory."""
     advantages: list[list[list[float] | None]] = []
     if discount is None:
         for group, values in zip(groups, estimate(rewards, estimator), strict=True):
@@ -262,15 +262,16 @@ def _advantages(
 
 
 def _turn_starts(sample: Sample) -> list[int]:
-    """Returns where each trained turn of the sample begins. A sample without trained turns in its
-    record counts as one turn."""
+    """Returns the offset at which each trained turn of the sample begins. If the record of the
+    sample has no turns, the sample counts as one turn."""
     if not any(sample.loss_mask):
         return []
     return [turn.start for turn in sample.turns if turn.trained] or [0]
 
 
 def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
-    """Returns the advantages of the sample's trained tokens, taken from those of its turns."""
+    """Returns the advantage of each trained token of the sample. `turns` gives the advantages of
+    its turns."""
     advantages = [0.0] * len(sample.token_ids)
     for start in _turn_starts(sample):
         advantages[start:] = [next(turns)] * (len(advantages) - start)
@@ -278,7 +279,7 @@ def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
 
 
 def is_sampled_by(sample: Sample, version: str) -> bool:
-    """Returns whether every token with a known version was sampled by this one."""
+    """Returns whether the weights `version` sampled every token whose version is known."""
     spans = (span for span in sample.version_spans if span.source is not VersionSource.UNKNOWN)
     return all(span.version == version for span in spans)
 
@@ -301,8 +302,9 @@ def _sequence(
 
 
 def check_trainable(sample: Sample) -> None:
-    """Raises `NotTrainable` if the ratio to the trainer's logprobs would be wrong: if the logprobs
-    are not those of the distribution that was sampled, or if that distribution was cut."""
+    """Raises `NotTrainable` if the ratio between the trainer's and the recorded logprobs would be
+    wrong. That is so if the recorded logprobs belong to another distribution than the sampled one,
+    or if the sampled distribution was cut (for example by top_p)."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

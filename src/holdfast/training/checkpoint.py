@@ -1,8 +1,8 @@
 """Checkpoints: everything that a trainer needs to continue, as safetensors and JSON.
 
-A checkpoint is a folder. It is written aside, with each file synced and a manifest of sizes and
-digests last, and then renamed. Under its final name it is therefore whole, and the manifest shows
-any later damage. No file is pickled.
+A checkpoint is a folder. Its files are written and synced in a temporary folder, the last of them a
+manifest of sizes and digests. Then the folder gets its final name. A folder with a final name is
+therefore complete, and the manifest shows any later damage. No file is pickled.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ class CheckpointDamaged(HoldfastError):
 
 
 class TrainerState(Struct, frozen=True):
-    """The state of a trainer beside its tensors."""
+    """The part of a trainer's state that is not tensors."""
 
     run: str
     step: int
-    """The number of the run's optimizer steps that the checkpoint holds."""
+    """The number of the run's optimizer steps whose results the checkpoint holds."""
     model: str
     """The digest of the model from which training began."""
     settings: dict[str, object]
@@ -64,9 +64,11 @@ class _Entry(Struct, frozen=True):
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Writes `folder`/step-N and keeps the newest `keep` checkpoints up to it. Returns its path.
+    """Writes `folder`/step-N and keeps the newest `keep` checkpoints up to this one. Returns its
+    path.
 
-    Later checkpoints are removed: training continued from an earlier one because they were damaged.
+    Removes checkpoints of later steps: if they exist, they were damaged, and training continued
+    from an earlier checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{_PREFIX}{checkpoint.state.step:08d}"
@@ -86,8 +88,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
-    """Returns the newest whole checkpoint and what is wrong with newer ones, or None without any
-    checkpoint. Raises `CheckpointDamaged` if all are damaged."""
+    """Returns the newest whole checkpoint, and for each newer one what is wrong with it. Returns
+    None if there is no checkpoint. Raises `CheckpointDamaged` if all checkpoints are damaged."""
     problems: list[str] = []
     for path in reversed(_all(folder)):
         try:
@@ -103,7 +105,7 @@ def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
 
 
 def newest_state(folder: Path) -> TrainerState | None:
-    """Returns the state of the newest checkpoint whose state can be read. Does not check the
+    """Returns the state of the newest checkpoint whose state file can be read. Does not check the
     tensors."""
     for path in reversed(_all(folder)):
         try:
@@ -114,7 +116,8 @@ def newest_state(folder: Path) -> TrainerState | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Loads a checkpoint. Raises `CheckpointDamaged`, which names the missing or altered file."""
+    """Loads a checkpoint. Raises `CheckpointDamaged`, with the name of the missing or altered
+    file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,9 +1,9 @@
 """Computation: the calls that every rank of a training computes, led by rank 0.
 
-It has the network, the reference and the optimizer, or this rank's part of them. It knows rows, but
-no groups, advantages or files. All ranks run the same calls in the same order, each on its own
-rows. All compute the same number of rows: a rank without a row computes a filler that does not
-count.
+It holds the network, the reference and the optimizer, or this rank's part of them. It works on
+rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the same
+order, each on its own rows. All ranks compute the same number of rows: a rank without a row
+computes a filler that does not count.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from holdfast.training.ranks.group import RankGroup
 from holdfast.training.settings import Lora, TrainerSettings
 
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
-"""`policy_loss` or a loss of your own."""
+"""`policy_loss` or a custom loss."""
 Rows = Sequence[TrainedRow | None]
 """The rows of one rank. None stands for a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
@@ -50,15 +50,16 @@ class Build(Struct, frozen=True, tag=True):
 
 
 class Penalize(Struct, frozen=True, tag=True):
-    """The call that computes the divergence from the reference over each of `sequences`
-    sequences."""
+    """The call that computes, for each of `sequences` sequences, its divergence from the
+    reference."""
 
     rows: list[TrainedRow | None]
     sequences: int
 
 
 class Train(Struct, frozen=True, tag=True):
-    """The call that computes one optimizer step, with one update for each of `updates`."""
+    """The call that computes one optimizer step. It makes one update for each entry of
+    `updates`."""
 
     updates: list[list[TrainedRow | None]]
     rate: float
@@ -80,7 +81,8 @@ class RestoreState(Struct, frozen=True, tag=True):
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """The call that computes the best logprobs after beginnings of a sequence."""
+    """The call that computes the logprob of the likeliest next token after beginnings of a
+    sequence."""
 
     ids: list[int]
     lengths: list[int]
@@ -90,10 +92,11 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """The logprobs of each row. None for logprobs that are not needed."""
+    """The logprobs of each row under the old policy and the reference. An entry is None if the
+    objective does not need it."""
 
     old: Sequence[Tensor | None]
-    """The logprobs by the network before the step."""
+    """The logprobs that the network gave before the step."""
     reference: Sequence[Tensor | None]
 
 
@@ -107,14 +110,14 @@ class StepNumbers(Struct, frozen=True):
 
 
 class _Share(Struct, frozen=True):
-    """One rank's share of `StepNumbers`."""
+    """The part of `StepNumbers` that one rank computed."""
 
     loss: float
     diagnostics: DiagnosticTotals
 
 
 class Computation:
-    """The computation of one rank. All ranks make theirs at once."""
+    """The computation of one rank. All ranks must create their `Computation` at the same time."""
 
     def __init__(self, build: Build, ranks: RankGroup, loss: Loss):
         torch.manual_seed(build.seed)
@@ -137,7 +140,8 @@ class Computation:
         self.reference = self._load_reference(build, options)
 
     def _load_reference(self, build: Build, options: dict[str, Any]) -> Network | None:
-        """Loads the reference model. With LoRA, it may be the network without its adapter."""
+        """Loads the reference model. With LoRA, the reference may be the trained network without
+        its adapter."""
         if not self.settings.objective.kl.coefficient:
             if build.reference:
                 raise UsageError("a reference model is given, but the KL coefficient is 0")
@@ -170,15 +174,16 @@ class Computation:
             self.network.best_logprobs(call.ids, call.lengths)
 
     def weights(self) -> dict[str, Tensor]:
-        """Gathers the weights in the precision in which they are kept, on rank 0. From then on, its
-        whole network has them."""
+        """Gathers the weights on rank 0, in the precision in which the optimizer keeps them.
+        Afterwards, the whole network of rank 0 has these weights."""
         weights = self.optimizer.weights()
         if self._ranks.is_leader:
             self.network.take_whole(weights)
         return weights
 
     def penalize(self, call: Penalize) -> list[float]:
-        """Returns the sum of the divergence over the trained tokens of each sequence."""
+        """Returns, for each sequence, the sum of the divergence from the reference over its trained
+        tokens."""
         kl = self.settings.objective.kl
         sums = [0.0] * call.sequences
         references = self._score(call.rows, self._reference_logprobs)
@@ -243,8 +248,8 @@ class Computation:
         scale: int = 1,
         has_moved: bool = False,
     ) -> list[Tensor]:
-        """Accumulates the gradients of an update. Returns the parts of its loss. `has_moved` says
-        that the weights are no longer those of the beginning of the step."""
+        """Accumulates the gradients of an update, and returns the parts of its loss. `has_moved`
+        says whether an earlier update of the same step has changed the weights."""
         tensors = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))

@@ -1,7 +1,8 @@
-"""A rank that is not the first: it does what rank 0 says, until rank 0 is done or dead.
+"""A rank other than rank 0: it does what rank 0 says, until rank 0 is done or dead.
 
-Rank 0 starts it with `python -m holdfast.training.follower STORE RANK SIZE DEVICE`; torchrun starts
-it as `holdfast train`. It has no journal and no engine, and writes no files.
+Rank 0 starts this process with `python -m holdfast.training.follower STORE RANK SIZE DEVICE`;
+torchrun starts it as `holdfast train`. The process has no journal and no engine, and writes no
+files.
 """
 
 import os
@@ -23,7 +24,7 @@ from holdfast.training.ranks.place import TorchrunPlace
 
 
 def follow(group: JoinedRanks) -> int:
-    """Follows rank 0 to the end. Returns the exit code of this rank."""
+    """Does what rank 0 says until the end. Returns the exit code of this rank."""
     try:
         _follow(group)
     except RankDied as error:
@@ -65,7 +66,8 @@ def _loss(place: str) -> Loss:
 
 
 def follow_torchrun(place: TorchrunPlace, device: str) -> NoReturn:
-    """Runs as one of torchrun's ranks. A signal reaches every rank, and only rank 0 acts on it."""
+    """Runs this process as one of torchrun's ranks. A signal reaches every rank, but only rank 0
+    reacts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     group = join_torchrun(place, device)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -78,8 +80,8 @@ def main() -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process without Python's teardown, in which torch's threads have aborted ranks that
-    were done. The process holds nothing that could be lost."""
+    """Ends the process at once, without Python's normal exit, in which torch's threads have aborted
+    ranks that were done. The process holds no data that could be lost."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,9 +1,9 @@
-"""Micro-batches: rows with the weights of their trained tokens, dealt out to ranks.
+"""Micro-batches: rows with the weights of their trained tokens, divided among ranks.
 
-All ranks compute a row at the same time and wait for each other, so that a round of rows takes as
-long as its most expensive row. Rows are therefore cut to fill rounds, and rows of similar cost are
-computed together. The functions are pure: the same sequences give the same rounds, and a single
-rank gets the rows as they were packed.
+All ranks compute a row at the same time and wait for each other. A round of rows, one for each
+rank, therefore takes as long as its most expensive row. So the sequences are packed into rows that
+fill whole rounds, and rows of similar cost are in the same round. The functions are pure: the same
+sequences give the same rounds, and a single rank gets the rows as they were packed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +15,20 @@ from holdfast.training.batch import TrainedSequence
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 ROUND_TOKENS = 1000
-"""The cost of a round beside its rows, in tokens. Gathering a layer's weights and spreading its
-gradients takes about as long as computing this many tokens."""
+"""The cost of a round in addition to its rows, in tokens. Gathering a layer's weights and
+distributing its gradients takes about as long as computing this many tokens."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
-"""Factors by which rows may exceed an even share. Rows cannot be even, because sequences are not
-cut and share beginnings."""
+"""Factors by which a row may be longer than an even share of the tokens. Rows have unequal lengths,
+because a sequence is never cut and sequences share beginnings."""
 
 Rounds = list[list["TrainedRow | None"]]
 """Rounds in the order in which they are computed. Each has one row for every rank."""
 
 
 class TrainedRow(Struct, frozen=True):
-    """A row with everything from which its loss is computed. The lists from `engine_logprobs` to
-    `advantages` have an entry for each trained token, the others one for each sequence."""
+    """A row with all values from which its loss is computed. The lists from `engine_logprobs` to
+    `advantages` have an entry for each trained token, and the other lists have an entry for each
+    sequence."""
 
     row: PackedRow
     members: list[int]
@@ -39,7 +40,7 @@ class TrainedRow(Struct, frozen=True):
     temperatures: list[float]
     advantages: list[float]
     fresh: list[bool]
-    """For each sequence, whether the weights that are trained have sampled it."""
+    """For each sequence, whether it was sampled by the weights that are trained."""
 
 
 def deal(
@@ -51,9 +52,10 @@ def deal(
     hidden: int,
     one_by_one: bool = False,
 ) -> Rounds:
-    """Puts every sequence into one row of at most `budget` tokens, and deals the rows out in
-    rounds. A rank without a row in a round gets None. `hidden` is the size of the model's hidden
-    state. With `one_by_one`, each sequence is a row of its own."""
+    """Puts each sequence into one row of at most `budget` tokens, and divides the rows into rounds.
+    A rank without a row in a round gets None. With `share`, common beginnings of sequences are
+    stored once. With `one_by_one`, each sequence is a row of its own. `hidden` is the size of the
+    model's hidden state."""
     tokens = [sequence.tokens for sequence in sequences]
 
     def packed(size: int) -> list[PackedRow]:
@@ -70,8 +72,8 @@ def deal(
 
 
 def cost(row: PackedRow, hidden: int) -> float:
-    """Returns the cost of a row in tokens. A pair of tokens that attend to each other costs 1 / (6
-    × hidden) of the other products that a transformer computes for a token."""
+    """Returns the cost of a row, where computing one token without attention costs 1. Each pair of
+    tokens that attend to each other costs 1 / (6 × hidden)."""
     pairs = 0.0
     for segment in row.segments:
         width = segment.end - segment.start
@@ -104,8 +106,8 @@ def _evened(
     budget: int,
     hidden: int,
 ) -> list[list[PackedRow | None]]:
-    """Returns the cheapest of several ways to cut: rows of the whole budget, or shorter rows that
-    fill the rounds."""
+    """Returns the cheapest of several divisions into rows: rows that use the whole budget, or
+    shorter rows that fill the rounds."""
 
     def price(packed: list[list[PackedRow | None]]) -> float:
         dearest = (max(cost(row, hidden) for row in each if row is not None) for each in packed)

@@ -20,9 +20,9 @@ from holdfast.records.samples.version import WeightVersion, newest_of, staleness
 from holdfast.records.step import VersionSpan
 
 HELD_OUT = ".held-out."
-"""Stands between the name of a training and the version, in the name of an evaluation's run."""
+"""The text between the name of the training and the version, in the name of an evaluation's run."""
 MAX_LISTED = 8
-"""The most steps of a curve that a line shows."""
+"""The largest number of steps of a curve that a line shows."""
 Curve = list[tuple[int, float]]
 """Pairs of step and mean reward, in the order of steps."""
 
@@ -131,7 +131,7 @@ async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
 
 
 async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion]) -> Curve:
-    """Returns the mean rewards of the finished evaluations, by step."""
+    """Returns the mean reward of each finished evaluation, by step."""
     over = {
         row.name for row in await journal.runs() if row.settled == sum(row.by_status.values()) > 0
     }
@@ -147,7 +147,7 @@ async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion
 
 
 def as_lines(report: ConsumerReport) -> list[str]:
-    """Writes the report as lines for people."""
+    """Writes the report as lines of text."""
     lines = [f"  {report.consumer}: {_groups(report)}"]
     if report.versions:
         lines.append(
@@ -180,7 +180,7 @@ def _staleness(counts: Mapping[int, int]) -> str:
 
 
 def _points(curve: Curve) -> str:
-    """Writes the first point, the last point and some between them."""
+    """Writes the first and the last point of a curve, and some points between them."""
     apart = max(1, -(-(len(curve) - 1) // (MAX_LISTED - 1)))
     shown = [*curve[:-1:apart], curve[-1]]
     return ", ".join(f"{step}: {reward:.3f}" for step, reward in shown)

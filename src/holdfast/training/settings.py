@@ -26,7 +26,8 @@ _COUNTS = (
 
 
 class OnGap(StrEnum):
-    """The reaction when engine and trainer differ by more than their data types explain."""
+    """What happens if the logprobs of engine and trainer differ by more than their data types
+    explain."""
 
     STOP = "stop"
     WARN = "warn"
@@ -69,7 +70,8 @@ class OptimizerSettings(Struct, frozen=True):
             raise UsageError("beta1 and beta2 lie between 0 and 1, epsilon above 0")
 
     def rate(self, step: int, *, steps: int) -> float:
-        """Returns the learning rate of the step `step`, counted from 0, of `steps`."""
+        """Returns the learning rate of step number `step`, counted from 0, of a training of `steps`
+        steps."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule is RateSchedule.CONSTANT:
@@ -82,8 +84,8 @@ class OptimizerSettings(Struct, frozen=True):
 
 
 class Lora(Struct, frozen=True):
-    """A low-rank adapter. `targets` are module names; without any, every linear layer but the head
-    is adapted."""
+    """A low-rank adapter. `targets` are names of modules. If there are none, every linear layer
+    except the head is adapted."""
 
     rank: int = 16
     alpha: int = 32
@@ -96,7 +98,7 @@ class Lora(Struct, frozen=True):
 
 
 class TruncationPolicy(StrEnum):
-    """How a trajectory counts that reached a limit."""
+    """How a trajectory that reached a limit is trained."""
 
     KEEP = "keep"
     MASK = "mask"
@@ -118,9 +120,9 @@ class TrainerSettings(Struct, frozen=True):
     truncation: TruncationPolicy = TruncationPolicy.KEEP
     overlong: OverlongPenalty | None = None
     discount: float | None = None
-    """With a discount, a turn is credited with its own and all later rewards, each times the
-    discount for every turn in between. With None, a turn is credited with the whole reward of its
-    trajectory."""
+    """The factor of later rewards. A turn is credited with its own reward and all later rewards,
+    and a later reward is multiplied by this factor once for each turn in between. With None, a turn
+    is credited with the whole reward of its trajectory."""
 
     def __post_init__(self) -> None:
         if isinstance(self.objective, str):  # The name of a preset stands for its value.
@@ -146,9 +148,9 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     dynamic: bool = False
     """Whether groups whose rewards are all equal are dismissed and replaced (DAPO)."""
     keep_interrupted: bool = False
-    """Whether trajectories are trained whose model was told that a tool call was interrupted. By
-    default they are rolled out again. When no refill is left, they count in no loss and no
-    baseline."""
+    """Whether to train on trajectories in which the model was told that a tool call was
+    interrupted. By default, such a trajectory is rolled out again, as often as `GroupPolicy.refill`
+    allows. After that, it counts in no loss and no baseline."""
     max_draws: int = 3
     """With `dynamic`, a step may draw `max_draws` times its number of groups before it trains on
     the groups that it has."""
@@ -168,11 +170,11 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
     lora: Lora | None = None
     reference: Path | None = None
-    """A model folder for the KL term. With None, the reference is the untrained model: without its
-    adapter, if it has one."""
+    """A model folder as the reference of the KL term. With None, the reference is the untrained
+    model. With LoRA, this is the model without its adapter."""
     gradient_checkpointing: bool = False
     loss: str = ""
-    """The identity of a loss of your own; "" for the loss of the objective."""
+    """The identity of a custom loss; "" for the loss of the objective."""
     weight_sync: str = "auto"
     """How engines get new weights: the name of a strategy, or "auto" for the best one that the
     engines offer."""
@@ -180,7 +182,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """The folder from which engines read new weights, such as `/dev/shm/…`. With None, the folder
     of the training."""
     on_gap: OnGap = OnGap.STOP
-    """The reaction when engine and trainer disagree about logprobs."""
+    """What happens if the logprobs of engine and trainer differ too much."""
     log_requests: bool = False
     """Whether the embedded engine logs each request that it gets."""
 
@@ -234,15 +236,15 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def group_policy(self) -> GroupPolicy:
-        """Which groups are trained. An estimator with a baseline of the group needs two valid
-        members."""
+        """The rule which groups are trained. If the baseline is computed from the group, a group
+        needs two valid members."""
         needed = 2 if self.trainer.objective.estimator.needs_groups else 1
         return GroupPolicy(at_least=needed, keep_interrupted=self.keep_interrupted)
 
     @property
     def identity(self) -> dict[str, object]:
-        """The settings that tell this training from another. How often the training saves,
-        evaluates or logs does not count."""
+        """The settings that must stay the same when the training is resumed. How often it saves,
+        evaluates or logs is not part of them."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
             *(
@@ -263,18 +265,19 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
 class TrainingRecord(Struct, frozen=True):
     """The record that a run keeps of its training. It is written when a process begins to train the
-    run, after each step that it trains again, and when it has caught up."""
+    run, after each step that this process trains again, and when all those steps are trained
+    again."""
 
     settings: dict[str, object]
     """The `identity` of the settings of the training."""
     folder: int = 1
-    """The number of the folder in which the run is trained. If a folder without checkpoints takes
-    over a trained run, it gets the next number."""
+    """The number of the folder in which the run is trained. If a run that was trained before is
+    continued in a folder without checkpoints, that folder gets the next number."""
     is_catching_up: bool = False
-    """Whether steps are trained again from recorded rollouts. Until the engines have the version
-    that results, no new trajectories are sampled."""
+    """Whether steps are being trained again from recorded rollouts. No new trajectories are sampled
+    until the engines have the resulting version."""
     caught_up_to: int = 0
-    """The last step that was trained again. It shows others that the process makes progress."""
+    """The last step that was trained again. From it, other processes see progress."""
 
     @property
     def text(self) -> str:
@@ -290,8 +293,7 @@ def training_of(run: Run) -> TrainingRecord | None:
 def training_settings_from(
     value: TrainingSettings | Mapping[str, Any] | None,
 ) -> TrainingSettings:
-    """Returns settings from a `TrainingSettings` or from a dict of options of
-    `TrainingSettings.of`."""
+    """Returns a `TrainingSettings`. A dict is read as the options of `TrainingSettings.of`."""
     if isinstance(value, Mapping):
         return TrainingSettings.of(**value)
     if value is not None and not isinstance(value, TrainingSettings):
@@ -304,8 +306,8 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
 
 
 def _check_once(options: dict[str, object], whole: str, parts: tuple[str, ...]) -> None:
-    """Raises `UsageError` if both a whole and one of its parts are given, because one of the two
-    would be ignored."""
+    """Raises `UsageError` if both `whole` and one of its parts are given, because one of them would
+    be ignored."""
     if whole in options and (doubled := [name for name in options if name in parts]):
         raise UsageError(f"{doubled[0]} is part of {whole}, which is given too: give it in there")
 

@@ -52,7 +52,7 @@ class StepResult(Struct, frozen=True):
     numbers: dict[str, float]
     updates: int
     skipped_updates: int
-    """How many of the updates had gradients that were not finite."""
+    """The number of updates whose gradients were not finite."""
     seconds: float
     tokens: int
     """The number of trained tokens."""
@@ -77,7 +77,7 @@ class Trainer:
         seed: int = 0,
         ranks: RankGroup | None = None,
     ):
-        """`loss_file` is the FILE:NAME from which other ranks import your own loss."""
+        """`loss_file` is the FILE:NAME from which the other ranks import a custom loss."""
         self.settings = settings
         self.ranks = ranks or RankGroup()
         build = Build(
@@ -104,12 +104,12 @@ class Trainer:
         return self.computation.optimizer
 
     def _together(self, call: Call, own: Callable[[], Result]) -> Result:
-        """Sends all ranks the same call. This rank runs `own` in its place."""
+        """Sends all ranks the same call. On this rank, runs `own` instead."""
         return self._share([call] * self.ranks.size, own)
 
     def _share(self, calls: Sequence[Call], own: Callable[[], Result]) -> Result:
-        """Sends each rank its call. This rank runs `own` in its place. Raises `RankDied` if another
-        rank died."""
+        """Sends each rank its own call. On this rank, runs `own` instead. Raises `RankDied` if
+        another rank died."""
         if self.ranks.size == 1:
             return own()
         with self.ranks.together():
@@ -117,8 +117,8 @@ class Trainer:
             return own()
 
     def weights(self) -> dict[str, Tensor]:
-        """Gathers the whole trained weights in the precision in which they are kept. From then on,
-        the network that is published has them."""
+        """Gathers all trained weights, in the precision in which the optimizer keeps them.
+        Afterwards, the network from which versions are written has these weights."""
         return self._together(GatherWeights(), self.computation.weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -126,22 +126,23 @@ class Trainer:
         return self._together(GatherState(), self.optimizer.state)
 
     def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-        """Restores what `weights` and `optimizer_state` returned, on any number of ranks. Raises
-        `UsageError` if the tensors do not fit."""
+        """Restores what `weights` and `optimizer_state` returned. The number of ranks may differ.
+        Raises `UsageError` if the tensors do not fit."""
         self.optimizer.check(weights)
         steps = steps_of(state)
         self._together(RestoreState(steps), lambda: self.optimizer.restore(weights, state, steps))
 
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """Returns the logprob of the most likely next token after the beginnings of `ids` that have
-        these lengths."""
+        """Returns logprobs of most likely next tokens: for each of `lengths`, the logprob after the
+        first `length` tokens of `ids`."""
         probe = Probe(list(ids), list(lengths))
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 
     @checks_arguments()
     def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
-        """Trains on `groups`, in one or more updates. Raises before anything has changed. `version`
-        is the name of the present weights; the gap counts only tokens that they sampled."""
+        """Trains on `groups`, in one or more updates. `version` is the name of the present weights;
+        the measured gap counts only tokens that these weights sampled. Errors are raised before
+        anything has changed."""
         began = time.monotonic()
         sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
@@ -189,7 +190,8 @@ class Trainer:
         return bool(kl.coefficient) and kl.place is KlPlace.REWARD
 
     def _reward_penalties(self, groups: Sequence[TrainingGroup]) -> list[list[float]]:
-        """Returns each trajectory's divergence from the reference, times the coefficient."""
+        """Returns the penalty of each trajectory: its divergence from the reference, times the
+        coefficient."""
         kl = self.settings.objective.kl
         plain = sequences_of(groups, Objective(), max_tokens=self.settings.row_tokens)
         rows = _by_rank([self._deal(plain)], self.ranks.size)
@@ -207,7 +209,8 @@ class Trainer:
         ]
 
     def _parts(self, sequences: Sequence[TrainedSequence]) -> list[list[TrainedSequence]]:
-        """Divides the sequences among the updates. A family stays together."""
+        """Divides the sequences among the updates. All sequences of a family are in the same
+        update. Leaves out sequences that have no gradient."""
         objective = self.settings.objective
         if not objective.kl.coefficient and not objective.entropy:
             # A sequence without an advantage has no gradient, and the weights of the others already

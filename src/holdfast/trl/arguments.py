@@ -62,7 +62,8 @@ TRL = ArgumentTable(
 
 
 def check_arguments(args: Any) -> None:
-    """Raises `UsageError` for an argument that cannot be followed, before anything is sampled."""
+    """Raises `UsageError` for an argument that Holdfast cannot follow, before anything is
+    sampled."""
     inherited = {field.name for field in fields(TrainingArguments)}
     declared = fields(args) if is_dataclass(args) else ()
     own = [field for field in declared if field.name not in inherited]

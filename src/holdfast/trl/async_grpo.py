@@ -1,8 +1,9 @@
 """`async_rollouts` for `AsyncGRPOTrainer`: its rollout worker, its weight transfer, its callback.
 
-A checkpoint may end in the middle of a group. Its `trainer_state.json` names the groups and rows
-that it has trained, which are then committed to the ledger. A resume returns exactly the rest:
-groups that were taken but not trained, and the missing rows of a group that was trained in part.
+A checkpoint may be written when only a part of a group is trained. Its `trainer_state.json` names
+the groups and rows that were trained, which are then committed to the ledger. After a resume, the
+trainer gets exactly the remaining rows: groups that it had taken but not trained, and the missing
+rows of a group that it had trained in part.
 """
 
 import time
@@ -35,7 +36,7 @@ LEFT_OUT = "left out by TRL: older than max_staleness, or longer than token_budg
 
 
 class AsyncRollouts(Struct, frozen=True):
-    """The three parts that `AsyncGRPOTrainer` takes. Give it all three."""
+    """The three parts of a training for `AsyncGRPOTrainer`, which needs all three."""
 
     worker: "RolloutWorker"
     weight_transfer: "WeightTransfer"
@@ -69,8 +70,8 @@ def async_rollouts(
       )
 
     `rows` is the trainer's data set. It is rolled out epoch after epoch, in its order or, with
-    `shuffle`, shuffled. The other arguments are those of `rollouts`. A trajectory with several
-    branches has one row for each.
+    `shuffle`, shuffled. The other arguments mean the same as in `rollouts`. A trajectory with
+    several branches has one row for each branch.
     """
     options = TrlOptions(
         rollout=rollout,
@@ -98,7 +99,7 @@ def async_rollouts(
 
 
 class _Training:
-    """The state that the three parts share: above all the session, once training has begun."""
+    """The state that the three parts share, such as the session of a training that has begun."""
 
     def __init__(self, options: TrlOptions, rows: Sequence[dict[str, object]], *, shuffle: bool):
         self.options = options
@@ -150,7 +151,7 @@ class RolloutWorker:
         self.metrics_queue = _Metrics(training)
 
     def start(self) -> None:
-        """Starts the rollouts. The first weights must have been sent."""
+        """Starts the rollouts. Call it only after the first weights were sent."""
         if not self._training.version:
             raise UsageError(
                 "no weights were sent to the engines: give AsyncGRPOTrainer the weight_transfer of "
@@ -166,8 +167,8 @@ class RolloutWorker:
         self._training.session.go_live(model_version, step=self._training.state.global_step)
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raises the error that ended the rollouts, or an error if their event loop has been
-        blocked for `stale_after_s`."""
+        """Raises the error that ended the rollouts. Also raises an error if the event loop of the
+        rollouts has been blocked for `stale_after_s` seconds."""
         session = self._training.session
         session.check()
         age = time.monotonic() - session.beat
@@ -179,7 +180,7 @@ class RolloutWorker:
 
 
 class _Buffer:
-    """The queue that TRL drains. It notes which rows were taken."""
+    """The queue from which TRL takes rows. It records which rows TRL took."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -198,8 +199,8 @@ class _Buffer:
 
 
 class _RowMetrics(dict[str, float]):
-    """A sample's metrics with their row. TRL passes them on unchanged, so that the row is known
-    when the sample is trained."""
+    """The metrics of a sample, together with its row. TRL passes this object on unchanged, so that
+    the row is known when TRL trains the sample."""
 
     def __init__(self, row: TakenRow, values: Mapping[str, float]):
         super().__init__(values)
@@ -207,7 +208,7 @@ class _RowMetrics(dict[str, float]):
 
 
 class _Metrics:
-    """The measurements of the rollouts; TRL drains them when it logs."""
+    """The measurements of the rollouts. TRL takes them when it logs."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -219,8 +220,8 @@ class _Metrics:
 class WeightTransfer:
     """TRL's `WeightTransferProtocol`, by the best way that the engines offer.
 
-    Engines stand still only in `send_weights`, for as long as that way needs. A version that an
-    engine did not take or serves wrongly never comes into force there.
+    Engines are paused only during `send_weights`, for as long as this way needs. If an engine does
+    not take a version, or serves it wrongly, it gets no calls until it has the version.
     """
 
     def __init__(self, training: _Training):
@@ -238,14 +239,15 @@ class WeightTransfer:
         training.session.publish(dict(iterator), step=training.state.global_step)
 
     def resume(self) -> None:
-        """Does nothing: engines that received a version resume by themselves."""
+        """Does nothing: an engine resumes as soon as it has received a version."""
 
     def destroy(self) -> None:
         self._training.close()
 
 
 class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # They have no types.
-    """Binds the trainer's checkpoints to the ledger."""
+    """Connects the trainer's checkpoints to the ledger: a checkpoint commits the groups that it
+    holds."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -254,7 +256,7 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
     # --- what is written into a checkpoint
 
     def state(self) -> dict[str, Any]:
-        """Returns the trained groups and rows, for a checkpoint that is being written."""
+        """Returns the groups and rows that were trained, for a checkpoint that is being written."""
         taken = self._training.taken
         self._saved = taken.ended()
         return {
@@ -284,7 +286,8 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         loader.collate_fn = partial(self._form, collate)
 
     def _form(self, collate: Callable[[Any], Any], rows: list[Any]) -> Any:
-        """Notes which rows TRL's next micro-batch has, and dismisses the rows that TRL left out."""
+        """Records which rows are in TRL's next micro-batch, and dismisses the rows that TRL left
+        out."""
         training = self._training
         (ranks,) = rows
         packed = [sample["metrics"].row for rank in ranks for sample in rank.samples]

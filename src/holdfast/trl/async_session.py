@@ -1,8 +1,9 @@
 """One training of `AsyncGRPOTrainer`: rollouts continue while it trains, and their rows are queued.
 
-Tasks are drawn from the data set as the trainer takes rows. The number of groups under way or on
-the queue is limited, so that few rows become too old to train. The n-th task is a pure function of
-n, and the ledger knows which groups are left, so that no position in the data set must be saved.
+Tasks are taken from the data set as the trainer takes rows. The number of groups that are being
+sampled or queued is limited, so that few rows become too old to train. The n-th task is a pure
+function of n, and the ledger records which groups remain, so no position in the data set must be
+saved.
 """
 
 import math
@@ -41,12 +42,12 @@ class QueuedRow(Struct, frozen=True):
     """The fields of TRL's `RolloutSample`."""
     row: TakenRow
     group: tuple[int, ...]
-    """The numbers of the queued rows of its group. Rows that the restored checkpoint holds are not
-    queued."""
+    """The numbers of those rows of its group that are queued. Rows that the restored checkpoint
+    holds are not queued."""
 
 
 class AsyncSession(TrlSession):
-    """One training, opened when it begins. Call `start` after the first `publish`."""
+    """One training, opened when it begins. Call `start` after the first call of `publish`."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class AsyncSession(TrlSession):
         trained: Trained,
         split: Mapping[str, Sequence[int]],
     ):
-        """`step` is the step of the restored checkpoint. `trained` and `split` are its record of
-        groups (`TakenRows`)."""
+        """`step` is the step of the restored checkpoint. `trained` and `split` are the groups that
+        this checkpoint records (`TakenRows`)."""
         # No later process has the weights that sampled these rows, so a run belongs to one
         # training.
         super().__init__(
@@ -82,7 +83,7 @@ class AsyncSession(TrlSession):
         self._versions: list[WeightVersion] = []
         self._feeding: BackgroundTask | None = None
         self.beat = time.monotonic()
-        """The time when rollouts were last looked at."""
+        """The time when the rollouts were last checked."""
         self.rows: queue.Queue[QueuedRow] = queue.Queue()
         self.metrics: queue.Queue[dict[str, float]] = queue.Queue()
         self._begin(self._open(step, trained))
@@ -96,7 +97,7 @@ class AsyncSession(TrlSession):
     # --- what TRL's thread calls
 
     def publish(self, tensors: Mapping[str, Any], *, step: int) -> None:
-        """Makes the weights after `step` durable under a name, and then sends them to the
+        """Writes the weights after `step` durably under a name, and then sends them to the
         engines."""
         self._thread.call(self._send(tensors, step))
 
@@ -104,11 +105,11 @@ class AsyncSession(TrlSession):
         self._thread.call(self._start())
 
     def go_live(self, version: int, *, step: int) -> None:
-        """Notes TRL's number for the weights after `step`."""
+        """Records that `version` is TRL's number for the weights after `step`."""
         self._live = (version, step)
 
     def pulled_group(self) -> None:
-        """Makes room for one more group, because the trainer has taken another."""
+        """Allows one more group to be sampled, because the trainer has taken a group."""
         self._thread.post(self._make_room)
 
     def commit(self, step: int, trained: Trained) -> None:
@@ -119,12 +120,12 @@ class AsyncSession(TrlSession):
         self._thread.call(stream.journal.dismiss(stream.consumer, tasks, reason=reason))
 
     def trained_groups(self) -> list[int]:
-        """Returns the numbers of the groups that the checkpoint holds."""
+        """Returns the numbers of the groups that the ledger records as trained."""
         entries = self._thread.call(self._stream.ledger())
         return [entry.ordinal for entry in entries if entry.end == "trained"]
 
     def check(self) -> None:
-        """Raises the error that ended the rollouts, if they ended."""
+        """Raises the error that ended the rollouts, if an error ended them."""
         if self._feeding is not None:
             self._feeding.check()
 
@@ -140,7 +141,7 @@ class AsyncSession(TrlSession):
         await self._publish(version)
 
     def _check_first(self, weights: ModelWeights) -> None:
-        """Raises `UsageError` if the run was begun with another model."""
+        """Raises `UsageError` if the run began with another model."""
         first = [version for version in self._versions if not version.step]
         if first and all(version.digest != weights.digest for version in first):
             raise UsageError(
@@ -185,7 +186,8 @@ class AsyncSession(TrlSession):
             await self._stream.admit(self._tasks.draw(progress.planned // size, room))
 
     async def _check_alive(self) -> None:
-        """Raises if the rollouts ended, or if too many groups in a row could not be queued."""
+        """Raises an error if the rollouts have ended, or if too many groups in a row gave no rows
+        to train."""
         self._stream.check_alive()
         dismissals = await self._stream.dismissals(since=self._counted_from)
         failed, unrewarded = dismissals[Dismissal.TOO_FEW_VALID], dismissals[NO_REWARD]
@@ -228,9 +230,9 @@ class AsyncSession(TrlSession):
         crashpoint.reach("trl.queued")
 
     def _version_of(self, step: int) -> int:
-        """Returns TRL's number for the weights after `step`. The number also holds for weights of
-        an earlier life, because TRL sends weights every `weight_sync_steps` and counts the
-        sends."""
+        """Returns TRL's number for the weights after `step`. It can be computed even for weights of
+        an earlier process, because TRL sends weights every `weight_sync_steps` steps and counts how
+        often it has sent them."""
         version, live = self._live
         every: int = self._args.weight_sync_steps
         return version - (live // every - step // every)

@@ -1,8 +1,8 @@
 """`rollouts` and `reward` for `GRPOTrainer`.
 
-A step of the ledger is one generation of the trainer, which it trains in one or several optimizer
-steps. A checkpoint commits the generations that it has trained to the end. After a resume, TRL asks
-for the other generations again, and the journal answers.
+A step of the ledger is one generation of the trainer, which the trainer uses for one or several
+optimizer steps. A checkpoint commits the generations whose optimizer steps are all done. After a
+resume, TRL asks for the other generations again, and gets them from the journal.
 """
 
 import math
@@ -36,16 +36,16 @@ from holdfast.trl.session import TrlOptions, TrlSession
 
 
 class OtherWeights(StrEnum):
-    """The treatment of a recorded step that was sampled with other weights than the trainer's."""
+    """What happens to a recorded step that other weights than the trainer's have sampled."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
-    """For a trainer whose steps do not repeat bit for bit. After a kill, its retrained weights are
-    only close to those that sampled the step."""
+    """For a trainer that does not compute the same step twice with the same bits. After a kill, its
+    retrained weights are only close to the weights that sampled the step."""
 
 
 def reward(holdfast_reward: Sequence[float | None], **columns: object) -> list[float | None]:
-    """Returns the reward of the rollouts' scorer. None stays None, and TRL leaves it out of the
+    """Returns the rewards from the rollouts' scorer. TRL leaves a reward of None out of the
     baseline."""
     return list(holdfast_reward)
 
@@ -76,10 +76,10 @@ def rollouts(
 
     By default, `sampling` comes from the trainer's arguments, `rows` is the trainer's data set, and
     `out` is the folder `holdfast` in its `output_dir`. `out` holds weights on their way and the
-    engine's log. TRL has one row per trajectory; `branches="longest"` keeps one branch of a
-    trajectory that has several. A recorded step is answered from the journal if the trainer's
-    weights sampled it; with `other_weights="accept"`, whichever weights did. With `log_requests`,
-    the embedded engine logs the id of each request.
+    engine's log. TRL has one row per trajectory; of a trajectory with several branches,
+    `branches="longest"` keeps only the longest. A recorded step is answered from the journal if the
+    trainer's weights sampled it; with `other_weights="accept"`, it is answered whatever weights
+    sampled it. With `log_requests`, the embedded engine logs the id of each request.
     """
     options = TrlOptions(
         rollout=rollout,
@@ -104,8 +104,8 @@ def rollouts(
 
 
 class TrlRollouts:
-    """The `rollout_func` that TRL calls with prompts and the trainer. The first call opens the
-    journal. The end of training closes everything."""
+    """The `rollout_func` that TRL calls with prompts and the trainer. Its first call opens the
+    journal. When the training ends, everything is closed."""
 
     def __init__(
         self, options: TrlOptions, *, branches: Branches, other_weights: OtherWeights, rows: Any
@@ -118,10 +118,11 @@ class TrlRollouts:
         self._session: _Session | None = None
         self._ledger = _Ledger(self)
         self.left_out_branches = 0
-        """The branches left out since this object was made."""
+        """The number of branches that were left out since this object was created."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        """Returns the rows of this step, from the journal if it is recorded."""
+        """Returns the rows of the trainer's present step. If the step is recorded, the rows come
+        from the journal."""
         if self._session is None:
             self._session = self._open(trainer)
         is_training = bool(trainer.model.training)
@@ -157,13 +158,14 @@ class TrlRollouts:
         return session
 
     def commit(self, optimizer_steps: int) -> None:
-        """Commits, because the trainer's checkpoint is on disk. Does nothing if nothing was rolled
-        out."""
+        """Commits the generations that `optimizer_steps` steps have trained. Called when the
+        trainer's checkpoint is on disk. Does nothing if nothing was rolled out."""
         if self._session is not None:
             self._session.commit(optimizer_steps)
 
     def close(self) -> None:
-        """Ends the engine and gives the leases back. A later call opens both again."""
+        """Stops the engine and gives the leases back. A later call starts the engine and takes the
+        leases again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -185,8 +187,8 @@ def _check_trainer(trainer: Any) -> None:
 
 
 def check_reward_functions(functions: Sequence[object]) -> None:
-    """Raises `UsageError` for any reward function other than `reward`. TRL would add the rewards
-    up, and a failed trajectory would enter the baseline with the reward of another function."""
+    """Raises `UsageError` for any reward function other than `reward`. TRL adds the rewards of all
+    functions up, so with another function a failed trajectory would count in the baseline."""
     others = [function for function in functions if function is not reward]
     if others or not functions:
         names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
@@ -241,16 +243,17 @@ class _Session(TrlSession):
         self._begin(self._stream.open(self._trained(done), begins=not done))
 
     def _window(self) -> int:
-        """Returns the number of micro-steps for which a generation is trained."""
+        """Returns the number of micro-steps in which a generation is trained."""
         return int(self._trainer.args.steps_per_generation * self._trainer.num_iterations)
 
     def _trained(self, optimizer_steps: int) -> int:
-        """Returns how many generations these optimizer steps have trained to the end."""
+        """Returns the number of generations that are completely trained after `optimizer_steps`
+        steps."""
         accumulation = self._trainer.args.gradient_accumulation_steps
         return int(optimizer_steps * accumulation) // self._window()
 
     def _sampled_at(self, generation: int) -> int:
-        """Returns the optimizer step whose weights sample this generation."""
+        """Returns the number of the optimizer step whose weights sample this generation."""
         accumulation = int(self._trainer.args.gradient_accumulation_steps)
         return math.ceil((generation - 1) * self._window() / accumulation)
 
@@ -263,7 +266,7 @@ class _Session(TrlSession):
         return self._thread.call(self._roll_out(self._stream, generation, tasks, at=at))
 
     def evaluate(self, prompts: list[Any], trainer: Any, *, size: int) -> list[StepGroup]:
-        """Evaluates in a run of its own, without training."""
+        """Evaluates the prompts in a separate run, from which nothing is trained."""
         if self._eval is None:
             name = f"{self._stream.consumer.run.spec.name}-eval"
             self._eval = self._new_stream(name, size)
@@ -279,7 +282,8 @@ class _Session(TrlSession):
         return self._thread.call(self._roll_out(self._eval, None, tasks, at=now))
 
     def commit(self, optimizer_steps: int) -> None:
-        """Commits, because the trainer's checkpoint is on disk."""
+        """Commits the generations that `optimizer_steps` steps have trained. Called when the
+        trainer's checkpoint is on disk."""
         self._thread.call(self._stream.commit(self._trained(optimizer_steps)))
 
     async def _close(self) -> None:
@@ -304,8 +308,8 @@ class _Session(TrlSession):
     async def _check_sampled(
         self, stream: RolloutStream, tasks: Sequence[Task], weights: ModelWeights, *, at: int
     ) -> None:
-        """Raises `UsageError` if other weights than the trainer's have sampled any of these
-        tasks."""
+        """Raises `UsageError` if any of these tasks was sampled with other weights than the
+        trainer's."""
         names = await stream.sampled_by(tasks)
         if not names or self._other_weights is OtherWeights.ACCEPT:
             return
@@ -327,6 +331,7 @@ class _Session(TrlSession):
 
 
 def _is_own(version: WeightVersion, digest: str, *, at: int, now: int) -> bool:
-    """Returns whether a version is the trainer's. In the middle of a generation (`at` is before
-    `now`), the weights that sampled it are gone, and the version is recognized by its step."""
+    """Returns whether a version has the trainer's weights. If some optimizer steps of a generation
+    are done (`at` is before `now`), the weights that sampled it no longer exist, and the version is
+    recognized by its step instead of its digest."""
     return version.digest == digest or (at < now and version.step == at)

@@ -15,13 +15,14 @@ Prompt = str | Sequence[Mapping[str, object]]
 
 
 def prompt_key(prompt: Any) -> bytes:
-    """Returns a key that is the same for equal prompts, whatever types their messages have."""
+    """Returns a key for a prompt. Equal prompts have equal keys, even if their messages have
+    different types."""
     return hashlib.sha256(msgspec.json.encode(prompt, order="sorted")).digest()
 
 
 class RowTasks:
-    """A data set by its prompts. TRL gives a rollout function only the prompt, but a scorer needs
-    the other columns."""
+    """The rows of a data set, found by their prompts. TRL passes only the prompt to a rollout
+    function, but a scorer needs the other columns."""
 
     def __init__(self, rows: Any):
         self._rows: dict[bytes, Mapping[str, object]] = {}
@@ -53,8 +54,9 @@ class RowTasks:
 
 
 def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) -> list[Task]:
-    """Returns a task for each group of `size` equal prompts in a row. Its name consists of the
-    step, its place in the step and its prompt, so that the same request has the same names."""
+    """Returns a task for each group of `size` equal prompts in a row. The name of a task consists
+    of the step, its place in the step and its prompt, so that the same request has the same task
+    names."""
     if len(prompts) % size:
         raise UsageError(
             f"{len(prompts)} prompts cannot be divided into groups of {size} (num_generations): "
@@ -75,9 +77,9 @@ def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) 
 
 
 def sampling_of(args: Any, own: Sampling | None) -> Sampling:
-    """Returns the sampling settings: `own`, or else those of the trainer's arguments. Raises
-    `UsageError` if `own` has another temperature than the one at which the trainer computes
-    logprobs."""
+    """Returns the sampling settings: `own`, or the settings in the trainer's arguments if `own` is
+    None. Raises `UsageError` if the temperature in `own` differs from the temperature at which the
+    trainer computes logprobs."""
     if own is None:
         own = Sampling(
             max_tokens=args.max_completion_length or Sampling().max_tokens,

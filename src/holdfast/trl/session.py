@@ -36,7 +36,8 @@ from holdfast.weights.records import JournalRecords
 
 
 class TrlOptions(Struct, frozen=True, kw_only=True):
-    """The user's options for the rollouts. Wrong options raise `UsageError`. Nothing is opened."""
+    """The user's options for the rollouts. Wrong options raise `UsageError`. Creating this object
+    opens nothing."""
 
     rollout: object
     scorer: PointScorer | GroupScorer | None
@@ -68,7 +69,7 @@ class TrlOptions(Struct, frozen=True, kw_only=True):
 
 class TrlSession:
     """One training, from its first rollout to its end. Engines get their first version of the
-    weights when rollouts begin, and each later version at once."""
+    weights when rollouts begin, and each later version as soon as it exists."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class TrlSession:
         model: Any,
         tokenizer: Any,
     ):
-        """`training` is the identity of the training in its run. `args` are TRL's."""
+        """`training` is the identity of the training in its run. `args` are TRL's training
+        arguments."""
         check_arguments(args)
         self._options = options
         self._args = args
@@ -112,7 +114,7 @@ class TrlSession:
             raise
 
     def close(self) -> None:
-        """Ends the engine and gives the leases back. A second call does nothing."""
+        """Stops the engine and gives the leases back. A second call does nothing."""
         if self._thread.is_running:
             self._thread.close(self._close())
 
@@ -156,7 +158,7 @@ class TrlSession:
 
     async def _publish(self, version: WeightFolder) -> None:
         """Gives the engines a version. On return, calls that begin later are sampled with it.
-        Removes older files."""
+        Removes the files of older versions."""
         before = self._version
         if before is not None and version.digest == before.digest:
             return
@@ -186,7 +188,8 @@ class TrlSession:
 
 
 def _write_tokenizer(tokenizer: Any, model: Any, out: Path) -> Path:
-    """Writes the trainer's tokenizer into a folder. Its template renders the rollouts' messages."""
+    """Writes the trainer's tokenizer into a folder. Its chat template renders the messages of the
+    rollouts."""
     folder = out / "tokenizer"
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)

@@ -91,8 +91,8 @@ VERL = ArgumentTable(
 
 
 def check_arguments(config: Any, *, name: str, has_scorer: bool) -> None:
-    """Raises `UsageError` for settings that cannot be followed. `name` is the agent loop's name. If
-    another agent loop is verl's default, settings for verl's own loops are allowed."""
+    """Raises `UsageError` for settings that Holdfast cannot follow. `name` is the name of the agent
+    loop. If another agent loop is verl's default, settings for verl's own loops are allowed."""
     values = {key: value for part in SECTIONS for key, value in VERL.section(config, part).items()}
     agent = VERL.section(config, _ROLLOUT).get(f"{_ROLLOUT}.agent") or {}
     left_to_verl = [] if has_scorer else [_SCORED]

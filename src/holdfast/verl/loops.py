@@ -1,8 +1,9 @@
 """The agent loop, and how it is registered.
 
-A trajectory is keyed by step, prompt and session. verl gives a prompt a new uid whenever it issues
-the prompt, even after a resume. The key therefore has the prompt itself and its place among equal
-prompts. A prompt that verl issues again is replayed from the journal, not generated.
+A trajectory has a key of step, prompt and session. verl's uid of a prompt cannot be part of the
+key, because verl gives a prompt a new uid whenever it issues the prompt, even after a resume. The
+key contains the prompt itself and its number among equal prompts. A prompt that verl issues again
+is replayed from the journal, not generated.
 """
 
 import asyncio
@@ -47,9 +48,11 @@ from holdfast.verl.arguments import check_arguments
 from holdfast.verl.policy import ServerPolicy, step_of
 
 KEPT_STEPS = 8
-"""How many steps may have prompts under way at once, in trainers that sample ahead."""
+"""The number of steps whose prompts may be sampled at the same time, in trainers that sample
+ahead."""
 Step = Callable[[Mapping[str, Any]], int]
-"""Returns the global step of a prompt from the arguments that verl gives an agent loop."""
+"""A function that returns the global step of a prompt, given the arguments that verl passes to an
+agent loop."""
 
 
 @checks_arguments(own="scorer journal branches step")
@@ -102,7 +105,7 @@ def _class_name(name: str) -> str:
 
 class _Rollouts:
     """The streams of one agent loop in this process: one for training, one for validation, and one
-    for the greedy samples that verl takes beside them (REMAX)."""
+    for the greedy samples that verl takes beside the training samples (REMAX)."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class _Rollouts:
         self._streams: dict[str, RolloutStream] = {}
         self._opening = asyncio.Lock()
         self._issued: dict[int, _IssuedPrompts] = {}
-        """The issued prompts of each step."""
+        """For each step, the prompts that verl issued."""
 
     async def run(
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
@@ -148,8 +151,8 @@ class _Rollouts:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _fields(self, sample: Sample) -> dict[str, Any]:
-        """Returns the fields of verl's output. Without a scorer, the reward may be missing, and
-        verl computes it."""
+        """Returns the fields of verl's output. The reward may be missing if there is no scorer;
+        verl then computes it."""
         return agent_loop_fields(sample) if self._scorer is None else to_agent_loop_output(sample)
 
     async def _stream(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
@@ -197,7 +200,7 @@ class _Rollouts:
         return stream
 
     def _task(self, kwargs: Mapping[str, Any]) -> Task:
-        """Returns the task of a prompt. Its name consists of the step, the prompt, its place among
+        """Returns the task of a prompt. Its name consists of the step, the prompt, its number among
         equal prompts and its session."""
         wants = "raw_prompt is a list of messages, each a dict with role and content"
         prompt: Any = kwargs.get("raw_prompt")
@@ -217,7 +220,8 @@ class _Rollouts:
         return task
 
     def _issued_in(self, step: int) -> "_IssuedPrompts":
-        """Returns the issued prompts of a step. Forgets those of steps that are long over."""
+        """Returns the issued prompts of a step. Removes the prompts of steps that ended long
+        ago."""
         for old in [known for known in self._issued if known < step - KEPT_STEPS]:
             del self._issued[old]
         return self._issued.setdefault(step, _IssuedPrompts())
@@ -242,21 +246,21 @@ class _IssuedPrompts:
         self._sessions: Counter[str] = Counter()
 
     def place(self, key: str, uid: str) -> int:
-        """Returns the place of a prompt among equal prompts, which differ in verl's uid."""
+        """Returns the number of a prompt among equal prompts, which have different uids."""
         uids = self._uids.setdefault(key, [])
         if uid not in uids:
             uids.append(uid)
         return uids.index(uid)
 
     def next_session(self, key: str) -> int:
-        """Numbers a session of a prompt, for trainers in which verl does not."""
+        """Returns the next session number of a prompt, for trainers in which verl passes none."""
         self._sessions[key] += 1
         return self._sessions[key] - 1
 
 
 def _digest(messages: object, columns: Mapping[str, object]) -> str:
-    """Returns a digest that names a prompt. Raises `UsageError` if the prompt cannot be written as
-    JSON."""
+    """Returns a digest that identifies a prompt. Raises `UsageError` if the prompt cannot be
+    written as JSON."""
     try:
         body = msgspec.json.encode([messages, columns], order="sorted")
     except (TypeError, ValueError) as error:
@@ -277,8 +281,8 @@ def _is_json(value: object) -> bool:
 
 
 def _whole(name: str, value: object) -> int:
-    """Returns a whole number, which may come from numpy or torch. Raises `UsageError` for anything
-    else."""
+    """Returns a whole number as int, even if it comes from numpy or torch. Raises `UsageError` for
+    any other value."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
@@ -287,8 +291,8 @@ def _whole(name: str, value: object) -> int:
 
 def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOutput:
     """Cuts the response to verl's `response_length`, as verl's own agent loops do. A prompt that is
-    too long raises `NotTrainable`: cutting it would falsify the response that was sampled after
-    it."""
+    too long raises `NotTrainable`. It is not cut, because the response was sampled after the whole
+    prompt."""
     longest = getattr(config, "prompt_length", None)
     if longest is not None and len(fields["prompt_ids"]) > longest:
         raise NotTrainable(
@@ -329,7 +333,7 @@ def _plain(value: Any) -> Any:
 
 
 def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
-    """Returns the sampling that verl wants for one prompt, with the arguments of its chat
+    """Returns the sampling settings that verl wants for one prompt, and the arguments for the chat
     template."""
     return Sampling(
         max_tokens=loop.rollout_config.response_length,
@@ -342,8 +346,8 @@ def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
 
 
 def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
-    """Returns a suffix for the run of prompts that are not for training. verl does not say what a
-    prompt is for, so that its sampling settings decide."""
+    """Returns the suffix of the run for a prompt: "" for training. verl does not say whether a
+    prompt is for training or validation, so the sampling settings of the prompt decide."""
     config = loop.rollout_config
     wanted = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k")}
     if sampling == _sampling(wanted, loop):
@@ -356,15 +360,15 @@ def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
 
 
 def _training(config: Any) -> str:
-    """Returns the identity of a training: the folder of its checkpoints, as written in the
-    configuration. verl does not say which weights its servers have."""
+    """Returns the identity of a training. It is the folder of the training's checkpoints as written
+    in the configuration, because verl does not say which weights its servers have."""
     return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
 
 
 def _folder(tokenizer: Any, config: Any) -> Path:
-    """Returns a folder with the tokenizer, whose template renders the rollouts' messages. verl's
-    `custom_chat_template` is only in the tokenizer in memory, so that the tokenizer is then
-    saved."""
+    """Returns a folder with the tokenizer, whose chat template renders the messages of the
+    rollouts. If verl's `custom_chat_template` is used, saves the tokenizer first, because only the
+    tokenizer in memory has this template."""
     model = (config.get("actor_rollout_ref") or {}).get("model") or {}
     named = Path(str(tokenizer.name_or_path))
     if named.is_dir() and not model.get("custom_chat_template"):

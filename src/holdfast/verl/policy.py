@@ -31,8 +31,9 @@ class ServerPolicy:
     def __init__(
         self, client: Any, *, model: str, logprobs_mode: LogprobsMode, unique_ids: bool = False
     ):
-        """`unique_ids` gives every request an id of its own. It is needed if verl passes ids on to
-        its engines (`full_determinism`), which refuse two requests with one id at once."""
+        """`unique_ids` gives every request its own id. This is needed if verl passes the ids on to
+        its engines (`full_determinism`), because an engine refuses two requests with the same id at
+        the same time."""
         self.model = model
         self._client = client
         self._mode = logprobs_mode
@@ -64,7 +65,7 @@ class ServerPolicy:
         )
 
     async def aclose(self) -> None:
-        """Does nothing: the servers belong to verl."""
+        """Does nothing: verl manages the servers."""
 
 
 def _params(request: Request) -> dict[str, Any]:
@@ -89,9 +90,9 @@ def _params(request: Request) -> dict[str, Any]:
 def _completion(
     output: Any, request: Request, *, model: str, mode: LogprobsMode, seconds: float
 ) -> Completion:
-    """Checks a reply like the answers of other engines: it needs token ids, and one finite logprob
-    that is not positive for each. Raises `EngineUnavailable` for an aborted request, which is then
-    sent again."""
+    """Checks a reply, and converts it to a `Completion`. The reply must have token ids, and for
+    each a finite logprob of at most 0. Raises `EngineUnavailable` for an aborted request, which is
+    then sent again."""
     if output.stop_reason in ("aborted", "abort"):
         raise EngineUnavailable(f"verl aborted request {request.id}: it is sampled again")
     if output.token_ids is None or not len(output.token_ids):
@@ -126,14 +127,14 @@ def version_name(step: int) -> str:
 
 
 def step_of(version: str) -> int | None:
-    """Returns the step of a version that this policy named, or None for another name."""
+    """Returns the step of a version that this policy named, or None for any other name."""
     prefix, _, number = version.partition("-")
     return int(number) if prefix == "step" and number.isdecimal() else None
 
 
 def _versions(fields: dict[str, Any], length: int) -> tuple[VersionSpan, ...]:
-    """Returns one span for the whole reply. If the weights changed during the reply, verl does not
-    say at which token, and the span names the older weights."""
+    """Returns one span for the whole reply. If the weights changed during the reply, the span names
+    the older weights, because verl does not say at which token they changed."""
     least, most = fields.get("min_global_steps"), fields.get("max_global_steps")
     if least is None:
         return (VersionSpan("", 0, length, VersionSource.UNKNOWN),)

@@ -1,5 +1,5 @@
-"""The carriers of weights into an engine, by where engine and trainer compute. Imports without
-torch, because processes without torch choose a carrier too."""
+"""The carriers of weights into an engine, by where engine and trainer compute. This module does not
+import torch, because processes without torch choose a carrier too."""
 
 import socket
 from enum import StrEnum
@@ -11,42 +11,45 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Carrier(StrEnum):
-    """The carriers, by the names that `--weight-sync` takes."""
+    """The carriers of weights. The values are the names that `--weight-sync` takes."""
 
     GLOO = "gloo"
     """A collective over TCP, from any device to any other."""
     NCCL = "nccl"
-    """A collective from GPU to GPU. Each member needs a GPU of its own."""
+    """A collective from GPU to GPU. Each member needs a separate GPU."""
     IPC = "ipc"
-    """Memory that both processes map: of the GPU that they share or, on CPUs, of their machine."""
+    """Memory that both processes map: memory of the GPU that they share or, on CPUs, of their
+    machine."""
 
 
 class Framing(StrEnum):
-    """How tensors are cut into messages. Both sides cut them in the same way."""
+    """How tensors are divided into messages. Sender and receiver divide them in the same way."""
 
     BUCKETS = "buckets"
-    """A message holds as many tensors as stay below a limit."""
+    """A message holds as many tensors as fit below a limit."""
     OVERFLOWING = "overflowing"
-    """A message ends with the tensor that exceeds the limit, as vLLM packs them."""
+    """A message ends with the tensor that exceeds the limit, as in vLLM's format."""
     TENSORS = "tensors"
-    """A message holds one tensor, as SGLang receives them."""
+    """A message holds a single tensor, as SGLang receives them."""
 
 
 class Device(Struct, frozen=True):
     """The device on which a process computes."""
 
     kind: str
-    """cpu or cuda; "" if unknown."""
+    """`cpu` or `cuda`; "" if unknown."""
     gpu: str = ""
     """The UUID of the GPU."""
     machine: str = ""
     name: str = "cpu"
     """torch's name for the device, in that process."""
     transfer: str = ""
-    """The backend of weight transfer with which an engine's worker was started."""
+    """The backend of weight transfer with which the engine of this worker was started; "" if none
+    is known."""
 
     def why_not(self, carrier: Carrier, engine: "Device") -> str:
-        """Returns why a carrier cannot go from this device to the engine's; "" if it can."""
+        """Returns why the carrier cannot send from this device to the device `engine`; "" if it
+        can."""
         if carrier is Carrier.GLOO:
             return ""
         if carrier is Carrier.NCCL:
@@ -66,7 +69,7 @@ class Device(Struct, frozen=True):
 
 
 def this_device(name: str = "cpu") -> Device:
-    """Returns the device of this process, given torch's name for it."""
+    """Returns the device of this process. `name` is torch's name for the device."""
     try:
         machine = _BOOT.read_text().strip()
     except OSError:

@@ -1,8 +1,8 @@
-"""A group of one sender and its receivers: each message of tensors goes to all at once.
+"""A group of one sender and its receivers: each message of tensors goes to all receivers at once.
 
-The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and cut the
+The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and divide the
 tensors into the same messages. This module runs in the sender's own process and inside engines. It
-needs only torch and touches no default process group.
+needs only torch, and does not change the default process group.
 """
 
 import os
@@ -28,7 +28,7 @@ _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 class TensorMeta(NamedTuple):
-    """The description of a tensor that both sides have."""
+    """The description of a tensor. Sender and receivers both have it."""
 
     name: str
     dtype: str
@@ -50,7 +50,8 @@ class Rendezvous(NamedTuple):
 
 
 def listen(address: str) -> socket.socket:
-    """Opens the sender's socket for the rendezvous, only at that address, on a free port."""
+    """Opens the sender's socket, at which the members of a group meet. It listens only on
+    `address`, on a free port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind((address, 0))
@@ -59,21 +60,23 @@ def listen(address: str) -> socket.socket:
 
 
 def address_towards(host: str) -> str:
-    """Returns the address of this machine's interface that leads to `host`."""
+    """Returns the address of the network interface of this machine that leads to `host`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         return str(probe.getsockname()[0])
 
 
 class BroadcastGroup(ABC):
-    """One member of a group. `close` it or end the process: a collective cannot be cancelled."""
+    """One member of a group. A collective cannot be cancelled: `close` the group or end the
+    process."""
 
     device = "cpu"
-    """The device on which its tensors must be."""
+    """The device on which the group's tensors must be."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
-        """Blocks until the tensor is sent, or received into `tensor`."""
+        """Blocks until `tensor` is sent or, in a receiver, until a tensor is received into
+        `tensor`."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -92,8 +95,8 @@ class TorchGroup(BroadcastGroup):
         listener: socket.socket | None = None,
         seconds: float = JOIN_SECONDS,
     ):
-        """Joins the group. Returns when every member is there and a byte went through. Raises after
-        `seconds`."""
+        """Joins the group. Returns when every member has joined and a test byte was sent. Raises an
+        error after `seconds`."""
         self.device = device
         timeout = timedelta(seconds=seconds)
         self._store = _open_store(at, rank, timeout, listener)
@@ -112,8 +115,9 @@ class TorchGroup(BroadcastGroup):
 
 
 class NamedGroup(BroadcastGroup):
-    """The sender of a group whose receivers join under a name with `torch.distributed`'s own
-    helper, as SGLang's do. The helper decides under which keys the members find each other."""
+    """The sender of a group whose receivers join under a name, with a helper function of
+    `torch.distributed`, as SGLang's workers do. The helper decides under which keys the members
+    find each other."""
 
     def __init__(
         self,
@@ -142,9 +146,9 @@ class NamedGroup(BroadcastGroup):
 
 
 class VllmGroup(BroadcastGroup):
-    """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so that
-    vLLM must be installed beside the trainer. The communicator knows no deadlines: the process that
-    waits for it must kill it."""
+    """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so vLLM
+    must be installed in the trainer's environment. The communicator has no deadlines: if a call
+    takes too long, its process must be killed."""
 
     def __init__(
         self, at: Rendezvous, *, device: str, listener: socket.socket, seconds: float = JOIN_SECONDS
@@ -195,8 +199,8 @@ def _connect_gloo(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> 
 
 
 def _connect_nccl(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> Any:
-    """Makes a NCCL group whose waits raise at their deadline. By default, torch would end the whole
-    process."""
+    """Creates an NCCL group whose calls raise an error at their deadline. By default, torch would
+    end the whole process."""
     nccl: Any = distributed.ProcessGroupNCCL
     options: Any = nccl.Options()
     options._timeout = timeout  # noqa: SLF001
@@ -221,7 +225,7 @@ def _from_first(seconds: float) -> Any:
 def cut(
     metas: Sequence[TensorMeta], framing: Framing = Framing.BUCKETS, limit: int = BUCKET_BYTES
 ) -> Iterator[list[TensorMeta]]:
-    """Yields the tensors message by message, in order. A tensor that is larger than the limit is a
+    """Yields the tensors of each message, in order. A tensor that is larger than the limit is a
     message of its own."""
     bucket: list[TensorMeta] = []
     size = 0
@@ -244,7 +248,7 @@ def receive(
     framing: Framing = Framing.BUCKETS,
     limit: int = BUCKET_BYTES,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Receives the tensors. Each is a view of the message that brought it."""
+    """Receives the tensors. Each tensor is a view of the message in which it arrived."""
     for bucket in cut(metas, framing, limit):
         size = sum(meta.size for meta in bucket)
         buffer = torch.empty(size, dtype=torch.uint8, device=group.device)

@@ -1,7 +1,7 @@
-"""A fingerprint of tensors that costs one pass over them, wherever they are.
+"""A fingerprint of tensors that costs one pass over them, on whatever device they are.
 
-It distinguishes the weights of one step from those of the next. It does not protect against an
-attacker.
+It distinguishes the weights of one step from the weights of the next step. It does not protect
+against an attacker.
 """
 
 import hashlib
@@ -13,13 +13,14 @@ from torch import Tensor
 
 
 class Fingerprint:
-    """A fingerprint of names, types, shapes and contents, in any order."""
+    """A fingerprint of the names, types, shapes and contents of tensors. It does not depend on
+    their order."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def of(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Passes tensors on and adds them."""
+        """Yields the tensors unchanged, and adds each to the fingerprint."""
         for name, tensor in tensors:
             self._lines.append(_line(name, tensor))
             yield name, tensor

@@ -1,8 +1,9 @@
 """Engine lock: an engine has the weights of one training at a time.
 
 If two trainings gave their weights to the same engine, each would be trained on samples of the
-other's weights. A training therefore locks its engines, by locks on this machine that the kernel
-releases when the process ends. A trainer on another machine or of another user is not noticed.
+other training's weights. A training therefore locks its engines with locks on this machine, which
+the kernel releases when the process ends. A training on another machine or of another user is not
+detected.
 """
 
 import fcntl
@@ -28,7 +29,8 @@ class EngineInUse(HoldfastError):
 
 @contextmanager
 def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
-    """Holds the engines until the end of the block. Raises `EngineInUse`, which names the owner."""
+    """Holds the lock of each engine until the end of the block. Raises `EngineInUse`, with the name
+    of the training that holds an engine."""
     with ExitStack() as stack:
         for url in dict.fromkeys(map(_place, urls)):
             stack.enter_context(_held(url, run))
@@ -36,8 +38,7 @@ def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
 
 
 def _place(url: str) -> str:
-    """Returns the host, port and path that identify an engine, whatever else its address
-    contains."""
+    """Returns the host, port and path of the address, which identify an engine."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     port = parts.port or (443 if parts.scheme == "https" else 80)

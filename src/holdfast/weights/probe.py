@@ -1,17 +1,19 @@
 """Checks whether an engine has the trainer's weights, by the version it reports and by logprobs.
 
-Some reloads answer 200 but serve other weights. Logprobs show this: those of the most likely token
-after some beginnings of a fixed sequence, by the engine and by the trainer.
+Some engines answer a reload with status 200 but serve other weights. Logprobs show this: after some
+beginnings of a fixed sequence, the engine's logprob of the most likely token is compared with the
+trainer's.
 
-The trainer also knows the logprobs of the previous version. It asks where the two versions differ
-most, and compares which of them the engine is nearer to. This shows steps that are far smaller than
-the noise of one logprob. The trainer's logprobs must be exact (`Network.exact_logprobs`). If they
-were rounded, the places where two versions seem to differ most would be those with the most noise,
-and even an engine with the right weights would be near to neither.
+The trainer also knows the logprobs of the previous version. It chooses the beginnings where the two
+versions differ most, and finds out to which version the engine is nearer. This detects steps that
+are far smaller than the noise of one logprob. The trainer's logprobs must be exact
+(`Network.exact_logprobs`). If they were rounded, the two versions would seem to differ most at the
+places with the most noise, and even an engine with the right weights would be near to neither
+version.
 
-The requests are greedy, for one token each, because every engine knows such requests. If asked for
-the logprobs of a prompt, vLLM 0.32 on a CPU ends if it serves adapters and has other requests in
-flight.
+The requests are greedy and ask for one token each, because every engine supports such requests.
+Logprobs of a prompt are not requested: vLLM 0.32 on a CPU ends on such a request if it serves
+adapters and has other requests in flight.
 """
 
 import asyncio
@@ -28,22 +30,23 @@ from holdfast.weights.version import PREFIXES, TokenScores, WeightFolder, Weight
 
 PROBE_SECONDS = 120.0
 CANDIDATES = tuple(range(2, PREFIXES[-1] + 1))
-"""The lengths of beginnings among which the trainer chooses."""
+"""The lengths of beginnings from which the trainer chooses."""
 CHOSEN = 16
 NOISE = {"float32": 2e-5, "bfloat16": 0.04, "float16": 5e-3}
-"""The least noise of an engine's logprob: the root of the mean square, in nats. With some models it
-is twice as large, so it is measured as well."""
+"""The smallest noise of an engine's logprobs: the root of the mean square, in nats. Some models
+have twice as much noise, so the noise is also measured."""
 LOUD = 4.0
-"""In multiples of the noise. A mean difference above it means other weights."""
+"""The mean difference that is allowed for the same weights, in multiples of the noise."""
 SURE = 5.0
-"""In standard deviations. An engine that is nearer to the previous version, and at least this far
-from the new one, has other weights."""
+"""A number of standard deviations. An engine that is nearer to the previous version than to the new
+one has other weights if it is at least this far from the new one."""
 CLEAR = 2 * SURE
-"""In standard deviations. Versions that differ by less cannot always be told apart."""
+"""A number of standard deviations. Two versions that differ by less cannot always be
+distinguished."""
 
 
 class ProbeResult(Struct, frozen=True):
-    """The distance of the engine's logprobs from the trainer's."""
+    """How far the engine's logprobs are from the trainer's."""
 
     worst: float
     mean: float
@@ -52,19 +55,19 @@ class ProbeResult(Struct, frozen=True):
     dtype: str
     count: int
     apart: float = math.inf
-    """The distance of the previous version from this one, in standard deviations of the engine's
-    position between them."""
+    """The distance between the previous and this version, in standard deviations of the engine's
+    noise along that line."""
     share: float = 1.0
-    """The engine's position on the way from the previous version (0) to this one (1)."""
+    """The engine's position on the line from the previous version (0) to this version (1)."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether the previous version cannot always be told from this one."""
+        """Whether this check cannot always distinguish the previous version from this one."""
         return self.apart < CLEAR
 
     @property
     def is_other(self) -> bool:
-        """Whether the engine has other weights."""
+        """Whether the engine has other weights than this version."""
         is_near = self.worst <= self.tolerance and self.mean <= self._loud
         return not is_near or self._is_before
 
@@ -89,17 +92,17 @@ class ProbeResult(Struct, frozen=True):
 
 
 def probe_ids(vocabulary: int) -> list[int]:
-    """Returns the fixed sequence. It is spread over the vocabulary and makes no sense, so that no
-    model is certain of it."""
+    """Returns the fixed sequence of token ids. It is spread over the vocabulary and makes no sense,
+    so that no model predicts its tokens with certainty."""
     return [(7919 * number + 11) % vocabulary for number in range(PREFIXES[-1])]
 
 
 def chosen_scores(
     ids: Sequence[int], now: Sequence[float], before: Sequence[float], dtype: str
 ) -> TokenScores:
-    """Returns the scores where the two versions differ most, with those of the last beginnings.
-    `now` and `before` are the exact logprobs at all candidates, and `dtype` is the type of the
-    weights. Without `before`, the default beginnings are used."""
+    """Returns the scores at the lengths where the two versions differ most, and at the longest
+    lengths. `now` and `before` are the exact logprobs at all candidate lengths, and `dtype` is the
+    type of the weights. If `before` is empty, uses the default lengths."""
     if not before:
         at = [CANDIDATES.index(length) for length in PREFIXES]
     else:
@@ -115,7 +118,7 @@ def chosen_scores(
 
 
 async def check_version(replica: Replica, version: WeightFolder) -> None:
-    """Raises `WeightsNotTaken` if the engine reports another version than it was sent."""
+    """Raises `WeightsNotTaken` if the engine reports another version than the one that was sent."""
     reported = await replica.endpoint.version()
     if reported is not None and reported != version.name:
         raise WeightsNotTaken(
@@ -151,7 +154,8 @@ async def check_scores(
 
 
 def compared(found: Sequence[float], scores: TokenScores, engine_dtype: str = "") -> ProbeResult:
-    """Compares the engine's logprobs `found`, at the first of the lengths, with the trainer's."""
+    """Compares the engine's logprobs `found` with the trainer's scores. `found` has the logprobs at
+    the first lengths of the scores."""
     gaps = [a - b for a, b in zip(found, scores.logprobs, strict=False)]
     dtype = _coarser(scores.dtype, engine_dtype or scores.dtype)
     if not all(map(math.isfinite, gaps)):

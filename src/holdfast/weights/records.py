@@ -11,7 +11,7 @@ from holdfast.records.samples.replica_weights import ReplicaWeights
 
 
 class MemoryRecords:
-    """The records of engines from which only this process samples."""
+    """The records of engines, kept in memory. For engines from which only this process samples."""
 
     def __init__(self) -> None:
         self.changes = Changes()
@@ -32,8 +32,8 @@ class MemoryRecords:
 
 
 class JournalRecords:
-    """The records of a run. `consumer` is the consumer whose lease allows writing; it is None in a
-    process that only samples."""
+    """The records in the journal of a run. `consumer` is the consumer whose lease allows this
+    process to write. It is None in a process that only samples."""
 
     def __init__(self, journal: Journal, run: Run, *, consumer: Consumer | None = None):
         self.changes = journal.changes
@@ -44,7 +44,7 @@ class JournalRecords:
         self._reading = asyncio.Lock()
 
     async def read(self) -> Sequence[ReplicaWeights]:
-        """Reads the records. Calls that come before a read begins share it."""
+        """Reads the records. A call that arrives before a read begins shares that read."""
         if self._next is None:
             self._next = asyncio.create_task(self._read(), name="records of weights")
         return await asyncio.shield(self._next)

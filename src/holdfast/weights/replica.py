@@ -1,7 +1,8 @@
-"""One engine's switches for training: pause, resume, prefix cache, version and errors.
+"""The requests that a training sends to one engine: pause, resume, prefix cache, version and
+errors.
 
-Each kind of engine has its own routes for them; here they have one interface. Every request has a
-deadline, and the error of a failed request quotes the engine's answer.
+Each kind of engine has its own endpoints for them; here they have one interface. Every request has
+a deadline, and the error of a failed request quotes the engine's answer.
 """
 
 import re
@@ -20,15 +21,16 @@ from holdfast.weights.carrier import Device
 from holdfast.weights.version import WeightsNotTaken
 
 SWITCH_SECONDS = 60.0
-"""Seconds for a request that moves no weights."""
+"""The deadline of a request that moves no weights, in seconds."""
 UPDATE_SECONDS = 600.0
-"""Seconds for an engine to read a model. Large models take minutes."""
+"""The deadline of a request that makes an engine read a model, in seconds. Large models take
+minutes."""
 NO_ROUTE = (403, 404, 405, 501)
 DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """Which program an engine is. The values are the programs' names."""
+    """The program that an engine runs. The values are the names of the programs."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -37,7 +39,7 @@ class EngineKind(StrEnum):
 
 
 class TransferBackend(StrEnum):
-    """The backend with which vLLM was started, by `--weight-transfer-config`."""
+    """The transfer backend with which vLLM was started, by `--weight-transfer-config`."""
 
     NO_ROUTE = "no route"
     NONE = "none"
@@ -55,7 +57,7 @@ _BACKENDS = {
 
 
 class Replica:
-    """The administration of one endpoint."""
+    """The client for the administration of one engine."""
 
     def __init__(self, endpoint: Endpoint):
         self.endpoint = endpoint
@@ -63,16 +65,16 @@ class Replica:
         self.release = ""
         """The engine's version number, once `describe` has asked for it."""
         self.dtype = ""
-        """The data type of its model, if it reports one."""
+        """The data type of the engine's model, if the engine reports it."""
         self.device = ""
-        """cpu or cuda, if it reports one."""
+        """`cpu` or `cuda`, if the engine reports it."""
         self.transfer = TransferBackend.NONE
         self.workers: tuple[Device, ...] = ()
         """The device of each worker, for a vLLM with Holdfast's worker extension."""
         self.world_size = 1
         """The number of the engine's worker processes."""
         self.is_divided = False
-        """Whether SGLang's workers differ in more than tensor parallelism."""
+        """Whether SGLang's workers are divided in other ways than tensor parallelism."""
         self.is_paused = False
         """Whether this process has paused the engine."""
 
@@ -90,7 +92,8 @@ class Replica:
         return f"{self.kind} {self.release}".strip()
 
     async def describe(self) -> None:
-        """Asks the engine about itself. An answer that is missing stays unknown."""
+        """Asks the engine about itself. A property that the engine does not report stays
+        unknown."""
         if self.kind is EngineKind.VLLM:
             self.release = str((await self._ask("/version")).get("version", ""))
             text = str((await self._ask("/server_info")).get("vllm_config", ""))
@@ -111,8 +114,8 @@ class Replica:
         self.world_size = size if isinstance(size, int) else 1
 
     async def _find_transfer(self) -> "TransferBackend":
-        """Finds the backend: by what the workers say, or by sending a request without values, whose
-        error names the backend's class."""
+        """Returns the transfer backend of the engine. The workers report it. If they do not, a
+        request without values gets an error that names the backend's class."""
         if self.workers and self.workers[0].transfer in tuple(TransferBackend):
             return TransferBackend(self.workers[0].transfer)
         try:
@@ -143,8 +146,8 @@ class Replica:
         return found if isinstance(found, dict) else {}
 
     async def has_route(self, path: str) -> bool:
-        """Returns whether the engine knows a path. An engine that knows it complains about an empty
-        request in another way than one that does not."""
+        """Returns whether the engine has an endpoint at this path. Sends an empty request: its
+        error shows whether the endpoint exists."""
         try:
             await self.endpoint.send("POST", path, {}, seconds=SWITCH_SECONDS)
         except Denied as error:
@@ -156,8 +159,8 @@ class Replica:
     async def post(
         self, path: str, body: object = None, *, seconds: float = SWITCH_SECONDS
     ) -> Mapping[str, object]:
-        """Returns the engine's answer. Raises `WeightsNotTaken`, in the engine's own words, if the
-        request failed."""
+        """Sends a request, and returns the engine's answer. Raises `WeightsNotTaken`, with the
+        engine's own words, if the request failed."""
         try:
             raw = await self.endpoint.send("POST", path, body, seconds=seconds)
         except TimeoutError as error:
@@ -172,7 +175,7 @@ class Replica:
         return found
 
     async def post_if_known(self, path: str, body: object) -> bool:
-        """Posts a request. Returns False if the engine does not know the path."""
+        """Sends a request. Returns False if the engine has no endpoint at this path."""
         try:
             await self.post(path, body)
         except WeightsNotTaken as error:
@@ -183,7 +186,7 @@ class Replica:
 
     async def loaded(self) -> str:
         """Returns the fingerprint of the weights that the workers loaded last; "" if they have
-        loaded none since their start."""
+        loaded none since the engine started."""
         body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
         results = body.get("results")
         return " and ".join(sorted(set(map(str, results)))) if isinstance(results, list) else ""
@@ -192,7 +195,7 @@ class Replica:
 
     async def pause(self) -> None:
         """Stops sampling until `resume`. The engine keeps requests in flight. If an engine aborts
-        them, their clients send them again with the tokens that they have."""
+        requests instead, their clients send them again with the tokens that were sampled."""
         self.is_paused = True
         if self.kind is EngineKind.VLLM:
             await self.post("/pause?mode=keep")
@@ -209,21 +212,22 @@ class Replica:
         self.is_paused = False
 
     async def set_aside(self, version: str = UNFINISHED) -> None:
-        """Renames the engine's weights, if the engine knows names, so that half-loaded weights are
-        not taken for the weights from before."""
+        """Renames the engine's weights to `version`, if the engine knows names. By default, this is
+        a name that no version has, so that half-loaded weights are not taken for the previous
+        version."""
         # The embedded engine updates completely or not at all.
         if self.kind is not EngineKind.EMBEDDED:
             await self.post_if_known("/update_weight_version", self._named(version))
 
     async def reset_cache(self) -> None:
-        """Clears everything that old weights computed, even for requests in flight."""
+        """Clears every cache entry that old weights computed, even for requests in flight."""
         if self.kind is EngineKind.VLLM:
             await self.post("/reset_prefix_cache?reset_running_requests=true")
         elif self.kind is EngineKind.SGLANG:
             await self.post("/flush_cache", {})
 
     async def name_version(self, version: str) -> None:
-        """Gives the engine the version's name, after an update that did not carry it."""
+        """Tells the engine the name of the version, if the update did not include the name."""
         await self.post("/update_weight_version", self._named(version))
 
     def _named(self, version: str) -> dict[str, object]:
@@ -236,8 +240,8 @@ class Replica:
 async def resume_paused(
     urls: Sequence[str], *, api_key: str | None, report: Callable[[str], None]
 ) -> None:
-    """Resumes engines that a trainer left paused. Call it only while holding them (`engine_lock`).
-    Leaves engines alone that are down or have no such route."""
+    """Resumes engines that an earlier trainer left paused. Call it only while holding the engines
+    (`engine_lock`). Skips engines that cannot be reached or have no such endpoint."""
     policy = EnginePolicy(urls, "", api_key=api_key)
     try:
         for endpoint in policy.endpoints:

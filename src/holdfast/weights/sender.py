@@ -1,8 +1,8 @@
 """The process that sends weights: it reads a version's folder and hands it out.
 
-It is a process of its own, because a collective that waits for a dead member cannot be cancelled,
-but a process can be killed. Requests come on stdin and answers go to stdout, as lines of JSON. The
-process ends when its stdin ends.
+It is a process of its own because it can then be killed: a collective that waits for a dead member
+cannot be cancelled. Requests come on stdin and answers go to stdout, as lines of JSON. The process
+ends when its stdin ends.
 
     {"do": "open", "address": "127.0.0.1", "world_size": 3}   → {"port": 4711}, {"joined": true}
     {"do": "send", "folder": "…"}                             → {"sent": true, "seconds": 0.3}
@@ -46,7 +46,7 @@ def metas_of(folder: Path) -> list[TensorMeta]:
 
 
 def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
-    """Returns the description that vLLM's weight transfer takes."""
+    """Returns the description of the tensors that vLLM's weight transfer expects."""
     return {
         "names": [meta.name for meta in metas],
         "dtype_names": [meta.dtype for meta in metas],
@@ -75,8 +75,8 @@ _NAMES = {
 
 
 class TensorFolder:
-    """The tensors of a version, read only when needed, because a model may not fit into memory
-    twice."""
+    """The tensors of a version. They are read from disk only when needed, because memory may have
+    no room for a second copy of the model."""
 
     def __init__(self, folder: Path):
         listed = _listed(folder)
@@ -99,7 +99,7 @@ class TensorFolder:
 
 
 class Sender:
-    """Sends weights, with one group at a time and one piece of shared memory."""
+    """Sends weights to one group at a time, and holds one piece of shared memory at a time."""
 
     def __init__(self) -> None:
         self._group: BroadcastGroup | None = None
@@ -116,8 +116,8 @@ class Sender:
         device: str = "cpu",
         name: str = "",
     ) -> None:
-        """Makes a group: answers with its port at once, and again when all members have joined.
-        `members` says whose group it is: holdfast's, vllm's or sglang's."""
+        """Creates a group. Answers with its port at once, and answers again when all members have
+        joined. `members` names the software of the receivers: holdfast, vllm or sglang."""
         if self._group is not None:
             self._group.close()
         listener = listen(address)
@@ -138,7 +138,7 @@ class Sender:
     def send(
         self, folder: str, *, seconds: float = SEND_SECONDS, framing: str = Framing.BUCKETS
     ) -> None:
-        """Broadcasts a version to the group. Answers with the seconds that it took."""
+        """Broadcasts a version to the group. Answers with the seconds that the broadcast took."""
         assert self._group is not None, "opened"
         tensors = TensorFolder(Path(folder))
         began = time.monotonic()
@@ -150,8 +150,8 @@ class Sender:
         send_answer({"sent": True, "seconds": time.monotonic() - began})
 
     def share(self, folder: str, part: int, *, device: str = "cpu") -> None:
-        """Puts one message of a version into shared memory, in place of the last one. Answers with
-        its handle, its contents and the number of messages."""
+        """Puts one message of a version into shared memory, in place of the previous message.
+        Answers with its handle, its contents and the number of messages."""
         tensors = TensorFolder(Path(folder))
         parts = list(cut(tensors.metas))
         handle = self._replace(tensors.read(parts[part]), device)
@@ -174,7 +174,7 @@ def send_answer(answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answers requests until stdin ends. The end of stdin ends the process even while a collective
+    """Answers requests until stdin ends. The process then ends, even if a collective still
     waits."""
     requests: Queue[dict[str, Any]] = Queue()
     threading.Thread(target=_read, args=[requests], name="holdfast-stdin", daemon=True).start()

@@ -1,7 +1,8 @@
-"""Memory of one process that another maps: a GPU's, by CUDA IPC, or that of a nameless file.
+"""Memory of one process that another process maps: memory of a GPU (by CUDA IPC), or a file without
+a name.
 
-The handle that travels is plain values, as JSON, so that neither side unpickles. The memory ends
-with the process that made it: a killed process leaves no memory behind.
+The handle that is sent to the other process is plain JSON values, so that neither side unpickles.
+The memory ends with the process that created it: a killed process leaves no memory behind.
 """
 
 import mmap
@@ -16,14 +17,14 @@ from torch.multiprocessing import reductions as torch_reductions
 reductions: Any = torch_reductions
 
 TRIAL = b"holdfast"
-"""Test bytes, shared to find out whether two processes can share memory."""
+"""The test bytes with which two processes find out whether they can share memory."""
 _RAW = ("handle", "ref_counter_handle", "event_handle")
 _REST = ("storage_size", "storage_offset", "ref_counter_offset", "event_sync_required")
 
 
 class SharedBuffer:
-    """Bytes that one other process maps once, by `handle`. `close` the buffer after that process
-    has read them."""
+    """Bytes that one other process maps once, with the help of `handle`. Call `close` after that
+    process has read the bytes."""
 
     def __init__(self, content: Tensor, device: str = "cpu"):
         self._file = -1
@@ -45,7 +46,8 @@ class SharedBuffer:
 
 
 def read_shared(handle: dict[str, Any], device: torch.device) -> Tensor:
-    """Returns a copy of the bytes, because their owner uses the memory again. Raises `OSError`."""
+    """Returns a copy of the shared bytes. It is a copy because the owner of the memory uses the
+    memory again. Raises `OSError` if the memory cannot be mapped."""
     if "path" in handle:
         with open(handle["path"], "rb") as file:
             view = mmap.mmap(file.fileno(), max(handle["size"], 1), access=mmap.ACCESS_COPY)
@@ -56,7 +58,7 @@ def read_shared(handle: dict[str, Any], device: torch.device) -> Tensor:
 
 
 def check_shared(handle: dict[str, Any], device: torch.device) -> None:
-    """Raises `OSError` if the memory does not hold the bytes of a trial."""
+    """Raises `OSError` if the shared memory does not hold the test bytes `TRIAL`."""
     if bytes(read_shared(handle, device).cpu().numpy()) != TRIAL:
         raise OSError("it finds other memory than the trainer's")
 

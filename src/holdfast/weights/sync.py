@@ -1,13 +1,15 @@
-"""WeightSync: gives every replica of a policy a version of the weights, all or nothing for each.
+"""WeightSync: gives every replica of a policy a version of the weights. A replica gets a version
+completely or not at all.
 
-It prepares, sends and checks. A record tells the state of each replica, and everyone who samples
-follows it (`policy.client.weight_gate`): no call begins at a replica whose weights are on their
-way, and tokens of wrong weights are dropped. Engines keep the requests in flight.
+It prepares, sends and checks a version. A record tells the state of each replica, and every process
+that samples follows the records (`policy.client.weight_gate`): no call begins at a replica whose
+weights are being sent, and tokens of wrong weights are dropped. Engines keep the requests in
+flight.
 
 If a replica did not take a version, the probe of its circuit breaker sends the version again. If
-that fails too, a replica of ours is started anew, and any other is given up with its root cause. A
-replica that comes back, or whose weights are wanted, gets the newest version. No engine stays
-paused: a dead trainer's successor resumes it, and so does a sync that gives up.
+that fails too, a replica that Holdfast started is restarted, and any other replica is given up with
+its root cause. A replica that comes back, or whose weights are wanted, gets the newest version. No
+engine stays paused: a sync that gives up resumes it, and if the trainer dies, its successor does.
 """
 
 import asyncio
@@ -52,26 +54,26 @@ from holdfast.weights.strategies.strategy import (
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 MAX_SENDS = 3
-"""How often a version is sent to a replica that answers but does not take it."""
+"""How often a version is sent to a replica that answers but does not take the version."""
 LOOK_SECONDS = 1.0
 Restart = Callable[[Endpoint], Awaitable[None]]
 
 
 class UpdateTimes(Struct):
-    """The seconds that the last update took."""
+    """How long the last update took, in seconds."""
 
     prepared: float = 0.0
     sent: float = 0.0
-    """The time of the transfer itself."""
+    """The time of the transfer alone."""
     stood_still: float = 0.0
-    """The longest time for which requests in flight were not sampled."""
+    """The longest time for which a replica sampled nothing for its requests in flight."""
     held: float = 0.0
-    """The time for which no new call began."""
+    """The time during which no new call could begin."""
 
 
 class WeightSync:
-    """Gives replicas new weights. Call `start` before the first version, then `publish` for each
-    version. All calls belong to one event loop."""
+    """Gives replicas new weights. Call `start` once, and then `publish` for each version. All calls
+    must come from the same event loop."""
 
     def __init__(
         self,
@@ -82,8 +84,8 @@ class WeightSync:
         restart: Restart | None = None,
         report: Callable[[str], None] = lambda line: None,
     ):
-        """`strategies` are in the order of preference. `restart` starts a replica of ours anew.
-        `report` gets lines for people."""
+        """`strategies` are in the order of preference. `restart` restarts a replica that Holdfast
+        started. `report` gets lines of text."""
         self._policy = policy
         self._strategies = tuple(strategies)
         self._wanted = wanted
@@ -94,10 +96,11 @@ class WeightSync:
         self._choices: dict[Replica, Choice] = {}
         self._locks = {replica: asyncio.Lock() for replica in self._replicas.values()}
         self._suspects: dict[Replica, str] = {}
-        """Replicas whose weights may not be whole, with the reason."""
+        """Replicas whose weights may be incomplete, each with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Replicas that were restarted for the current version, which happens at most once."""
+        """Replicas that were restarted for the current version. A replica is restarted at most once
+        per version."""
         self._version: WeightFolder | None = None
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -106,13 +109,14 @@ class WeightSync:
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
-        """The last comparison with each replica, by the replica's name."""
+        """For each replica's name, the result of the last comparison with it."""
 
     # --- before the first version
 
     async def start(self) -> None:
-        """Finds out how each replica gets its weights. Raises `UsageError` if no way exists, and
-        `EndpointDown` if a replica goes away meanwhile, because its ways are then unknown."""
+        """Chooses how each replica gets its weights. Raises `UsageError` if a replica has no way to
+        get them, and `EndpointDown` if a replica cannot be reached, because its ways are then
+        unknown."""
         up = [r for e, r in self._replicas.items() if e.introduce is None]
         try:
             choices = await asyncio.gather(*(self._choose(replica) for replica in up))
@@ -130,7 +134,7 @@ class WeightSync:
         self.record_in(self._records)
 
     def record_in(self, records: WeightRecords) -> None:
-        """Writes the replicas' weights to these records from now on."""
+        """Records the replicas' weights in `records` from now on."""
         self._records = records
         patience = self._policy.patience
         self._policy.gate_by(WeightGate(records, patience=patience, is_sender=True))
@@ -149,8 +153,9 @@ class WeightSync:
     # --- a version
 
     async def publish_first(self, version: WeightFolder) -> None:
-        """Publishes the first version. Unlike `publish`, raises `WeightsNotTaken` if any engine
-        that is up does not take it, so that a wrong setup is refused before anything is sampled."""
+        """Publishes the first version. Unlike `publish`, raises `WeightsNotTaken` if any reachable
+        engine does not take the version, so that a wrong setup is refused before anything is
+        sampled."""
         self._is_first = True
         try:
             await self.publish(version)
@@ -160,7 +165,7 @@ class WeightSync:
             raise WeightsNotTaken(why)
 
     async def adopt(self, version: WeightFolder) -> None:
-        """Checks engines that were started with the version, without sending it."""
+        """Checks engines that were started with the version, without sending the version."""
         for strategy in self._used():
             await strategy.prepare(version)
         self._version = version
@@ -172,9 +177,9 @@ class WeightSync:
             replica.endpoint.weights = version.name
 
     async def publish(self, version: WeightFolder) -> None:
-        """Gives the version to the replicas. On return, every replica that gets calls has it, and
-        calls that begin later are sampled with it. Raises `WeightsNotTaken` if no replica took it.
-        If cancelled, ends the update first."""
+        """Gives the version to the replicas. On return, every replica that gets calls has the
+        version, and calls that begin later are sampled with it. Raises `WeightsNotTaken` if no
+        replica took the version. If cancelled, ends the update first."""
         began = time.monotonic()
         for strategy in self._used():
             await strategy.prepare(version)
@@ -194,7 +199,7 @@ class WeightSync:
 
     @property
     def dtypes(self) -> list[str]:
-        """The data types of the engines' models; "" for an engine that does not say."""
+        """The data type of each engine's model; "" for an engine that does not report it."""
         replicas = self._replicas.values()
         return [r.dtype or ("float32" if r.kind is EngineKind.EMBEDDED else "") for r in replicas]
 
@@ -211,8 +216,8 @@ class WeightSync:
         await asyncio.gather(*groups)
 
     async def _wait_until_taken(self, version: WeightFolder) -> None:
-        """Waits until a replica has the version. The other replicas get no calls until they have
-        it."""
+        """Waits until at least one replica has the version. The other replicas get no calls until
+        they have it."""
         while not any(e.weights == version.name for e in self._policy.endpoints):
             left = [e.breaker for e in self._policy.endpoints if not e.breaker.is_abandoned]
             if not left:
@@ -227,8 +232,8 @@ class WeightSync:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _tidy(self) -> None:
-        """Tidies up after an update. A failure is reported and tried again after the next
-        version."""
+        """Removes old data from the engines after an update. A failure is reported, and is tried
+        again after the next version."""
         for replica, choice in self._choices.items():
             if replica.endpoint.breaker.is_passing:
                 try:
@@ -266,9 +271,10 @@ class WeightSync:
     async def _begin(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> bool:
-        """Records that weights are on their way, and pauses the engine if the strategy needs that.
-        Returns whether the weights can be sent. Until they are there, the engine samples under a
-        name that no version has."""
+        """Records that weights are being sent to a replica, and pauses its engine if the strategy
+        needs that. If a second transfer can repair half-loaded weights, the engine's weights get a
+        name that no version has until the transfer ends. Returns whether the weights can be
+        sent."""
         endpoint = replica.endpoint
         try:
             await endpoint.ask_incarnation()
@@ -292,7 +298,7 @@ class WeightSync:
         answer: Acknowledgement,
         before: str | None,
     ) -> None:
-        """Checks one replica after a transfer. A replica that fails gets no calls."""
+        """Checks one replica after a transfer. A replica that fails the check gets no calls."""
         replica, endpoint = answer.replica, answer.replica.endpoint
         is_sampling = False
         try:
@@ -316,7 +322,7 @@ class WeightSync:
     async def _give_back(
         self, strategy: WeightStrategy, replica: Replica, before: str | None
     ) -> None:
-        """Resumes a replica with the weights that it had before. Its requests continue."""
+        """Resumes a replica with its previous weights. Its requests continue."""
         if strategy.stands_still:
             if before is not None and strategy.mends(replica):
                 await replica.set_aside(before)
@@ -326,7 +332,7 @@ class WeightSync:
     async def _accept(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> None:
-        """Records that a replica has passed the check, and switches it to the version."""
+        """Records that a replica has passed the check, and makes calls to it use the version."""
         model = strategy.model_of(version, replica)
         await self._note(replica, WeightState.CHECKED, version, model=model)
         strategy.switch(version, replica)
@@ -348,9 +354,10 @@ class WeightSync:
         *,
         was_sent: bool = False,
     ) -> None:
-        """Raises `WeightsNotTaken` if the replica has other weights. Its fingerprint of what it
-        loaded decides, if there is one. Otherwise its logprobs must be nearer to this version than
-        to the one before. They must be near to it in any case."""
+        """Raises `WeightsNotTaken` if the replica has other weights than the version. If the
+        replica computes a fingerprint of the weights that it loaded, the fingerprint must fit.
+        Otherwise its logprobs must be nearer to this version than to the previous one. In both
+        cases, its logprobs must be near to this version."""
         if strategy.stands_still:
             await check_version(replica, version)
         is_proven = strategy.fingerprints(replica) and await self._has_loaded(
@@ -372,8 +379,9 @@ class WeightSync:
             )
 
     async def _has_loaded(self, version: WeightFolder, replica: Replica, *, was_sent: bool) -> bool:
-        """Compares fingerprints. Returns False for a replica that has loaded nothing since it was
-        started, and was sent nothing either. Raises `WeightsNotTaken` if they differ."""
+        """Compares the replica's fingerprint with the fingerprint of the version. Returns True if
+        they are equal, and raises `WeightsNotTaken` if they differ. Returns False if there is
+        nothing to compare: the replica has loaded nothing since its start, and was sent nothing."""
         loaded = await replica.loaded()
         if not loaded and not was_sent:
             return False
@@ -401,8 +409,8 @@ class WeightSync:
         model: str = "",
         why: str = "",
     ) -> None:
-        """Records a state of a replica: the end of a transfer that is recorded, or else a new
-        entry."""
+        """Records a new state of a replica. The end of a transfer replaces the record of its
+        beginning; any other state becomes a new record."""
         endpoint = replica.endpoint
         while True:
             last = newest_by_replica(await self._records.read()).get(endpoint.url)
@@ -417,9 +425,9 @@ class WeightSync:
                 return
 
     async def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
-        """Records that a replica failed. It gets no calls until it has the version. If its weights
-        may not be whole, its requests are interrupted, and continue elsewhere or when it is
-        back."""
+        """Records that a replica failed. The replica gets no calls until it has the version. If its
+        weights may be incomplete (`is_whole` is False), its requests are interrupted; they continue
+        at another replica, or at this one when it is back."""
         endpoint = replica.endpoint
         self._suspects[replica] = why
         assert self._version is not None, "a version was sent"
@@ -431,7 +439,7 @@ class WeightSync:
         endpoint.breaker.trip()
 
     async def _give_up(self, replica: Replica, why: str) -> None:
-        """Gives a replica up for good. Callers that wait for it are told."""
+        """Gives a replica up permanently. Callers that wait for it get an error."""
         replica.endpoint.breaker.abandon(why)
         await self._resume_left(replica)
 
@@ -449,8 +457,8 @@ class WeightSync:
             self._watching = asyncio.create_task(self._see_wants(), name="wanted weights")
 
     async def _see_wants(self) -> None:
-        """Watches the records for ever. If a replica's weights are wanted, its breaker trips, so
-        that its probe sends them."""
+        """Watches the records until cancelled. If a record says that a replica's weights are
+        wanted, trips its circuit breaker, whose probe then sends them."""
         changes = self._records.changes
         while True:
             seen = changes.count
@@ -462,8 +470,8 @@ class WeightSync:
             await changes.wait(seen, timeout=LOOK_SECONDS)
 
     async def _look_at(self, replica: Replica, _: Sequence[str]) -> str | None:
-        """Brings a replica up to date, called by the probe of a replica that answers. Returns why
-        the replica cannot be used, or None."""
+        """Brings a replica to the newest version. The probe of a replica that answers calls this
+        method. Returns None, or the reason why the replica cannot be used."""
         if self._version is None:
             return None  # It will get the first version soon.
         version = self._version
@@ -491,7 +499,8 @@ class WeightSync:
     async def _recheck(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> str | None:
-        """Checks a replica that claims to have the version. Returns why it fails, or None."""
+        """Checks a replica that reports to have the version. Returns None if it has, or the reason
+        why the check failed."""
         try:
             await self._resume_left(replica)
             await self._check(strategy, version, replica)
@@ -506,8 +515,8 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Returns why the replica must be restarted first; None if it need not be or was
-        already."""
+        """Returns why the replica must be restarted before it can take a version, and restarts it
+        if possible. Returns None if it can take one as it is."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         version = await replica.endpoint.version()
@@ -523,8 +532,8 @@ class WeightSync:
         return why
 
     async def _refuse(self, replica: Replica) -> str | None:
-        """Returns why a replica did not take the version that was sent again, or None. After
-        several refusals, the replica is started anew or given up."""
+        """Returns why the replica did not take the version that was sent again, or None if it did.
+        After several failures, the replica is restarted or given up."""
         if (why := self._suspects.get(replica)) is None:
             return None
         self._refusals[replica] = self._refusals.get(replica, 0) + 1

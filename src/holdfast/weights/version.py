@@ -7,8 +7,8 @@ from msgspec import Struct
 from holdfast.records.errors import HoldfastError
 
 PREFIXES = (*range(2, 48, 3), 96, 192)
-"""Lengths of the beginnings of the fixed sequence. The last ones fill blocks of a prefix cache, so
-that a stale cache shows."""
+"""The lengths of the compared beginnings of the fixed sequence. The longest ones fill blocks of a
+prefix cache, so that an outdated cache is noticed."""
 
 
 class WeightsNotTaken(HoldfastError):
@@ -16,8 +16,8 @@ class WeightsNotTaken(HoldfastError):
 
 
 class TokenScores(Struct, frozen=True):
-    """A fixed sequence, with the trainer's logprob of the most likely token after some of its
-    beginnings."""
+    """A fixed sequence of tokens. For some of its beginnings, it has the trainer's logprob of the
+    most likely next token."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -26,7 +26,7 @@ class TokenScores(Struct, frozen=True):
     lengths: tuple[int, ...] = PREFIXES
     """The lengths of the beginnings."""
     before: tuple[float, ...] = ()
-    """The logprobs with the previous version of the weights, if the trainer knows them."""
+    """The logprobs of the previous version of the weights, if the trainer knows them."""
 
 
 class WeightFolder(Struct, frozen=True):
@@ -39,8 +39,8 @@ class WeightFolder(Struct, frozen=True):
     adapter: Path | None = None
     """The same version as a LoRA adapter, if an adapter is trained."""
     scores: TokenScores | None = None
-    """The logprobs that an engine with these weights must compute. With None, the engine's claim is
-    trusted."""
+    """The logprobs that an engine with these weights must compute. With None, the version that the
+    engine reports is trusted."""
 
 
 def size_of(folder: Path) -> int:

@@ -48,8 +48,8 @@ BACKEND = "holdfast"
 
 @dataclass
 class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """A rendezvous at which this engine's workers have the ranks from `rank_offset` on. For shared
-    memory, the handle of a trial instead."""
+    """The address at which the members of a group meet. The workers of this engine have the ranks
+    from `rank_offset` on. For shared memory, the handle of the test bytes instead."""
 
     carrier: str
     master_address: str = ""
@@ -61,8 +61,8 @@ class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """The description of the sent tensors, in their order. `handle` says where they are in shared
-    memory."""
+    """The description of the sent tensors, in the order in which they are sent. `handle` is the
+    handle of the shared memory that holds them."""
 
     names: list[str]
     dtype_names: list[str]
@@ -73,7 +73,7 @@ class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 class HoldfastWeightTransferEngine(
     WeightTransferEngine[HoldfastInitInfo, HoldfastUpdateInfo]  # type: ignore[misc]
 ):
-    """vLLM's side of a weight transfer. The model does not change before `finish_weight_update`."""
+    """vLLM's side of a weight transfer. The model stays unchanged until `finish_weight_update`."""
 
     init_info_cls = HoldfastInitInfo
     update_info_cls = HoldfastUpdateInfo
@@ -130,7 +130,8 @@ class HoldfastWeightTransferEngine(
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """Abstract in vLLM 0.27 and older. The trainer sends with Holdfast's own strategies."""
+        """Raises an error: the trainer sends with Holdfast's own strategies. vLLM 0.27 and older
+        require this method."""
         raise RuntimeError("Holdfast's trainer sends the weights itself")
 
     def shutdown(self) -> None:
@@ -153,8 +154,8 @@ def load(model: Any, model_config: Any, tensors: Iterable[tuple[str, Tensor]]) -
 
 
 def _pack_head(model: Any) -> None:
-    """Packs a tied head again. On a CPU, vLLM computes with a packed copy of the head, which a
-    reload does not renew if the head is the embedding."""
+    """Packs the head of a model again if the head shares its weights with the embedding. On a CPU,
+    vLLM computes with a packed copy of the head, which a reload of such a model does not update."""
     head = getattr(model, "lm_head", None)
     head = getattr(head, "base_layer", head)
     is_tied = bool(getattr(model.config, "tie_word_embeddings", False))
@@ -179,12 +180,12 @@ class WeightWorker:
         return own | {"transfer": getattr(config, "backend", "")}
 
     def holdfast_loaded(self) -> str:
-        """Returns the fingerprint of the weights that were loaded last; "" for the weights of the
-        start."""
+        """Returns the fingerprint of the weights that were loaded last; "" if none were loaded
+        since the start."""
         return str(getattr(self.model_runner.model, "holdfast_loaded", ""))
 
     def holdfast_load(self, weights_path: str) -> int:
-        """Reads a whole folder and then loads it. Returns the number of its tensors."""
+        """Reads a whole folder, and then loads its weights. Returns the number of tensors."""
         from safetensors.torch import load_file
 
         files = sorted(Path(weights_path).glob("*.safetensors"))

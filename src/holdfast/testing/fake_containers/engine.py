@@ -1,7 +1,7 @@
 """FakeContainers: starts and ends the stand-in of a container engine, and makes its answers fail.
 
-The engine has a thread and an event loop of its own, so that tests may block. A fault loses an
-answer: `before` the request takes effect, or `after`.
+The engine has a thread and an event loop of its own, so that tests may block. A fault makes an
+answer fail to arrive, either `before` or `after` the request takes effect.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ CALL_SECONDS = 60.0
 
 
 class LostAnswer(Struct):
-    """The answers to the next requests that fit are lost."""
+    """A fault: the answers to the next matching requests are lost."""
 
     request: str
     """A regular expression for a method and a path, such as `POST /containers/create`."""
@@ -33,13 +33,14 @@ class LostAnswer(Struct):
 
 
 class FakeContainers:
-    """Use it as `with FakeContainers() as engine:` and connect to `engine.address`."""
+    """A container engine for tests. Use it as `with FakeContainers() as engine:` and connect to
+    `engine.address`."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-containers-"))
         self.state = EngineState(self.folder)
         self.requests: list[str] = []
-        """Every request, as its method and path."""
+        """Every request so far, as its method and path."""
         self._faults: list[LostAnswer] = []
         self._routes = EngineRoutes(self.state)
         self._loop = asyncio.new_event_loop()
@@ -76,7 +77,7 @@ class FakeContainers:
         self._do(self._listen())
 
     def stop(self) -> None:
-        """Ends the engine with all its containers' processes, as SIGKILL would."""
+        """Ends the engine and the processes of all its containers, as SIGKILL would."""
         self._do(self._close())
 
     def kill(self, container: FakeContainer) -> None:
@@ -86,7 +87,7 @@ class FakeContainers:
         self._faults.append(LostAnswer(request, after, times))
 
     def forgive(self) -> None:
-        """Loses no more answers."""
+        """Removes the faults: no more answers are lost."""
         self._faults.clear()
 
     def _do(self, call: Coroutine[Any, Any, None]) -> None:
@@ -124,7 +125,7 @@ class FakeContainers:
     async def _answer(
         self, request: RawRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Returns whether the connection goes on."""
+        """Answers a request. Returns whether the connection stays open."""
         name = f"{request.method} {request.path}"
         self.requests.append(name)
         fault = self._fault_for(name)

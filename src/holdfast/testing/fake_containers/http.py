@@ -1,4 +1,5 @@
-"""Requests and answers on a raw connection, because commands take the connection over."""
+"""Requests and answers on a raw connection. No HTTP library is used, because a command takes over
+its connection."""
 
 import asyncio
 import json
@@ -11,7 +12,7 @@ from msgspec import Struct
 class RawRequest(Struct):
     method: str
     path: str
-    """Without the version of the API."""
+    """The path without the version of the API."""
     query: dict[str, str]
     body: bytes
 
@@ -28,7 +29,7 @@ class FakeRefusal(Exception):
 
 
 async def read_request(reader: asyncio.StreamReader) -> RawRequest | None:
-    """Returns None at the end of the connection."""
+    """Reads a request. Returns None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):

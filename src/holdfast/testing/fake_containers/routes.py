@@ -23,7 +23,8 @@ from holdfast.testing.fake_containers.state import (
 
 Route = Callable[..., Any]
 OUTPUT_SECONDS = 2.0
-"""How long the engine reads on after a command has ended, while others hold its output open."""
+"""How long the engine still reads output after a command has ended, if other processes keep the
+output open, in seconds."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -77,7 +78,7 @@ class EngineRoutes:
         raise FakeRefusal(404, f"pull access denied for {name}, repository does not exist")
 
     def _build(self, request: RawRequest) -> bytes:
-        """Knows FROM, and RUN of commands without effects."""
+        """Builds an image. Supports only FROM and RUN in the Dockerfile."""
         context = self.state.new_folder()
         unpack(request.body, context)
         lines = (context / "Dockerfile").read_text().splitlines()
@@ -188,7 +189,7 @@ class EngineRoutes:
     async def run(
         self, number: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Runs a command over its connection, to the end."""
+        """Runs a command to its end. Its input and output use the connection."""
         run = self.state.execs[number]
         if not run.container.running:
             writer.write(answer(409, {"message": "container is not running"}))
@@ -257,7 +258,7 @@ async def _print(process: Any, writer: asyncio.StreamWriter) -> None:
 
 
 def frame(part: bytes) -> bytes:
-    """Returns output as the engine sends it."""
+    """Returns a piece of output in the format of the real engine."""
     return b"\x01\0\0\0" + len(part).to_bytes(4, "big") + part
 
 

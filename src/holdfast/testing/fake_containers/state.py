@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from holdfast.testing.fake_containers.http import FakeRefusal
 
 MARK = "FAKE_CONTAINER"
-"""The variable that names the container of a process."""
+"""The environment variable that names the container of a process."""
 LINKS = ("bin", "lib", "lib64", "sbin")
 
 
@@ -46,7 +46,7 @@ class FakeContainer(Struct):
         return self.image.env + (self.body.get("Env") or [])
 
     def kill(self) -> None:
-        """Ends the container with all its processes."""
+        """Ends the container and all its processes."""
         self.running = self.paused = False
         mark = f"{MARK}={self.id}".encode()
         for folder in Path("/proc").iterdir():
@@ -65,7 +65,7 @@ class FakeExec(Struct):
 
 
 class EngineState:
-    """What the engine has. It survives a restart of the engine, except for processes."""
+    """The state of the engine. It survives a restart of the engine, except for processes."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -73,7 +73,8 @@ class EngineState:
         self.containers: list[FakeContainer] = []
         self.execs: dict[str, FakeExec] = {}
         self.start_errors: list[str] = []
-        """The engine's messages instead of the next commands, which it does not start."""
+        """Error messages for the next commands. Each message is the answer to one command, which is
+        not started."""
         root = self.new_folder()
         for name in ("usr", "proc", "dev", "tmp", "root", "etc"):
             (root / name).mkdir()
@@ -107,7 +108,7 @@ class EngineState:
         raise FakeRefusal(404, f"No such container: {name}")
 
     def add_stray(self, like: FakeContainer, name: str, labels: dict[str, str]) -> None:
-        """Adds a container that nobody asked for."""
+        """Adds a container that no request created."""
         body = {**like.body, "Labels": labels}
         root = self.new_folder()
         self.containers.append(FakeContainer(uuid4().hex, name, like.image, root, body))
@@ -133,7 +134,7 @@ class EngineState:
 def start_process(
     container: FakeContainer, body: dict[str, Any], *, has_input: bool
 ) -> "subprocess.Popen[bytes]":
-    """Starts a command of a container in a session of its own."""
+    """Starts a command of a container as a process in its own session."""
     variables = dict(text.split("=", 1) for text in container.env + (body.get("Env") or []))
     variables.setdefault("HOME", "/root")
     argv = ["bwrap", "--bind", str(container.root), "/", "--ro-bind", "/usr", "/usr"]

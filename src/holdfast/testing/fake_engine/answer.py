@@ -20,7 +20,7 @@ FOREVER_SECONDS = 1e9
 
 
 class AnswerTask(Struct):
-    """One request that was read, with its response and its fault."""
+    """One request that was read, with its connection, its fault and how to answer it."""
 
     request: web.Request
     wire: FakeWire
@@ -28,7 +28,7 @@ class AnswerTask(Struct):
     """The request as the response reports it."""
     fault: Fault | None
     moment: int | None
-    """The number of tokens before the fault."""
+    """The number of tokens after which the fault begins."""
     per_chunk: int
 
 
@@ -77,8 +77,8 @@ async def _send_spoiled(
 
 
 async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEventStream) -> bool:
-    """Sends events, piece by piece. Returns whether both the generation and its stream reached
-    their own end."""
+    """Sends the events of a stream, piece by piece. Returns whether both the generation and the
+    stream ended regularly."""
     events = _Sender(task, stream)
     try:
         await events.opening()
@@ -92,7 +92,7 @@ async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEve
 
 
 async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
-    """Sends the pieces. Returns whether the stream reached its regular end."""
+    """Sends the pieces of a generation. Returns whether the stream ended regularly."""
     generation, fault = run.generation, task.fault
     while generation.finish_reason is None:
         spoil = None
@@ -112,7 +112,8 @@ async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
 
 
 async def _interrupts(fault: Fault, generation: FakeGeneration, events: "_Sender") -> bool:
-    """Ends the stream here, if the fault does so. Returns whether the stream is over."""
+    """Applies a fault that interrupts the generation at this moment. Returns whether the stream is
+    over."""
     if fault.kind == FaultKind.ABORT:
         generation.abort()
     if fault.kind not in wrong.INTERRUPTIONS or fault.kind == FaultKind.ABORT:
@@ -136,8 +137,8 @@ async def _hold(task: AnswerTask, run: FakeRun) -> None:
 
 
 def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
-    """Returns how many tokens to draw. Pieces are cut so that the fault's moment lies between two
-    pieces."""
+    """Returns how many tokens to draw next, at most `most`. A piece ends where the fault begins, so
+    that the fault lies between two pieces."""
     here = len(generation.ids)
     if task.moment is not None and here < task.moment:
         return min(most, task.moment - here)
@@ -145,7 +146,7 @@ def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
 
 
 class _Sender:
-    """Encodes events, and spoils them when a fault is due."""
+    """Encodes and sends events, and changes them if a fault spoils them."""
 
     def __init__(self, task: AnswerTask, stream: connection.FakeEventStream):
         self._task = task

@@ -27,7 +27,7 @@ def json_response(value: object) -> web.Response:
 
 
 def answer_with(value: Callable[[], object]) -> Handler:
-    """Returns a handler that answers with the result of `value`."""
+    """Returns a handler that answers each request with the result of `value`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return json_response(value())
@@ -37,7 +37,7 @@ def answer_with(value: Callable[[], object]) -> Handler:
 
 @web.middleware
 async def send_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sends the error that a handler raises as the answer."""
+    """Calls the handler. If it rejects the request with an error, sends the error as the answer."""
     try:
         return await handler(request)
     except EngineRequestRejected as error:
@@ -54,7 +54,7 @@ def error_response(
 
 
 def reset(request: web.Request) -> web.Response:
-    """Sends the client a TCP reset, instead of the orderly end of a plain close."""
+    """Ends the connection with a TCP reset instead of a regular close."""
     transport = request.transport
     if transport is not None:
         linger = struct.pack("ii", 1, 0)
@@ -64,7 +64,7 @@ def reset(request: web.Request) -> web.Response:
 
 
 def hang_up(request: web.Request) -> None:
-    """Closes the connection in an orderly way, in the middle of an answer."""
+    """Closes the connection regularly, but in the middle of an answer."""
     if request.transport is not None:
         request.transport.close()
 
@@ -95,7 +95,7 @@ class FakeEventStream:
         await self.response.write(b"data: %b\n\n" % data)
 
     async def break_off(self, data: bytes) -> None:
-        """Sends half an event, and closes the connection."""
+        """Sends half of an event, and closes the connection."""
         await self.response.write(b"data: %b" % data[: len(data) // 2])
         hang_up(self._request)
 

@@ -1,8 +1,8 @@
 """Faults of the fake engine, as values.
 
-A plan is a sequence of faults. Whether a request is hit depends only on its `X-Request-Id` and on
-how often this id came before, never on timing or on other requests. So a run with the same ids
-meets the same faults.
+A plan is a sequence of faults. Whether a fault hits a request depends only on the request's
+`X-Request-Id` and on how many requests had this id before, never on timing or on other requests. So
+a run with the same ids meets the same faults.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from msgspec import Struct
 
 
 class FaultKind(StrEnum):
-    """The kinds of faults: instead of the work, after it, or in the middle of it. In a stream, a
-    fault that spoils tokens spoils one chunk."""
+    """The kinds of faults. A fault happens instead of the work, after the work, or in the middle of
+    the work. In a stream, a fault that spoils tokens spoils one chunk."""
 
     RATE_LIMIT = "rate_limit"
     """429, with Retry-After if the fault has one."""
@@ -26,13 +26,13 @@ class FaultKind(StrEnum):
     """400, as after a prompt that is too long."""
     RESET_BEFORE = "reset_before"
     HANG = "hang"
-    """No answer for `seconds` (0: for as long as the client waits), then a reset."""
+    """No answer for `seconds` (0 means as long as the client waits), then a TCP reset."""
 
     SLOW = "slow"
-    """The right answer, `seconds` late."""
+    """The right answer, but `seconds` later."""
     HOLD = "hold"
-    """The right answer, held after its first tokens until `FakeEngine.release`, or for `seconds`.
-    So a test can act in the middle of a generation, whatever the load."""
+    """The right answer, stopped after its first tokens until `FakeEngine.release`, or for
+    `seconds`. With it, a test can act in the middle of a generation at any machine load."""
     RESET_AFTER = "reset_after"
     """The tokens are sampled and counted, but the answer is lost."""
     MALFORMED_JSON = "malformed_json"
@@ -40,7 +40,7 @@ class FaultKind(StrEnum):
     """The connection closes before Content-Length bytes were sent."""
     MISSING_IDS = "missing_ids"
     LENGTH_MISMATCH = "length_mismatch"
-    """One logprob fewer than tokens."""
+    """The answer has one logprob less than it has tokens."""
     NAN_LOGPROB = "nan_logprob"
     WRONG_MODEL = "wrong_model"
     ABORT = "abort"
@@ -49,66 +49,71 @@ class FaultKind(StrEnum):
     """200 with an `{"error": …}` body, instead of the work."""
 
     STREAM_CUT = "stream_cut"
-    """A reset after the first tokens."""
+    """The connection is reset after the first tokens."""
     STREAM_ERROR = "stream_error"
-    """An error event inside the 200 stream, then `[DONE]`, as vLLM sends when its worker dies.
-    Without a stream, it is a 500, as with vLLM."""
+    """An error event inside the stream of status 200, then `[DONE]`, as vLLM sends when its worker
+    dies. Without a stream, the answer has status 500, as with vLLM."""
     STREAM_END = "stream_end"
-    """The stream ends in an orderly way, but without a finish_reason and without `[DONE]`. Without
-    a stream, the answer has no finish_reason."""
+    """The stream ends regularly, but without a finish_reason and without `[DONE]`. Without a
+    stream, the answer has no finish_reason."""
     STREAM_STALL = "stream_stall"
     """Nothing more comes after the first tokens, for `seconds` (0: as long as the client waits).
     Then the connection is reset."""
     EMPTY_DELTA = "empty_delta"
-    """A chunk has token ids but no text. Its text is never sent."""
+    """A chunk with token ids but without text. The missing text is never sent."""
     DUPLICATE_CHUNK = "duplicate_chunk"
     """A chunk is sent twice. Without a stream, the last tokens are repeated."""
     OVERLONG = "overlong"
-    """More token ids than `max_tokens`."""
+    """The answer has more token ids than `max_tokens`."""
     WRONG_IDS = "wrong_ids"
     """The token ids differ from the ids of the logprobs, if the wire has both."""
     WRONG_PROMPT = "wrong_prompt"
-    """The right tokens, but with other `prompt_token_ids` than were sent, if the wire has them."""
+    """The right tokens, but `prompt_token_ids` differs from the prompt that was sent, if the wire
+    has this field."""
     ANOTHER_PROMPT = "another_prompt"
-    """A lie: the tokens are sampled from another, longer prompt, which the answer also reports."""
+    """A wrong answer: its tokens are sampled from another, longer prompt, which the answer also
+    reports."""
     ANOTHER_MODEL = "another_model"
-    """A lie: the tokens are those of another model, which the whole answer names."""
+    """A wrong answer: its tokens are sampled by another model, and the whole answer names that
+    model."""
 
 
 HARMLESS = frozenset({FaultKind.SLOW, FaultKind.HOLD, FaultKind.EMPTY_DELTA})
-"""Faults after which the ids and the logprobs are right."""
+"""Faults with which the token ids and logprobs of the answer are still right."""
 
 
 class Fault(Struct, frozen=True):
-    """One fault, for requests with `matching` in their id."""
+    """One fault. It hits requests whose id contains `matching`."""
 
     kind: FaultKind
     matching: str = ""
     times: int = 1
-    """The number of first tries of each request id that are hit; 0 hits all tries."""
+    """How many tries of each request id are hit, beginning with the first. 0 means all tries."""
     rate: float = 1.0
-    """The share of request ids that are hit, by a hash of the id."""
+    """The share of request ids that are hit. A hash of the id decides."""
     seconds: float = 0.0
     retry_after: float | None = None
     after: int | None = None
-    """The number of tokens before a fault in the middle; None means half of the answer. The fault
-    replaces the last token at the latest, so that it always happens."""
+    """The number of tokens before a fault in the middle of an answer; None means half of the
+    tokens. If the answer is too short, the fault replaces its last token, so that the fault always
+    happens."""
     skip: int = 0
-    """The number of first tries of each request id that are spared."""
+    """How many tries of each request id are not hit, beginning with the first."""
     path: str = ""
-    """The fault hits only endpoints with this text in their path."""
+    """A text in a path. The fault hits only endpoints whose path contains this text."""
 
 
 class FaultPlan:
-    """Decides on the fault of each request, and remembers how often each id was seen."""
+    """Chooses the fault for each request, and remembers how often each fault met each request
+    id."""
 
     def __init__(self, faults: Sequence[Fault] = ()):
         self._faults = tuple(faults)
         self._tries: Counter[tuple[int, str]] = Counter()
 
     def strike(self, request_id: str, path: str = "") -> Fault | None:
-        """Returns the first fault that matches and is not exhausted for this id, and counts its
-        use."""
+        """Returns the first fault that hits this request, and counts its use. Returns None if no
+        fault hits the request."""
         for index, fault in enumerate(self._faults):
             if fault.path not in path or not _concerns(fault, index, request_id):
                 continue

@@ -1,7 +1,7 @@
 """One sample of the fake engine while it is drawn, token by token or all at once.
 
-Tokens are taken in pieces. The sample is the same, however it is divided. The module knows nothing
-of HTTP, faults or time.
+The tokens are taken in pieces. The sample does not depend on how it is divided into pieces. The
+module knows nothing of HTTP, faults or time.
 """
 
 import codecs
@@ -41,15 +41,16 @@ class FakePiece(Struct):
     start: int
     """The number of the generation's tokens before this piece."""
     sampled: int
-    """The number of tokens that were really drawn."""
+    """The number of tokens that were drawn. A fault may send more or fewer."""
     ids: list[int]
     logprobs: list[float]
     scored: list[int]
-    """The ids of the logprobs. They equal `ids`, unless the engine lies."""
+    """The ids of the tokens that the logprobs belong to. They equal `ids`, unless a fault makes the
+    answer wrong."""
     text: str
     text_start: int
     finish_reason: str | None
-    """Why the generation ended. None while it continues."""
+    """Why the generation ended, or None while it continues."""
     stop: int | str | None
     """The stop string or token id that ended the generation, if there is one."""
     versions: list[FakeSpan]
@@ -57,8 +58,8 @@ class FakePiece(Struct):
 
 
 class JsonScript(Struct, frozen=True):
-    """A reply that fits a schema. As in real engines, the reply begins with the request: a reply
-    that the prompt already holds is not continued."""
+    """A reply that fits a schema. If the prompt already holds a beginning of the reply, the new
+    reply does not continue it but begins from the start, as in real engines."""
 
     schema: dict[str, object]
     state: int
@@ -69,8 +70,8 @@ class JsonScript(Struct, frozen=True):
 
 
 class FakeGeneration:
-    """Draws one sample. Only `prompt`, `seed`, `limits`, the other arguments and the versions given
-    to `advance` decide it."""
+    """Draws one sample. The sample depends only on the arguments and on the versions that `advance`
+    gets."""
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class FakeGeneration:
         seeds: Seeds = "position",
         scale: float = 1.0,
     ):
-        """`scale` scales the logprobs, for temperature and cuts."""
+        """`scale` is the factor of the logprobs. It stands for the effect of temperature and
+        cuts."""
         packed, start = pack(prompt), start_of(seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -113,9 +115,8 @@ class FakeGeneration:
     def advance(
         self, count: int, version: str = DEFAULT_VERSION, *, content: str | None = None
     ) -> None:
-        """Draws `count` tokens with these weights, or fewer if the generation ends before.
-        `content` names the weights that are really used, if they are not those of the version's
-        name."""
+        """Draws `count` tokens with the weights `version`, or fewer if the generation ends earlier.
+        `content` names the weights to use if they differ from the weights that `version` names."""
         before = len(self.ids)
         self._draw(min(count, self._limits.max_tokens - before), salt_of(content or version))
         self._attribute(version, before)
@@ -198,10 +199,10 @@ class FakeGeneration:
         )
 
     def _text(self, ids: list[int]) -> str:
-        """Returns the text that can be released, as vLLM does. Text that may become a stop string
-        is held back, and no part of a stop string is released.
+        """Returns the text that can be sent already, as vLLM does. Text that may become a stop
+        string is held back, and no part of a stop string is sent.
 
-        The ids keep the stop string, the text does not.
+        The token ids include the stop string, the text does not.
         """
         raw = bytes(ids[:-1] if ids and ids[-1] == END else ids)
         text = self._text_held + self._decoder.decode(raw, final=self.ended)
@@ -219,7 +220,7 @@ class FakeGeneration:
 def whole(
     sampler: Sampler, prompt: list[int], *, seed: int, limits: TokenLimits, version: str
 ) -> FakePiece:
-    """Draws a whole generation at once."""
+    """Draws a whole generation at once, and returns it as one piece."""
     generation = FakeGeneration(sampler, prompt, seed=seed, limits=limits)
     generation.advance(limits.max_tokens, version)
     return generation.take()

@@ -55,10 +55,11 @@ class FakeEngineError(Exception):
 
 
 class FakeEngine:
-    """A handle on the process. Leaving the `with` block always reaps the process."""
+    """A handle on the process of a fake engine. Leaving the `with` block always ends the process
+    and waits for it."""
 
     program: ClassVar = ("-m", "holdfast.testing.fake_engine")
-    """The arguments of Python that start the server."""
+    """The arguments with which Python starts the server."""
 
     def __init__(
         self,
@@ -130,8 +131,8 @@ class FakeEngine:
     # --- start and stop
 
     def start(self) -> Self:
-        """Starts the process, and returns when it answers. The port stays the same for the life of
-        this handle."""
+        """Starts the process, and returns when it answers. All processes of one handle use the same
+        port."""
         if self._process is not None:
             raise FakeEngineError("the fake engine is already running")
         handle, name = tempfile.mkstemp(prefix="holdfast-fake-engine-", suffix=".log")
@@ -152,17 +153,17 @@ class FakeEngine:
         return self
 
     def stop(self) -> None:
-        """Sends SIGTERM. Requests in flight are lost, as with any engine. A second call does
-        nothing."""
+        """Stops the process with SIGTERM. Requests in flight are lost, as with any engine. A second
+        call does nothing."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Sends SIGKILL, so that connections break without notice."""
+        """Kills the process with SIGKILL, so that connections break without notice."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Starts a new process on the same port. Its counters are new, and the last fault plan
-        begins again."""
+        """Starts a new process on the same port. Its counters begin at 0, and its fault plan begins
+        anew."""
         self.kill()
         self.start()
 
@@ -183,35 +184,36 @@ class FakeEngine:
         return msgspec.json.decode(self._request("/stats"), type=FakeStats)
 
     def requests(self) -> list[tuple[str, int]]:
-        """Returns request ids with their arrival numbers, in order of arrival, including faulty
-        requests."""
+        """Returns the ids of all requests, including faulty ones, in the order of their arrival,
+        each with its arrival number."""
         return msgspec.json.decode(self._request("/requests"), type=list[tuple[str, int]])
 
     def calls(self) -> list[SeenCall]:
-        """Returns the requests that could be read, in order of arrival."""
+        """Returns the calls that could be read, in the order of their arrival."""
         return msgspec.json.decode(self._request("/calls"), type=list[SeenCall])
 
     def reset(self) -> None:
-        """Clears the counters. The fault plan still remembers which requests it has hit."""
+        """Sets the counters to 0. The fault plan still knows which requests it has hit."""
         self._request("/reset", b"")
 
     def set_faults(self, *faults: Fault) -> None:
-        """Replaces the fault plan by a new one, which has hit no request yet."""
+        """Replaces the fault plan by a plan of these faults, which has hit no request yet."""
         self._request("/faults", msgspec.json.encode(faults))
         self._options = msgspec.structs.replace(self._options, faults=faults)
 
     def start_with(self, **options: object) -> None:
-        """Changes options from the next start on, as an operator would."""
+        """Changes the options with which the process is started the next time."""
         self._options = msgspec.structs.replace(self._options, **options)
 
     def update_weights(self, version: str) -> None:
-        """Makes all tokens from the next one on, even of running generations, those of this
-        version. A process that is started again begins with it."""
+        """Makes the engine sample all further tokens with the weights `version`, even in running
+        generations. A process that is started again begins with this version."""
         self._request("/weights", version.encode())
         self._options = msgspec.structs.replace(self._options, version=version)
 
     def release(self) -> None:
-        """Releases the generations that a `FaultKind.HOLD` holds. `stats().held` counts them."""
+        """Continues the generations that a `FaultKind.HOLD` fault has stopped. `stats().held` is
+        their number."""
         self._request("/release", b"")
 
     # --- inside
@@ -267,8 +269,8 @@ class FakeEngine:
 
 
 def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None" = None) -> None:
-    """Serves until it is stopped. `server` takes options of this `kind`; None means a plain
-    server."""
+    """Runs the server until it is stopped. `server` is a class of servers that takes options of
+    this `kind`; None means a plain server."""
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.fake_engine", description="A fake inference engine."
     )

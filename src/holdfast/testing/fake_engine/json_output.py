@@ -1,7 +1,8 @@
-"""JSON replies of the fake engine, for requests that ask for any object, or for one of a schema.
+"""JSON replies of the fake engine, for requests that need any JSON object, or an object that fits a
+schema.
 
-A reply is a pure function of the schema and a number. The common part of JSON Schema is supported.
-Anything else is rejected with vLLM's messages when a request is read.
+A reply is a pure function of the schema and a number. The most common part of JSON Schema is
+supported. Any other schema is rejected, with vLLM's messages, when a request is read.
 """
 
 import json
@@ -18,7 +19,7 @@ ANY: dict[str, object] = {
     "properties": {"said": {"type": "string"}, "number": {"type": "integer"}},
     "required": ["said", "number"],
 }
-"""The schema of the object that is written if any object will do."""
+"""The schema of the reply if a request asks for any JSON object."""
 TAGS = "structural_tag"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _MAX_DEPTH = 32
@@ -27,8 +28,8 @@ _MAX_DEPTH = 32
 def required_schema(
     response_format: ResponseFormat | None, structured: StructuredOutputs | None
 ) -> dict[str, object] | None:
-    """Returns the schema that a reply has to fit, or None for any text. Raises
-    `EngineRequestRejected`."""
+    """Returns the schema that a reply must fit, or None if the reply may be any text. Raises
+    `EngineRequestRejected` for a schema that is not supported."""
     if structured is not None:
         return _structured_schema(structured)
     if response_format is None or response_format.type == "text":
@@ -63,21 +64,22 @@ def parse_schema(schema: str) -> dict[str, object]:
 
 
 def check_schema(schema: dict[str, object]) -> dict[str, object]:
-    """Returns the schema. Raises `EngineRequestRejected` if no reply can be written for it."""
+    """Returns the schema unchanged. Raises `EngineRequestRejected` if no reply can be written for
+    it."""
     write_json(schema, 0)
     return schema
 
 
 def write_json(schema: Mapping[str, object], state: int) -> str:
-    """Returns JSON that fits the schema. For a structural tag, it returns one of the tags around
-    such JSON."""
+    """Returns JSON that fits the schema. For a structural tag, returns one of the tags around such
+    JSON."""
     if schema.get("type") == TAGS:
         return _write_tagged(schema, state)
     return json.dumps(_value(schema, schema, state, 0))
 
 
 def parse_structural_tag(text: str) -> dict[str, object]:
-    """Reads a structural tag, in the form that vLLM and SGLang take."""
+    """Reads a structural tag, in the format that vLLM and SGLang accept."""
     try:
         tag = json.loads(text)
         write_json(tag, 0)

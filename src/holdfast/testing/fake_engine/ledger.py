@@ -50,7 +50,7 @@ class Ledger:
 
 
 def _parameters(raw: bytes) -> dict[str, object]:
-    """Returns the members of a request except the prompt, which may be long and is not decoded."""
+    """Returns the fields of a request except the prompt, which may be long and is not decoded."""
     members = _members.decode(raw)
     return {
         name: msgspec.json.decode(value) for name, value in members.items() if name not in _PROMPTS

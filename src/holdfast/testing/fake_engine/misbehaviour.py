@@ -1,4 +1,5 @@
-"""Answers that are wrong on purpose, on any wire: lies about a request, and spoiled pieces."""
+"""Answers that are wrong on purpose, on any wire: an answer to another request, and spoiled
+pieces."""
 
 from collections.abc import Callable
 
@@ -28,24 +29,25 @@ INTERRUPTIONS = frozenset(
         FaultKind.STREAM_STALL,
     }
 )
-"""Faults that stop a generation in the middle. Later tokens are never drawn."""
+"""Faults that stop a generation in the middle, so that later tokens are never drawn."""
 
 
 def moment(fault: Fault, tokens: int) -> int:
-    """Returns the number of tokens before the fault, at most that of the right answer less one."""
+    """Returns the number of tokens before the fault. At least one token of the right answer comes
+    after it."""
     tokens_before = max(1, tokens // 2) if fault.after is None else fault.after
     return min(tokens_before, tokens - 1)
 
 
 def actual_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
-    """Returns the request that is really worked on."""
+    """Returns the request that the engine really works on. A fault may replace the request."""
     if fault is None or fault.kind not in _LIES:
         return job
     return _LIES[fault.kind](job)
 
 
 def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
-    """Returns the request that the whole answer reports."""
+    """Returns the request that the whole answer reports. A fault may replace the request."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
@@ -54,7 +56,7 @@ def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
 def spoil(
     job: FakeRequest, piece: FakePiece, kind: FaultKind
 ) -> tuple[FakeRequest, list[FakePiece]]:
-    """Returns what is sent in place of `piece`."""
+    """Returns what is sent in place of `piece` because of a fault of this `kind`."""
     if kind == FaultKind.WRONG_MODEL:
         return replace(job, model=f"not-{job.model}"), [piece]
     if kind == FaultKind.MISSING_IDS:
@@ -72,7 +74,7 @@ def spoil_bytes(data: bytes, kind: FaultKind) -> bytes:
 
 
 def join_pieces(pieces: list[FakePiece]) -> FakePiece:
-    """Joins the pieces into one, because a plain answer has no chunks that could be sent twice."""
+    """Joins the pieces into one piece, for an answer without chunks."""
     first, *rest = pieces
     for piece in rest:
         first = replace(

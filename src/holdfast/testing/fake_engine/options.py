@@ -20,7 +20,7 @@ class FakeOptions(Struct, frozen=True):
 
     model: str = "fake"
     mean_length: float = 24
-    """The mean number of tokens until END; 0 means that END never comes."""
+    """The mean number of tokens before END; 0 means that END never comes."""
     replies: tuple[str, ...] = ()
     """Templates of replies, instead of random letters; see `tokens.Sampler`."""
     delay: float = 0.0
@@ -28,38 +28,41 @@ class FakeOptions(Struct, frozen=True):
     max_model_len: int = 1_000_000
     faults: tuple[Fault, ...] = ()
     dialect: Dialect = "vllm"
-    """The engine that it imitates: its endpoints and the shape of its answers."""
+    """The kind of engine that the fake engine imitates: its endpoints and the shape of its
+    answers."""
     token_delay: float = 0.0
     """Seconds that every token takes."""
     tokens_per_chunk: int = 1
     incremental_stream: bool = False
-    """SGLang's `--incremental-streaming-output`: an event holds only the new tokens, not all tokens
-    so far."""
+    """Imitates SGLang's `--incremental-streaming-output`: an event holds only the new tokens
+    instead of all tokens so far."""
     describes: bool = True
-    """Whether `/v1/models` says what no real engine says: the renderer of the tokens, and that a
-    seed's noise goes by position, so that a resumed generation continues identically."""
+    """Whether `/v1/models` reports two properties that no real engine reports: the renderer of the
+    tokens, and that the random numbers of a seed depend on the position, so that a resumed
+    generation continues identically."""
     version: str = DEFAULT_VERSION
     """The version of the weights at the start. Other weights sample other tokens."""
     seeds: Seeds = "position"
-    """With "request", a seed's noise begins again with each request, as in vLLM. A resumed
-    generation then differs from one that was never interrupted."""
+    """What the random numbers of a seed depend on. With "position", a resumed generation continues
+    identically. With "request", the random numbers begin again with each request, as in vLLM, so
+    that a resumed generation differs from one that was never interrupted."""
     logprobs_mode: LogprobsMode = "processed"
-    """The distribution of the logprobs. vLLM's are raw by default, SGLang's tempered. At
-    temperature 1 and without cuts, all modes are the same."""
+    """The distribution to which the logprobs belong. By default, vLLM reports raw logprobs and
+    SGLang tempered ones. At temperature 1 and without cuts, all modes are the same."""
     images: bool = False
-    """Whether the chat wire takes images. The fake engine cannot see: another image only makes
-    another prompt. Without this option, images are refused, as by an engine whose model reads only
-    text."""
+    """Whether the chat wire accepts images. The fake engine does not look at an image: another
+    image only makes another prompt. If False, images are refused, as by an engine whose model reads
+    only text."""
     thinking_budgets: bool = False
-    """Whether it takes `thinking_token_budget`, as vLLM does if it was told how its model reasons.
-    The budget does not cut the replies."""
+    """Whether the engine accepts `thinking_token_budget`, as vLLM does if it knows how its model
+    reasons. The budget does not shorten the replies."""
     experts: tuple[int, ...] = ()
-    """Imitates `--enable-return-routed-experts`: the number of layers with experts, the number of
-    experts for a token in each layer, and the number of experts. () is without it."""
+    """Imitates `--enable-return-routed-experts` with three numbers: layers with experts, experts
+    for a token in each layer, and experts in total. With (), the engine returns no experts."""
     counts: Counts = "tokens"
-    """How vLLM's wires and the chat report usage. With "details", half of each prompt was cached
-    and half of each reply is reasoning. With "nothing", chats report no usage, as with some
-    servers."""
+    """How vLLM's wires and the chat report usage. With "details", half of each prompt counts as
+    cached and half of each reply as reasoning. With "nothing", chats report no usage, as some
+    servers do."""
     base: str = "/v1"
     """The path of the chat API. Gemini's is `/v1beta/openai`."""
     reasoning_model: bool = False
@@ -71,25 +74,27 @@ class FakeStats(Struct):
     """Counters since the start or the last reset."""
 
     requests: int = 0
-    """Calls to sample that arrived at any endpoint, including faulty ones."""
+    """Requests for samples that arrived at any endpoint, including faulty ones."""
     completions: int = 0
     """Generations that ran to their end, whether or not the answer arrived."""
     tokens: int = 0
     """Tokens that were sampled, whether or not they were delivered."""
     in_flight: int = 0
     held: int = 0
-    """Generations that a `HOLD` fault holds now."""
+    """Generations that a `HOLD` fault stops at present."""
     faults: dict[str, int] = {}
     endpoints: dict[str, int] = {}
-    """Calls to sample, by path."""
+    """Requests for samples, by path."""
     streams: int = 0
     """Answers that began as a stream."""
     streams_cut: int = 0
-    """Streams that did not reach their end because of a fault, an abort, or a client that left."""
+    """Streams that did not reach their end because of a fault, an abort, or a disconnected
+    client."""
 
 
 class SeenCall(Struct, frozen=True):
-    """A call to sample that could be read. Calls that could not be read are only in `requests`."""
+    """A request for a sample that could be read. A request that could not be read is listed only in
+    `requests`."""
 
     id: str
     path: str
@@ -102,7 +107,7 @@ class SeenCall(Struct, frozen=True):
     effort: str | None = None
     """The `reasoning_effort`, if the wire has this parameter."""
     images: tuple[str, ...] = ()
-    """The URLs of the images in its messages."""
+    """The URLs of the images in the request's messages."""
     thinking_token_budget: int | None = None
     parameters: dict[str, object] = {}
-    """All members of the request except its prompt, as they were sent."""
+    """All fields of the request except its prompt, as they were sent."""

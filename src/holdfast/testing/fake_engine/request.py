@@ -14,26 +14,26 @@ from holdfast.testing.fake_engine.options import DEFAULT_VERSION, FakeOptions
 from holdfast.testing.fake_engine.tokens import TokenLimits
 
 GREEDY_BELOW = 0.05
-"""The temperature or top_p up to which sampling is greedy."""
+"""At a temperature or top_p up to this value, sampling is greedy."""
 
 
 class FakeRequest(Struct, kw_only=True):
-    """A request for one sample, and for how to report it."""
+    """A request for one sample, and how to report the sample."""
 
     id: str
     model: str
     prompt: list[int]
     limits: TokenLimits
     seed: int | None = None
-    """The seed; None lets the engine choose."""
+    """The seed of the request. With None, the engine chooses a seed."""
     stream: bool = False
     usage: bool = False
     """Whether a stream ends with a chunk that has the usage."""
     logprobs: bool = True
     token_ids: bool = True
-    """Whether the sampled ids are listed."""
+    """Whether the answer lists the ids of the sampled tokens."""
     prompt_ids: bool = False
-    """Whether the prompt's ids are listed."""
+    """Whether the answer lists the ids of the prompt."""
     logprob_texts: bool = False
     """Whether each logprob comes with the text of its token."""
     raw_output: bool = False
@@ -41,18 +41,18 @@ class FakeRequest(Struct, kw_only=True):
     tools: bool = False
     """Whether tool calls in the text are parsed."""
     hide_ids: bool = False
-    """A lie by omission: the answer lists no id of a sampled token."""
+    """Whether a fault removes all ids of sampled tokens from the answer."""
     schema: dict[str, object] | None = None
     """The schema that the reply must fit, as JSON; None allows any text."""
     effort: str | None = None
     images: tuple[str, ...] = ()
     thinking_token_budget: int | None = None
     experts_from: int | None = None
-    """The first token whose routed experts are listed; None lists no experts."""
+    """The number of the first token whose routed experts are listed; None lists no experts."""
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION
-    """The version of the weights when the request was read."""
+    """The version of the engine's weights when the request was read."""
     created: int = 0
 
     @property
@@ -65,9 +65,10 @@ class FakeRequest(Struct, kw_only=True):
 
 
 class FakeWire(ABC):
-    """Turns bytes into a `FakeRequest`, and the pieces of a generation into an engine's JSON.
+    """Reads the bytes of a request as a `FakeRequest`, and writes the pieces of a generation as an
+    engine's JSON.
 
-    It draws no tokens, and knows nothing of sockets or faults.
+    A wire draws no tokens, and knows nothing of sockets or faults.
     """
 
     def __init__(self, options: FakeOptions, adapters: Collection[str] = ()):
@@ -75,27 +76,27 @@ class FakeWire(ABC):
         self.adapters = adapters
 
     def served(self, requested: str | None) -> str:
-        """Returns the requested name if it is the model's or an adapter's. Otherwise raises
-        `EngineRequestRejected`."""
+        """Returns the requested name if it is the name of the model or of an adapter. Otherwise
+        raises `EngineRequestRejected`."""
         if requested not in self.adapters:
             check_model(requested, self.options.model)
         return requested or self.options.model
 
     @abstractmethod
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        """Reads a request. Raises `EngineRequestRejected`."""
+        """Reads a request. Raises `EngineRequestRejected` for a request that the engine rejects."""
 
     def request_id(self, raw: bytes) -> str | None:
-        """Returns the request's id from the body, for engines that have it there. Every wire also
-        takes a header."""
+        """Returns the request's id from its body, for engines whose requests have the id there.
+        Every wire also accepts the id in a header."""
         return None
 
     @abstractmethod
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
-        """Returns the response without a stream."""
+        """Returns the response to a request without a stream."""
 
     def for_stream(self) -> "FakeWire":
-        """Returns the wire for one stream, which may keep state about the events that it sent."""
+        """Returns a wire for one stream. It may remember which events it has sent."""
         return self
 
     def opening(self, job: FakeRequest) -> Sequence[object]:
@@ -109,12 +110,12 @@ class FakeWire(ABC):
         return ()
 
     def error(self, error: EngineRequestRejected) -> object:
-        """Returns an error inside a stream, or with status 200."""
+        """Returns the event or body of an error inside a stream, or of an error with status 200."""
         return error.body
 
     def check(self, job: FakeRequest, *, n: int | None) -> FakeRequest:
-        """Returns the request. Raises `EngineRequestRejected`, with vLLM's messages, for values
-        that every engine rejects."""
+        """Returns the request unchanged. Raises `EngineRequestRejected`, with vLLM's messages, for
+        values that every engine rejects."""
         if n not in (None, 1):
             message = "The fake engine draws one sample for each request"
             raise EngineRequestRejected(400, message, param="n")
@@ -127,7 +128,7 @@ class FakeWire(ABC):
 
 
 def text_prompt(prompt: str | list[int | str | list[int]]) -> list[int]:
-    """Returns the ids of one prompt, given as text or as ids."""
+    """Returns the token ids of one prompt, which is given as text or as ids."""
     if isinstance(prompt, str):
         return list(prompt.encode())
     ids = [token for token in prompt if isinstance(token, int)]

@@ -19,30 +19,33 @@ PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
 
 
 class FakeWeights:
-    """The weights of an engine without a trainer. The version's name stands for them."""
+    """The weights of an engine without a trainer. The name of the version stands for the
+    weights."""
 
     content: str | None = None
-    """The weights that the engine samples with. None means those of its version's name."""
+    """The weights with which the engine samples. None means the weights that the version's name
+    stands for."""
     adapters: Mapping[str, Path] = {}
 
     def content_for(self, model: str, prompt: list[int], *, version: str) -> str | None:
-        """Returns the weights for a request, as long as it runs. None means the weights in
-        force."""
+        """Returns the weights for the whole of a request. None means the weights that are loaded at
+        each token."""
         return None
 
     def reset_cache(self) -> None:
-        """Forgets results that were computed with other weights."""
+        """Removes results from the cache that were computed with other weights."""
 
 
 class FakeRun:
-    """A generation that waits for its turn to draw. Every token is counted when it is drawn."""
+    """A generation that waits for its turn to draw. Each token is counted when it is drawn."""
 
     def __init__(self, request_id: str, generation: FakeGeneration, schedule: "Schedule"):
         self.id = request_id
         self.generation = generation
         self.aborted = False
         self.content: str | None = None
-        """The weights with which it is sampled. None means the weights in force."""
+        """The weights with which the generation is sampled. None means the weights that are loaded
+        at each token."""
         self._schedule = schedule
 
     async def advance(self, count: int) -> None:
@@ -90,7 +93,8 @@ class Schedule:
 
     @asynccontextmanager
     async def admit(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
-        """Waits while the engine is paused, then runs the generation."""
+        """Waits while the engine is paused. Then yields the run, which counts as running until the
+        end of the block."""
         if self.paused:
             self.waiting += 1
             try:
@@ -108,7 +112,7 @@ class Schedule:
                 await self._notify()
 
     async def turn(self, run: FakeRun) -> None:
-        """Waits until the next token may be drawn, or the run was aborted."""
+        """Waits until the next token of the run may be drawn, or until the run was aborted."""
         if self.token_delay:
             await asyncio.sleep(self.token_delay)
         if self._frozen:
@@ -128,7 +132,7 @@ class Schedule:
     # --- from outside
 
     async def release(self) -> None:
-        """Releases all runs that are held now."""
+        """Releases all runs that are held at present."""
         self._releases += 1
         await self._notify()
 
@@ -146,8 +150,8 @@ class Schedule:
         await self._notify()
 
     async def abort(self, request_ids: list[str] | None = None) -> int:
-        """Aborts all runs, or those whose id is part of a given id, since wires add text to ids.
-        Returns their number."""
+        """Aborts all runs. With `request_ids`, aborts only runs whose id is part of one of these
+        ids, because wires add text to ids. Returns the number of aborted runs."""
         hit = [
             run
             for run in self._runs

@@ -1,7 +1,7 @@
 """The HTTP side of the fake engine: its endpoints, and the path of a call through them.
 
-It draws one sample for each request, and answers 400 to a request for more. If a client
-disconnects, its request stops, as in vLLM.
+It draws one sample for each request, and answers with status 400 to a request for several samples.
+If a client disconnects, its request stops, as in vLLM.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class FakeServer:
         return app
 
     def _add_controls(self, router: web.UrlDispatcher) -> None:
-        """Adds the routes of the handle to those of the engine."""
+        """Adds the routes by which the handle controls the engine."""
         router.add_get("/stats", connection.answer_with(self._stats))
         router.add_get("/requests", connection.answer_with(self._requests))
         router.add_get("/calls", connection.answer_with(lambda: self._ledger.calls))
@@ -154,7 +154,8 @@ class FakeServer:
     async def _instead(
         self, request: web.Request, wire: FakeWire, fault: Fault
     ) -> web.StreamResponse | None:
-        """Returns the response of a fault that happens instead of the work, or None."""
+        """Returns the response of a fault that happens instead of the work, or None for any other
+        fault."""
         if fault.kind in wrong.STATUSES:
             return connection.error_response(
                 wrong.STATUSES[fault.kind], retry_after=fault.retry_after
@@ -194,8 +195,8 @@ class FakeServer:
     # --- beside the work
 
     def _content_for(self, job: FakeRequest) -> str | None:
-        """Returns the weights with which a request is sampled. None means the weights in force at
-        each token."""
+        """Returns the weights with which a request is sampled. None means the weights that are
+        loaded at each token."""
         version = self._schedule.version
         return self._schedule.weights.content_for(job.model, job.prompt, version=version)
 
@@ -241,8 +242,8 @@ class FakeServer:
 
 
 def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
-    """Returns the scale of the logprobs. Greedy replies have the logprobs of temperature 1 with
-    every engine."""
+    """Returns the factor of the logprobs. As in every engine, greedy replies have the logprobs of
+    temperature 1."""
     if mode == "raw" or not job.temperature:
         return 1.0
     scale = job.temperature * (job.top_p if mode == "processed" else 1.0)
@@ -250,7 +251,8 @@ def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
 
 
 def _is_probe(path: str, raw: bytes) -> bool:
-    """Returns whether a request only tests the endpoint: it is empty, or names only a model."""
+    """Returns whether a request only tests the endpoint: a request that is empty, or names only a
+    model."""
     if path == PROBED and raw == b"{}":
         return True
     if len(raw) > MAX_PROBE_BYTES:

@@ -1,9 +1,9 @@
 """The tokens of the fake engine.
 
-The vocabulary is that of `ByteRenderer`: 256 bytes, OPEN and END. Every token, and its logprob, is
-a pure function of the weights' version, the seed and all tokens before it. So a generation that is
-resumed from its prompt and its first tokens continues identically. The module knows nothing of
-HTTP.
+The vocabulary is the vocabulary of `ByteRenderer`: 256 bytes, OPEN and END. Every token and its
+logprob are a pure function of the weights' version, the seed and all tokens before it. So a
+generation that is resumed from its prompt and its first tokens continues identically. The module
+knows nothing of HTTP.
 """
 
 import re
@@ -34,7 +34,7 @@ _ONLY_AT_TURN = re.compile(r"@(\d+) ")
 
 
 class TokenLimits(Struct, frozen=True):
-    """The ends of a generation other than END."""
+    """The limits that end a generation before END."""
 
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
@@ -42,13 +42,13 @@ class TokenLimits(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """The reply to a turn. The seed and the turn choose it, and its numbers differ with the
-    weights."""
+    """The reply to a turn. The seed and the turn decide which template is used, and the numbers in
+    the reply depend on the weights."""
 
     template: str
     state: int
     written: int
-    """The number of its bytes that the prompt already holds."""
+    """The number of bytes of the reply that the prompt already holds."""
 
     def text(self, salt: int) -> bytes:
         head, *tails = self.template.split("{n}")
@@ -58,8 +58,8 @@ class Script(Struct, frozen=True):
 
 
 class Sampler(Struct, frozen=True):
-    """Samples letters and spaces until END, which comes after `mean_length` tokens on average, or
-    one of `replies`."""
+    """Samples letters and spaces until END, which comes after `mean_length` tokens on average. With
+    `replies`, samples a reply from these templates instead."""
 
     mean_length: float = 24
     replies: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class Sampler(Struct, frozen=True):
     def script(self, prompt: bytes, start: int) -> Script | None:
         """Returns the reply to this turn, or None if no template fits the turn.
 
-        In a resumed generation, the beginning of the reply stands behind the last opening. It must
-        not affect the choice.
+        In a resumed generation, the prompt ends with the beginning of the reply. This beginning
+        must not change which reply is chosen.
         """
         eligible = list(_eligible(self.replies, prompt.count(_ASSISTANT) - 1))
         if not eligible:
@@ -85,13 +85,13 @@ class Sampler(Struct, frozen=True):
 
 @lru_cache
 def logprobs_at(scale: float) -> list[float]:
-    """Returns the logprobs of a distribution that is flatter or steeper by `scale`."""
+    """Returns the logprobs of the distribution, multiplied by `scale`."""
     return [round(logprob * scale * EXACT) / EXACT for logprob in LOGPROBS]
 
 
 def salt_of(version: str) -> int:
-    """Returns the number with which the weights change every choice; the first weights change
-    nothing."""
+    """Returns the number by which a version changes the choice of tokens. The first version has 0,
+    which changes nothing."""
     return 0 if version == DEFAULT_VERSION else crc32(version.encode())
 
 
@@ -105,7 +105,7 @@ def start_of(seed: int) -> int:
 
 
 def pack(ids: list[int]) -> bytes:
-    """Returns the ids as bytes. Raises `OutOfVocabulary`."""
+    """Returns the token ids as bytes. Raises `OutOfVocabulary`."""
     try:
         packed = array("H", ids)
     except OverflowError:

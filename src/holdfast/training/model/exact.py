@@ -1,7 +1,8 @@
-"""Float32 results from a model whose weights have fewer digits, without a second copy of them.
+"""Float32 results from a model whose weights have fewer digits, without a second copy of the model.
 
-Each function that the model calls gets float32 copies of its arguments, for as long as it runs. So
-the result is that of the same weights in a float32 model, and needs hardly more memory.
+Each function that the model calls gets float32 copies of its arguments, which exist only while the
+function runs. So the result is the same as from a float32 model with the same weights, but needs
+hardly more memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,8 @@ class _InFloat32(TorchFunctionMode):
 
 
 def _lengthened(value: Any) -> Any:
-    """Returns a tensor in float32, and float32 in place of a shorter type."""
+    """Converts a floating-point tensor or data type to float32 if it has fewer bits. Returns every
+    other value unchanged."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype in _SHORT else value
     return torch.float32 if value in _SHORT else value
@@ -37,7 +39,7 @@ def _lengthened(value: Any) -> Any:
 
 @contextmanager
 def in_float32() -> Iterator[None]:
-    """Computes in float32 whatever the types of the weights are. Compiled layers run as they were
-    before they were compiled. Only for forward passes without gradients."""
+    """Computes in float32 inside the block, whatever types the weights have. Compiled layers run
+    uncompiled. Only for forward passes without gradients."""
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), _InFloat32():
         yield

@@ -1,13 +1,13 @@
 """The network that is trained: a Hugging Face causal LM folder, in full or with a LoRA adapter.
 
-Rows go through it packed, with Holdfast's own attention and a head in chunks. A trial at the start
-must show that this is as near to float32 as the model's own forward pass. Otherwise sequences go
-one at a time, and `why_sequential` says why.
+Rows go through the network packed, with Holdfast's own attention and a head in chunks. A trial at
+the start must show that the results are as near to float32 as the results of the model's own
+forward pass. Otherwise sequences are computed one at a time, and `why_sequential` says why.
 
-On a GPU the layers are compiled, all as one, for rows of any length, if the trial shows the same of
-the compiled layers. `why_slow` says why they are not, or why the head has no kernels. With several
-ranks, the network is spread over them. All ranks make it at once and call it in the same order,
-because each call gathers the weights.
+On a GPU, all layers are compiled for rows of any length, if the same trial accepts the compiled
+layers. `why_slow` says why they are not compiled, or why the head has no fused kernels. With
+several ranks, the network is divided among them. All ranks must create it at the same time and call
+it in the same order, because each call gathers the weights.
 """
 
 import copy
@@ -41,8 +41,8 @@ _CANNOT_PACK = (NotImplementedError, TypeError, ValueError, KeyError, RuntimeErr
 
 
 class Network:
-    """A causal LM that gives logprobs of trained tokens, with gradients. It is in evaluation mode,
-    without dropout or router noise."""
+    """A causal LM that returns logprobs of trained tokens, with gradients. The model is in
+    evaluation mode, without dropout or router noise."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class Network:
         longest: int = 1024,
         ranks: RankGroup | None = None,
     ):
-        """`compiled` says whether the layers are compiled; with None, they are on a GPU, in less
-        than float32, on a single rank. `longest` is the most tokens of a sequence."""
+        """`compiled` says whether the layers are compiled. None means: compile on a GPU, with a
+        data type smaller than float32, on a single rank. `longest` is the largest number of tokens
+        in a sequence."""
         ranks = ranks or RankGroup()
         self.folder = folder
         self.device = torch.device(ranks.device(device))
@@ -79,8 +80,8 @@ class Network:
             _checkpoint_activations(self.module)
         self._decoder = self._plain.get_decoder()
         self.whole: Any = self.module
-        """The module with all weights, as `take_whole` got them. If there are several ranks, only
-        rank 0 has it."""
+        """The module with all weights, as `take_whole` received them. With several ranks, only rank
+        0 has this module."""
         self._sharded: ShardedCalls | None = None
         if ranks.size > 1:
             _check_alike(ranks, f"the weights in {folder}", digest_of(self.module.state_dict()))
@@ -118,7 +119,7 @@ class Network:
         return self._call(partial(function, row, temperature))
 
     def _call(self, function: Callable[[], Result]) -> Result:
-        """Calls a function while the weights are whole."""
+        """Calls a function while this rank has the whole weights."""
         if self._sharded is None:
             return function()
         return self._sharded.call(function)
@@ -133,15 +134,15 @@ class Network:
 
     @torch.no_grad()
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """Returns the logprob of the most likely next token after the beginnings of `ids` that have
-        these lengths."""
+        """Returns logprobs of most likely next tokens: for each of `lengths`, the logprob after the
+        first `length` tokens of `ids`."""
         logits = self._call(partial(self._logits, ids, [length - 1 for length in lengths]))
         best: list[float] = logits.float().log_softmax(-1).max(-1).values.tolist()
         return best
 
     def exact_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """Returns what `best_logprobs` returns, but computed in float32 from the weights as they
-        are. With several ranks, only rank 0 computes, from `whole`."""
+        """Returns the same numbers as `best_logprobs`, computed in float32 from the present
+        weights. With several ranks, only rank 0 computes them, from `whole`."""
         if self._sharded is None:
             with in_float32():
                 return self.best_logprobs(ids, lengths)
@@ -167,7 +168,7 @@ class Network:
         return logits
 
     def without_adapter(self) -> Any:
-        """Returns a context in which a LoRA network is the model without its adapter."""
+        """Returns a context in which the LoRA adapter of the network is switched off."""
         return self.module.disable_adapter() if self.lora is not None else nullcontext()
 
     def _packed(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,8 +196,8 @@ class Network:
         return plain_logprobs(self.module, row, temperature)
 
     def _try_packed(self) -> None:
-        """Switches to packed rows if they are as near to float32 as the model's own pass. Otherwise
-        sequences go one at a time, by that pass."""
+        """Switches to packed rows if their logprobs are as near to float32 as the logprobs of the
+        model's own pass. Otherwise the model's own pass computes one sequence at a time."""
         row = self.trial.row
         try:
             self.module.set_attn_implementation(attention.NAME)
@@ -217,8 +218,9 @@ class Network:
 
     @torch.no_grad()
     def _check_sequential(self) -> None:
-        """Raises `UsageError` if the model's own pass gives other logprobs than in the trial. It
-        may not have taken its own attention back, or have dropout."""
+        """Raises `UsageError` if the model's own pass, as the network now runs it, gives other
+        logprobs than in the trial. Possible reasons are dropout, or an attention that was not
+        switched back."""
         sequence = self.trial.sequences[-1]
         own = self._call(lambda: plain_logprobs(self.module, alone(sequence))[0].tolist())
         gap = gap_between(own, self.trial.exact[-len(own) :])
@@ -229,7 +231,8 @@ class Network:
             )
 
     def _try_compiled(self) -> None:
-        """Compiles the layers if they are then as near to float32 as the model's own pass."""
+        """Compiles the layers if their logprobs then are as near to float32 as the logprobs of the
+        model's own pass."""
         from torch import _dynamo as dynamo
 
         layers, row = _layers(self.module), self.trial.row
@@ -276,7 +279,7 @@ def _check_alike(ranks: RankGroup, what: str, own: str) -> None:
 
 
 def _layers(module: Any) -> list[Any]:
-    """Returns the modules that are known to be layers."""
+    """Returns the modules of the model that are known to be layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
@@ -317,8 +320,8 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
 
 
 def _sort_sets(config: Any) -> None:
-    """Sorts sets. peft would write them in the order of their hashes, which differs between
-    processes, so that equal content would be published as different bytes."""
+    """Sorts the sets in `config`. peft would write a set in the order of its hashes, which differs
+    between processes, so that equal content would be published as different bytes."""
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
             setattr(config, name, sorted(value))

@@ -1,7 +1,7 @@
 """The optimizer: AdamW with a schedule, over float32 copies if the model has a smaller data type.
 
-Its whole state can be read and restored as plain tensors. If the network is spread over ranks, each
-rank updates its own part of every weight, and the state that is read is whole.
+Its whole state can be read and restored as plain tensors. If the network is divided among ranks,
+each rank updates its own part of every weight; the state that is read has all parts.
 """
 
 from collections.abc import Mapping
@@ -46,8 +46,8 @@ class Optimizer:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """Gathers the trained parameters in the precision in which they are kept. All ranks call
-        it; rank 0 gets the result."""
+        """Gathers the trained parameters, in the precision in which the optimizer keeps them. All
+        ranks call this method, and rank 0 gets the result."""
         return self._whole({name: copy.detach() for name, copy in self._copies.items()})
 
     def _whole(self, parts: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
@@ -61,8 +61,9 @@ class Optimizer:
         return gathered
 
     def update(self, rate: float) -> Tensor:
-        """Takes one step along the gradients and clears them. Returns their norm before clipping;
-        if it is not finite, nothing was changed. Does not wait for a GPU."""
+        """Takes one step along the gradients, and clears them. Returns the norm of the gradients
+        before clipping. If the norm is not finite, no weight is changed. Does not wait for a
+        GPU."""
         self._gather()
         for group in self._adamw.param_groups:
             group["lr"] = rate
@@ -102,8 +103,8 @@ class Optimizer:
         return norm
 
     def _step_on_device(self) -> Tensor:
-        """Takes the same step without waiting for the norm. The fused kernel scales the gradients
-        itself, and changes nothing if it is told that they are not finite."""
+        """Takes one step like `_step`, but without waiting for the norm. The fused kernel scales
+        the gradients itself, and changes nothing if the norm is not finite."""
         norm = self._norm()
         scaling: Any = self._adamw
         scaling.grad_scale = ((norm + 1e-6) / self._settings.max_norm).clamp(min=1.0)
@@ -113,8 +114,8 @@ class Optimizer:
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """Gathers the moments and step counts by parameter; before the first step there are none.
-        All ranks call it; rank 0 gets the result."""
+        """Gathers the moments and step counts of each parameter. The result is empty before the
+        first step. All ranks call this method, and rank 0 gets the result."""
         states = {name: self._adamw.state.get(copy) for name, copy in self._copies.items()}
         known = {name: state for name, state in states.items() if state}
         tensors: dict[str, Tensor] = {}
@@ -126,7 +127,7 @@ class Optimizer:
         return tensors
 
     def check(self, weights: Mapping[str, Tensor]) -> None:
-        """Raises `UsageError` if `restore` could not continue from these weights."""
+        """Raises `UsageError` if `restore` could not restore these weights."""
         if set(weights) != set(self._copies):
             odd = sorted(set(weights) ^ set(self._copies))[:3]
             raise UsageError(f"the checkpoint's weights are not this model's: {', '.join(odd)}")
@@ -140,8 +141,8 @@ class Optimizer:
         state: Mapping[str, Tensor],
         steps: Mapping[str, float] | None = None,
     ) -> None:
-        """Restores weights and state that were checked. All ranks call it: rank 0 with the tensors,
-        the others only with the step counts."""
+        """Restores weights and state that `check` has accepted. All ranks call this method: rank 0
+        with the tensors, the other ranks only with the step counts."""
         if steps is None:
             steps = steps_of(state)
         with torch.no_grad():
@@ -180,6 +181,6 @@ def steps_of(state: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _step_device(copy: Tensor) -> torch.device:
-    """Returns the device of the step count. Fused AdamW keeps it beside the weights, plain AdamW on
-    the CPU."""
+    """Returns the device of the step count. Fused AdamW keeps the step count on the device of the
+    weights, plain AdamW on the CPU."""
     return copy.device if copy.is_cuda else torch.device("cpu")

@@ -1,8 +1,8 @@
 """The model's own forward pass: one sequence at a time, with its own attention and head.
 
-All other ways to compute the model are compared with this pass, and in float32 it judges which side
-is wrong. The model is loaded as transformers makes it, and in evaluation mode, because an engine
-samples without dropout and router noise.
+All other ways to compute the model are compared with this pass. Computed in float32, it decides
+which side is wrong. The model is loaded as transformers creates it, and is in evaluation mode,
+because an engine samples without dropout and router noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 from holdfast.training.packing.tensors import to_tensor
 
 SHORTEST = 16
-"""Beginnings of at least so many tokens are compared with longer sequences."""
+"""Beginnings of at least this many tokens are compared with longer sequences."""
 _PERFECT = Gap(1, 0.0, (0.0, 0.0, 0.0), 0.0)
 
 
@@ -61,7 +61,8 @@ def load_model(folder: Path, dtype: torch.dtype) -> Any:
 def plain_logprobs(
     module: Any, row: PackedRow, temperature: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns (logprobs, entropies) of the trained tokens of a row that holds one sequence."""
+    """Returns (logprobs, entropies) of the trained tokens of a row. The row must hold only one
+    sequence."""
     assert len(row.segments) == 1, "packed for one sequence at a time"
     device = module.get_output_embeddings().weight.device
     logits = module(
@@ -90,9 +91,10 @@ def logprobs_of(module: Any, sequence: TokenSequence) -> list[float]:
 
 
 def check_judge(module: Any, sequence: TokenSequence, logprobs: Sequence[float], name: str) -> None:
-    """Raises `UsageError` for a model whose own forward pass cannot be a judge. `logprobs` are
-    those of the sequence in float32. They must be finite, be the same when computed again, and be
-    the same for each beginning of the sequence. `name` is the name of the model."""
+    """Raises `UsageError` for a model whose own forward pass cannot judge other ways to compute it.
+    `logprobs` are the logprobs of the sequence in float32. They must be finite, must be the same
+    when computed again, and each beginning of the sequence must give the same logprobs by itself.
+    `name` is the name of the model."""
     if not is_as_near(gap_between(logprobs, logprobs), _PERFECT):
         raise UsageError(f"{name} cannot be trained: its own forward pass gives NaN or infinity")
     powers = (1 << power for power in range(SHORTEST.bit_length() - 1, 64))
@@ -104,16 +106,17 @@ def check_judge(module: Any, sequence: TokenSequence, logprobs: Sequence[float],
 
 
 def _agrees(module: Any, sequence: TokenSequence, size: int, whole: dict[int, float]) -> bool:
-    """Returns whether the first `size` tokens by themselves have the same logprobs as in the longer
-    sequence."""
+    """Returns whether the first `size` tokens of the sequence have the same logprobs by themselves
+    as in the longer sequence."""
     trained = [offset for offset in sequence.trained if offset < size]
     own = logprobs_of(module, TokenSequence(sequence.ids[:size], trained))
     return is_as_near(gap_between(own, [whole[offset] for offset in trained]), _PERFECT)
 
 
 def _why_unsteady(module: Any, sequence: TokenSequence) -> str:
-    """Returns why the logprobs are not steady. Searches for the longest sequence that does not
-    change the logprobs of its beginning."""
+    """Returns why the logprobs are not steady, for example because later tokens change the logprobs
+    of earlier ones. Searches for the longest sequence that does not change the logprobs of its
+    beginning."""
     first = TokenSequence(sequence.ids[: SHORTEST // 2], list(range(1, SHORTEST // 2)))
 
     def is_steady(size: int) -> bool:

@@ -1,7 +1,7 @@
-"""A network whose weights are spread over ranks: each rank has a part of every layer (FSDP2).
+"""A network whose weights are divided among ranks: each rank has a part of every layer (FSDP2).
 
-A layer is whole while it is computed. Gradients are added up over the ranks, not averaged, because
-the weights of tokens are made for the whole step.
+A layer is complete on each rank while it is computed. Gradients are added up over the ranks, not
+averaged, because the weights of tokens already refer to the whole step.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ Result = TypeVar("Result")
 
 
 class ShardedCalls(nn.Module):
-    """Runs functions of a module with its weights gathered, in the same order on all ranks."""
+    """Calls functions that use a module while its weights are gathered. All ranks must make the
+    same calls in the same order."""
 
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], ranks: RankGroup):
         super().__init__()
@@ -39,8 +40,9 @@ class ShardedCalls(nn.Module):
                 part.set_reduce_scatter_unused_params(True)
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Runs the function. Its result must be no view of another tensor. If it raises, it must
-        raise on all ranks; the next call then works as if this one had not happened."""
+        """Calls the function. Its result must not be a view of another tensor. If the function
+        raises, it must raise on all ranks; the next call then works as if this call had not
+        happened."""
         try:
             result: Result = self(function)
         except Exception:

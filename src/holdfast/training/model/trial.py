@@ -1,8 +1,9 @@
 """The trial: finds which ways to compute a model's logprobs are right, before anything is trained.
 
-The judge is the model's own forward pass in float32. It computes one sequence as long as a run may
-have, and a few short ones that share beginnings. A faster way is used if it is as near to the judge
-as the model's own pass in the data type that is trained (`nearness`).
+The judge is the model's own forward pass in float32. It computes one sequence that is as long as
+the longest of a run, and a few short ones that share beginnings. A faster way is used if its
+logprobs are as near to the judge's as the logprobs of the model's own pass in the data type that is
+trained (`nearness`).
 """
 
 import math
@@ -22,11 +23,12 @@ from holdfast.training.model.plain import SHORTEST, check_judge, load_model, log
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 WORK = {"cpu": 1e11, "cuda": 2e14}
-"""The floating-point operations that one pass of the trial may take: a few seconds' worth."""
+"""The number of floating-point operations that one pass of the trial may take, which is a few
+seconds of work."""
 _SCORED = 512
 """About how many tokens of the long sequence are compared."""
 _SHARED = 9
-"""Tokens that short sequences have in common with the long one."""
+"""The number of tokens that the short sequences have in common with the long one."""
 
 
 class Trial(Struct, frozen=True):
@@ -42,12 +44,12 @@ class Trial(Struct, frozen=True):
     longest: int
     """The length of the longest sequence that a run may have."""
     is_exact: bool = True
-    """False if float32 does not fit into memory. Then `exact` comes from the model's own pass in
-    its data type."""
+    """False if the float32 weights did not fit into memory. Then `exact` was computed by the
+    model's own pass in its data type."""
 
     @property
     def limits(self) -> str:
-        """What the trial could not cover; "" if it covered everything."""
+        """What the trial could not cover, in words; "" if it covered everything."""
         parts = []
         if self.length < self.longest:
             parts.append(f"up to {self.length:,} tokens, of {self.longest:,} that one may have")
@@ -64,7 +66,7 @@ class Trial(Struct, frozen=True):
         return pack(self.sequences, budget=total)[0]
 
     def gap(self, logprobs: Sequence[float]) -> Gap:
-        """Returns the gap of logprobs in the order of `row`."""
+        """Returns the gap between `logprobs`, in the order of `row`, and the exact logprobs."""
         row, values = self.row, iter(self.exact)
         known = {
             (number, index): next(values)
@@ -79,8 +81,9 @@ class Trial(Struct, frozen=True):
 
 
 def hold_trial(folder: Path, module: Any, *, longest: int) -> Trial:
-    """Holds the trial of a loaded model, in its data type and on its device. `longest` is the most
-    tokens of a trajectory. Raises `UsageError` for a model that cannot be trained in any way."""
+    """Holds the trial of a loaded model, in the model's data type and on its device. `longest` is
+    the largest number of tokens of a trajectory. Raises `UsageError` for a model that cannot be
+    trained at all."""
     device, dtype = module.device, module.dtype
     longest = min(longest, _positions(module) or longest)
     length = _affordable(module, longest)
@@ -116,7 +119,8 @@ def _hold(folder: Path, module: Any, length: int, *, has_judge: bool) -> Trial:
 
 
 def _rounding(module: Any) -> Gap:
-    """Returns the gap that is allowed between two roundings, if the exact logprobs are unknown."""
+    """Returns the gap to expect from rounding in the model's data type. It is used if the exact
+    logprobs are unknown."""
     mean = explained(str(module.dtype).removeprefix("torch.")) / FACTOR
     return Gap(1, mean, (mean, 3 * mean, 10 * mean), mean)
 
@@ -126,8 +130,8 @@ def _vocabulary(module: Any) -> int:
 
 
 def _positions(module: Any) -> int | None:
-    """Returns the most positions of a sequence, or None. Dynamic RoPE stretches them beyond the
-    length of the model's training."""
+    """Returns the largest number of positions that the model supports, or None if it is unknown.
+    With dynamic RoPE, this number is larger than the length with which the model was trained."""
     text = module.config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}
     stretch = rope.get("factor", 1.0) if rope.get("rope_type") == "dynamic" else 1.0
@@ -136,7 +140,7 @@ def _positions(module: Any) -> int | None:
 
 
 def _has_room(module: Any) -> bool:
-    """Returns whether float32 weights fit beside the model."""
+    """Returns whether memory has room for float32 weights in addition to the model."""
     free = free_memory(str(module.device))
     return free is None or 8 * sum(p.numel() for p in module.parameters()) < free
 

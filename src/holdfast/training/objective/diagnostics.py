@@ -16,7 +16,7 @@ _STALE = -1.0
 
 
 class DiagnosticTotals(Struct, frozen=True):
-    """The totals of one rank, with its lists as float32."""
+    """Marks the gap of a token that weights other than the trainer's have sampled."""
 
     tokens: int
     sums: dict[str, float]
@@ -88,7 +88,7 @@ def _from_bytes(values: bytes) -> Tensor:
 
 
 def _quantiles(values: Tensor) -> dict[float, float]:
-    """Returns quantiles by rank, because torch.quantile refuses more than 16 million values."""
+    """Returns quantiles by sorting, because torch.quantile refuses more than 16 million values."""
     ordered = values.sort().values
     last = len(ordered) - 1
     return {share: float(ordered[round(share * last)]) for share in QUANTILES}

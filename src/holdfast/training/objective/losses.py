@@ -1,9 +1,9 @@
 """Losses: an objective as numbers. Pure functions over flat tensors.
 
 Every tensor has one value for each trained token, in any order; `sequences` says which tokens
-belong together. The weights of tokens are made once for the whole optimizer step
+belong together. The weights of tokens are computed once for the whole optimizer step
 (`batch.sequence_weights`), so that the sum over micro-batches does not depend on how a batch is
-cut. A sequence lies whole in one micro-batch.
+divided. All tokens of a sequence are in the same micro-batch.
 """
 
 import torch
@@ -24,7 +24,7 @@ from holdfast.training.objective.objective import (
 )
 
 _MAX_LOG_RATIO = 20.0
-"""The largest log ratio. Beyond it a ratio is as good as infinite, and its gradient is useless."""
+"""The largest log ratio. Larger log ratios are clamped, because their gradient is useless."""
 
 
 class TokenBatch(Struct):
@@ -45,8 +45,8 @@ class TokenBatch(Struct):
     reference_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     fresh: Tensor | None = None
-    """The tokens at which the gap between engine and trainer is measured: those sampled by the
-    weights of the trainer's logprobs. With None, all tokens."""
+    """Marks the tokens at which the gap between engine and trainer is measured: those sampled by
+    the weights that compute the trainer's logprobs. None means all tokens."""
 
     @property
     def old(self) -> Tensor:
@@ -60,13 +60,13 @@ class LossParts(Struct):
     clipped: Tensor
     """Whether the clip changed this token's gradient."""
     kept: Tensor
-    """False if a correction or the mask of stale sequences left the token out."""
+    """False for a token that a correction, or the mask of stale sequences, left out of the loss."""
     kl: Tensor | None
 
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossParts]:
-    """Returns the micro-batch's share of the step's loss, to be summed over micro-batches, and its
-    parts."""
+    """Returns the micro-batch's part of the step's loss, and the parts of this loss for
+    diagnostics. The loss of the step is the sum over its micro-batches."""
     ratio = _ratio(batch, objective.ratio)
     losses, clipped = _clip(batch, ratio, objective.clip)
     factor = _correction(batch, objective.correction)
@@ -88,8 +88,8 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossPa
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor:
-    """Estimates KL(policy ‖ reference) per token. k1 is unbiased and may be negative. k2 has the
-    smallest bias of its gradient. k3 is unbiased and never negative."""
+    """Estimates KL(policy ‖ reference) at each token. k1 is unbiased and may be negative. The
+    gradient of k2 has the smallest bias. k3 is unbiased and never negative."""
     difference = logprobs - reference
     if kind is KlEstimate.K1:
         return difference
@@ -100,7 +100,7 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor
 
 
 def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
-    """Returns, at each token's place, the mean over its sequence."""
+    """Returns, for each token, the mean of `values` over the token's sequence."""
     sums, counts = _sequence_sums(values, sequences)
     return (sums / counts)[sequences]
 
@@ -114,10 +114,10 @@ def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ratio(batch: TokenBatch, level: Level) -> Tensor:
-    """Returns the ratio of new to old probabilities. At the level of sequences, each token has the
-    value of the whole sequence and the gradient of its own logprob. The gradient of the sequence's
-    mean would be the same only if all tokens counted alike. Otherwise it would reach tokens that a
-    correction left out or that have another advantage."""
+    """Returns the ratio of new to old probabilities. At the level of sequences, the value of each
+    token is the ratio of its whole sequence, and its gradient comes from its own logprob. A
+    gradient of the sequence's mean would also reach tokens that a correction left out or that have
+    another advantage."""
     difference = batch.logprobs - batch.old
     if level is Level.SEQUENCE:
         whole = sequence_means(difference.detach(), batch.sequences)
@@ -154,7 +154,7 @@ def _two_sided(gain: Tensor, ratio: Tensor, clip: Clip) -> tuple[Tensor, Tensor]
 
 
 def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
-    """Returns the factor of each token, without a gradient."""
+    """Returns the factor by which each token's loss is multiplied. The factor has no gradient."""
     if correction is None:
         return torch.ones_like(batch.engine_logprobs)
     recorded = batch.old_logprobs is None
@@ -170,7 +170,8 @@ def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
 
 
 def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
-    """Returns 0 for tokens of stale sequences with a negative advantage, otherwise 1."""
+    """Returns 0 for each token of a stale sequence that has a negative advantage, and 1 for every
+    other token."""
     if limit is None:
         return torch.ones_like(batch.engine_logprobs)
     # Always against the engine's logprobs, because the gap to the engine makes a sequence as wrong

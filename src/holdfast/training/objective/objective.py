@@ -1,8 +1,8 @@
 """Objective: what a training step minimizes, as one frozen value of five choices.
 
-The choices are the level of the ratio, the clip, the mean, the penalty for leaving a reference
-(KL), and the correction of the gap between engine and trainer. The names of papers are presets.
-`losses` turns an objective into numbers; nothing here needs torch.
+The choices are the level of the ratio, the clip, the mean, the penalty for the distance from a
+reference (KL), and the correction of the gap between engine and trainer. Presets have the names
+that papers use. `losses` turns an objective into numbers; nothing here needs torch.
 """
 
 import math
@@ -21,7 +21,7 @@ def _check_at_least(name: str, value: float, least: float) -> None:
 
 
 class Level(StrEnum):
-    """The span over which a ratio of probabilities is taken."""
+    """The span of tokens for which one ratio of probabilities is computed."""
 
     TOKEN = "token"  # noqa: S105 - no password
     SEQUENCE = "sequence"
@@ -29,19 +29,20 @@ class Level(StrEnum):
 
 
 class Mean(StrEnum):
-    """How the losses of tokens become one number, always over the whole optimizer step."""
+    """How the losses of tokens become one number. The mean is always over the whole optimizer
+    step."""
 
     TOKENS = "tokens"
     """Every token weighs the same (DAPO)."""
     TRAJECTORIES = "trajectories"
-    """Every trajectory weighs the same, and within it each of its tokens (GRPO)."""
+    """Every trajectory weighs the same, and all tokens of a trajectory weigh the same (GRPO)."""
     CONSTANT = "constant"
     """The sum over each trajectory is divided by `Objective.constant` (Dr.GRPO)."""
 
 
 class Clip(Struct, frozen=True, tag=True):
-    """PPO's clip. There is no further gain if the ratio has left [1 - low, 1 + high]. With `dual`,
-    there is no further loss if the ratio is above `dual` and the advantage is negative."""
+    """The clip of PPO. A ratio outside of [1 - low, 1 + high] gives no further gain. With `dual`, a
+    ratio above `dual` gives no further loss if the advantage is negative."""
 
     low: float = 0.2
     high: float = 0.2
@@ -58,8 +59,8 @@ class Clip(Struct, frozen=True, tag=True):
 
 
 class Cap(Struct, frozen=True, tag=True):
-    """CISPO's clip. The ratio, bounded to [1 - low, 1 + high], is a weight without a gradient, so
-    that every token keeps its gradient. `low` = 1 leaves the lower side open."""
+    """The clip of CISPO. The ratio, bounded to [1 - low, 1 + high], is a weight without a gradient,
+    so that every token keeps its gradient. With `low` = 1, there is no lower bound."""
 
     low: float = 1.0
     high: float = 0.2
@@ -71,7 +72,8 @@ class Cap(Struct, frozen=True, tag=True):
 
 
 class Gate(Struct, frozen=True, tag=True):
-    """SAPO's clip: a sigmoid around 1 in place of an edge. Larger values make it narrower."""
+    """The clip of SAPO: a sigmoid around a ratio of 1, in place of a hard bound. Larger values make
+    the sigmoid steeper."""
 
     positive: float = 1.0
     negative: float = 1.05
@@ -84,11 +86,11 @@ class Gate(Struct, frozen=True, tag=True):
 
 
 class Unclipped(Struct, frozen=True, tag=True):
-    """No clip: the ratio as it is (REINFORCE)."""
+    """No clip: the ratio is used unchanged (REINFORCE)."""
 
 
 class KlEstimate(StrEnum):
-    """How the divergence is estimated from the logprobs of the sampled token, in Schulman's
+    """The estimate of the divergence from the logprobs of the sampled token, by Schulman's
     names."""
 
     K1 = "k1"
@@ -103,14 +105,14 @@ class KlPlace(StrEnum):
 
 
 class Kl(Struct, frozen=True):
-    """A penalty for leaving the reference model."""
+    """A penalty for the distance from the reference model."""
 
     coefficient: float = 0.0
-    """With 0, no reference is needed or loaded."""
+    """The factor of the penalty. With 0, no reference is needed or loaded."""
     estimate: KlEstimate = KlEstimate.K3
     place: KlPlace = KlPlace.LOSS
     weighted: bool = False
-    """Whether the term is multiplied by the token's ratio, which makes its gradient unbiased when
+    """Whether the penalty is multiplied by the token's ratio. This makes its gradient unbiased when
     the policy has changed."""
 
     def __post_init__(self) -> None:
@@ -128,17 +130,18 @@ class BoundAction(StrEnum):
 class Correction(Struct, frozen=True):
     """The correction of the gap between the engine, whose logprobs were recorded, and the trainer.
 
-    Each token's loss is multiplied by trainer / engine probability, bounded. If the recorded
-    logprobs stand for the old policy, the ratio already holds that factor: a mask then has weights
-    of 0 and 1, and truncation is refused.
+    Each token's loss is multiplied by the trainer's probability divided by the engine's, within
+    bounds. If the recorded logprobs are used as the old policy's logprobs, the ratio already
+    contains this factor. A mask then only has weights of 0 and 1, and truncation is refused.
     """
 
     action: BoundAction = BoundAction.TRUNCATE
     level: Level = Level.TOKEN
-    """At the level of sequences, the factor is the product over the tokens of a sequence."""
+    """The span of the factor. At the level of sequences, the factor is the product over the tokens
+    of a sequence."""
     high: float = 2.0
     low: float = 0.0
-    """With 0, the bound is one-sided."""
+    """The lower bound. With 0, there is only an upper bound."""
 
     def __post_init__(self) -> None:
         check_fields(self, "correction ")
@@ -168,10 +171,10 @@ class Objective(Struct, frozen=True):
     correction: Correction | None = None
     recompute_old: bool = False
     """Whether the trainer computes the old policy's logprobs at the beginning of the step. By
-    default they are the recorded ones."""
+    default, the recorded logprobs are used."""
     stale_mask: float | None = None
-    """Sequences with a negative advantage are left out if their mean log(engine / new) is above
-    this."""
+    """The limit of the mean log(engine / new) over a sequence. A sequence above this limit is left
+    out of the loss if its advantage is negative."""
     entropy: float = 0.0
     """The coefficient of an entropy bonus."""
 

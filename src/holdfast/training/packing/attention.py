@@ -1,9 +1,9 @@
 """Attention over packed rows: each segment sees itself and its path back to the root.
 
-It is registered with transformers under `NAME`. The layout of the row goes through the model's call
-as the keyword argument `packed_layout`. transformers would make a dense mask for packed positions,
-which costs more than packing saves. Here, except for the triangle of each segment, no product is
-computed that must not be seen.
+It is registered with transformers under `NAME`. The layout of the row is passed to the model's call
+as the keyword argument `packed_layout`. transformers would build a dense mask for packed positions,
+which costs more than packing saves. Here, no product is computed that the result does not need,
+except in the triangle above the diagonal of each segment.
 """
 
 from inspect import signature
@@ -21,7 +21,8 @@ from holdfast.training.packing.tensors import to_tensor
 NAME = "holdfast_packed"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
 _ASKS_FOR_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
-"""Whether `varlen_attn` must be asked for grouped heads. Older versions take them without."""
+"""Whether `varlen_attn` needs `enable_gqa` for grouped heads. Older versions of torch accept
+grouped heads without this argument."""
 
 
 class PackedLayout:
@@ -46,8 +47,8 @@ class PackedLayout:
             self.key_order = to_tensor(order, device) if self.is_shared else None
 
     def mask(self, segment: int, window: int | None) -> Tensor | None:
-        """Returns the mask [queries, keys] of one segment, or None if plain causal attention is
-        right."""
+        """Returns the mask [queries, keys] of one segment, or None if the segment needs only plain
+        causal attention."""
         length = self.key_lengths[segment]
         if len(self.keys[segment]) == 1 and (window is None or window >= length):
             return None
@@ -102,8 +103,8 @@ def _by_segment(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """Attends segment by segment. The row is split once, because the gradient of each slice would
-    be as long as the row."""
+    """Computes attention one segment after the other. Splits the row only once, because the
+    gradient of each slice would be as long as the row."""
     grouped = query.shape[1] != key.shape[1]
     widths = [own.stop - own.start for own in layout.queries]
     queries, keys, values = (
@@ -163,8 +164,8 @@ def _varlen(
 
 
 def _gather(states: Tensor, order: Tensor) -> Tensor:
-    """Gathers states. In the backward pass, the gradients of a shared token are added up in
-    float32."""
+    """Gathers states in the given order. The backward pass adds up the gradients of a shared token
+    in float32."""
     return states.float().index_select(0, order).to(states.dtype)
 
 
@@ -173,5 +174,6 @@ def _power_of_two(size: int) -> int:
 
 
 def _ends(lengths: list[int], device: torch.device) -> Tensor:
-    """Returns where each sequence begins and where the last one ends, as varlen_attn needs it."""
+    """Returns the offset at which each sequence begins and the offset at which the last sequence
+    ends, as `varlen_attn` needs them."""
     return to_tensor([0, *accumulate(lengths)], device).int()

@@ -1,8 +1,9 @@
 """The head: logprobs and entropies of chosen tokens, without ever holding all logits.
 
 16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here only a few
-thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a GPU
-the vendor's library computes the products, and the work between them is one pass each (`kernels`).
+thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a
+GPU, the vendor's library computes the matrix products, and the kernels in `kernels` make one pass
+over the logits between them.
 """
 
 from functools import cache
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor
 
 CHUNK_LOGITS = 2**24
-"""The most logits that exist at a time on a CPU: 64 MiB in float32."""
+"""The largest number of logits that exist at a time on a CPU: 64 MiB in float32."""
 GPU_SHARE = 32
-"""On a GPU, the logits may use 1 / `GPU_SHARE` of its memory, up to 4 GiB, because larger chunks
-are faster."""
+"""On a GPU, the logits may use 1 / `GPU_SHARE` of the memory, up to 4 GiB. Larger chunks are
+faster."""
 _GPU_ROWS = 128
 """The rows of a chunk on a GPU are a multiple of this, the tile size of its matrix units."""
 
@@ -110,9 +111,9 @@ def _slope(
     *,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient of a chunk's logits.
+    """Returns the gradient of a chunk's logits.
 
-    d logprob = onehot - p;  d entropy = -p (log p + entropy)
+    d logprob = onehot - p; d entropy = -p (log p + entropy)
     """
     log_p = _scale(logits, bias, temperature).sub_(normalizers[:, None])
     p = log_p.exp()
@@ -130,8 +131,8 @@ def _scale(logits: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Computes logits, in float32 on a GPU, where that costs little. In bfloat16, a logit of 20
-    would be off by up to 0.06."""
+    """Computes logits. On a GPU, computes them in float32, which costs little there. In bfloat16, a
+    logit of 20 could be off by 0.06."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
     return hidden @ weight.T
@@ -161,8 +162,8 @@ def _gpu_chunk_logits(device: torch.device) -> int:
 
 
 def why_unfused(device: torch.device) -> str:
-    """Returns why the head makes many passes over its logits on this device. Returns "" if it does
-    not, or if the device has no faster way."""
+    """Returns why the fused kernels are not used on this device, so that the head makes many passes
+    over its logits. Returns "" if the kernels are used, or if there are none for the device."""
     return _fused()[1] if device.type == "cuda" else ""
 
 
@@ -172,8 +173,8 @@ def _kernels(device: torch.device) -> Any:
 
 @cache
 def _fused() -> tuple[Any, str]:
-    """Returns the kernels and "", or None and why they do not work here. Tries them on a few
-    numbers."""
+    """Returns the fused kernels and "". If the kernels do not work here, returns None and the
+    reason. Tries the kernels on a few numbers."""
     try:
         from holdfast.training.packing import kernels
 
@@ -185,7 +186,8 @@ def _fused() -> tuple[Any, str]:
 
 
 def _try_out(kernels: Any, device: torch.device) -> None:
-    """Raises `RuntimeError` if the kernels do not give the numbers of plain torch."""
+    """Raises `RuntimeError` if the results of the kernels differ from the results of plain
+    torch."""
     logits = torch.linspace(-3, 3, 15, device=device).reshape(3, 5)
     targets, ones = torch.arange(3, device=device), torch.ones(3, device=device)
     scored = _score(logits, None, targets, 2 * ones)

@@ -1,7 +1,7 @@
 """The work of the head on a chunk of logits, as Triton kernels: one pass over the logits each way.
 
-The functions are those of `head` in plain torch, which makes about fifteen passes. They need
-Triton; `head` works without it. All sums are in float32.
+The functions compute the same as the functions in `head` in plain torch, which make about fifteen
+passes. They need Triton; `head` works without Triton. All sums are in float32.
 """
 
 # Triton reads annotations as code, and allows no others than its own.

@@ -3,7 +3,7 @@
 A row is a list of segments. Each segment attends to itself and to its path back to the root. If no
 beginning is shared, every sequence is one segment. A trained token is stored as a pair: the place
 in the row that predicts it, and the token. A common beginning is therefore computed once, while
-each sequence keeps its own trained tokens. Pure Python: the same input gives the same rows.
+each sequence keeps its own trained tokens. Pure Python: the same input always gives the same rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ class Segment(Struct, frozen=True):
 
 
 class PackedRow(Struct, frozen=True):
-    """A row. The lists after `segments` have an entry for each trained token. The entries of a
-    sequence lie together, in its order."""
+    """A row of packed sequences. The lists after `segments` have an entry for each trained token.
+    The entries of a sequence are next to each other, in the order of the sequence."""
 
     ids: list[int]
     positions: list[int]
@@ -79,8 +79,8 @@ def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True)
 
 
 def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[int]:
-    """Returns the order of packing: the longest first, which fills rows best. Families stay
-    together if they can share."""
+    """Returns the order of packing: the longest sequence first, because this fills rows best. With
+    `share`, the sequences of a family are packed one after the other."""
     numbers = range(len(sequences))
     if not share:
         return sorted(numbers, key=lambda n: -len(sequences[n].ids))
@@ -99,8 +99,8 @@ def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[i
 
 
 def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, share: bool) -> "_Tree":
-    """Returns the first row with room for the sequence, preferably one with its family, or a new
-    row."""
+    """Returns the first row that has room for the sequence, preferably a row with the sequence's
+    family. If no row has room, adds a new row."""
     if share:
         for tree in trees:
             if sequence.family not in tree.families:
@@ -115,7 +115,7 @@ def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, shar
 
 
 class _Node:
-    """A run of tokens, with the runs that continue it."""
+    """A run of tokens in a tree, with the runs that may follow it."""
 
     __slots__ = ("children", "ids", "members")
 

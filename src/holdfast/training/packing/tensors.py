@@ -1,7 +1,7 @@
-"""Lists as tensors on the device, without waiting for it.
+"""Lists as tensors on the device, without waiting for the device.
 
-The device computes the rows of a step one after the other. A copy that waited for them would leave
-it idle.
+The device computes the rows of a step one after the other. If copying a list waited until the rows
+before are computed, the device would be idle afterwards.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,6 @@ def to_tensor(values: Sequence[float] | Tensor, device: torch.device) -> Tensor:
 
 
 def _from_list(values: Sequence[float]) -> Tensor:
-    """Makes a tensor by numpy, which reads a list four times as fast as torch."""
+    """Makes a tensor with numpy, which reads a list four times as fast as torch."""
     tensor = torch.from_numpy(numpy.asarray(values))
     return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,9 +1,9 @@
 """RankGroup: the messages between the ranks of a training, and their sums.
 
-Rank 0 leads: it sends each other rank its share of a call, and all compute it. A training in one
-process is a group of one, which sends no messages. Messages are bytes and never pickled. Every wait
-ends: the kernel reports a rank that has died, and a deadline ends the wait for a rank that stands
-still.
+Rank 0 leads: it sends each other rank its share of a call, and all ranks compute the call. A
+training in one process is a group of one rank, which sends no messages. Messages are bytes and
+never pickled. No wait lasts for ever: the kernel reports a rank that has died, and a deadline ends
+the wait for a rank that hangs.
 """
 
 import os
@@ -26,30 +26,32 @@ from holdfast.version import installed_version
 START_SECONDS = 600.0
 """Seconds within which all ranks must join. Importing torch may take a minute on a busy machine."""
 COLLECTIVE_SECONDS = 1800.0
-"""Seconds within which all ranks must reach a collective. They compute rows of about the same
-cost."""
+"""Seconds within which all ranks must reach a collective."""
 CAUSE_SECONDS = 10.0
 """Seconds to wait for the kernel's report of a death after a collective failed."""
 FORCE_SECONDS = 30.0
-"""Seconds after which rank 0 gives up waiting for a collective that has lost a rank."""
+"""Seconds after which rank 0 ends its process, if a rank died and a collective still does not
+return."""
 FORCED_EXIT = 5
-"""The exit code of the command line if the same command continues."""
+"""The exit code of a command that can be run again to continue."""
 POLL_SECONDS, BUSY_POLL_SECONDS = 0.05, 0.002
 IDLE_SECONDS = 2.0
-"""Seconds after which a waiting rank looks less often, because no calls come between steps."""
+"""Seconds after which a waiting rank polls less often, because the wait may then be long."""
 END = b"\xc0"
 """The last message that rank 0 sends, instead of a call."""
 _LOOPBACK = "GLOO_SOCKET_IFNAME"
 
 
 class RankDied(HoldfastError):
-    """A rank has ended or stands still. No durable data is lost, and the same command continues."""
+    """A rank has ended or hangs. No durable data is lost, and the same command continues the
+    training."""
 
     retryable = True
 
 
 class RankGroup:
-    """A group of one process that trains alone. `JoinedRanks` has several."""
+    """The group of a training in a single process. `JoinedRanks` is a group of several
+    processes."""
 
     rank = 0
     size = 1
@@ -60,28 +62,29 @@ class RankGroup:
         return self.rank == 0
 
     def device(self, name: str) -> str:
-        """Returns the device of this rank, if the training's device is `name`."""
+        """Returns the device that this rank uses if the device of the training is `name`."""
         return name
 
     def send(self, shares: Sequence[bytes]) -> None:
         """Sends each rank its share, on rank 0. Rank 0 keeps its own share."""
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """Returns the messages of all ranks, in their order. All ranks call it."""
+        """Returns the messages of all ranks, in the order of ranks. All ranks call this method."""
         return [message]
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Returns the sum over all ranks, with the same bits on each. All ranks call it."""
+        """Returns the sum of `values` over all ranks, with the same bits on each rank. All ranks
+        call this method."""
         return values
 
     def broadcast(self, values: Tensor) -> Tensor:
-        """Returns rank 0's tensor. All ranks call it with a tensor of the same shape, which is
-        overwritten."""
+        """Returns rank 0's tensor. All ranks call this method, each with a tensor of the same
+        shape. The other ranks' tensors are overwritten."""
         return values
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Encloses a computation of all ranks. Raises `RankDied` with the root cause if a rank
+        """Encloses a computation of all ranks. Raises `RankDied` with the root cause if a rank has
         died."""
         yield
 
@@ -89,15 +92,17 @@ class RankGroup:
         """Raises `RankDied` if a rank has died."""
 
     def on_death(self, notify: Callable[[], None]) -> None:
-        """Calls `notify`, in any thread, when a rank has died."""
+        """Registers `notify`, which is called when a rank has died. The call may come from any
+        thread."""
 
 
 class JoinedRanks(RankGroup):
-    """A rank among several. All ranks make it at once, with a store that all see.
+    """A rank among several. All ranks create their `JoinedRanks` at the same time, with a store
+    that all of them can read.
 
     `describe` returns what rank 0 knows about a dead rank, or "". `poll` is called while this rank
-    waits for the others, and raises if one of them will never come. `leave` is called in every
-    other rank before it ends because rank 0 died.
+    waits for the other ranks to join, and raises if one of them will never join. `leave` is called
+    before this rank ends because rank 0 died; rank 0 never calls it.
     """
 
     def __init__(
@@ -138,7 +143,7 @@ class JoinedRanks(RankGroup):
             torch.set_num_threads(max(1, threads // size))
 
     def _others(self, poll: Callable[[], None]) -> Mapping[int, int]:
-        """Waits until all ranks have joined. Returns the process ids of the others."""
+        """Waits until all ranks have joined. Returns the process id of each other rank."""
         self._store.set(f"pid/{self.rank}", str(os.getpid()))
         others = [rank for rank in range(self.size) if rank != self.rank]
         deadline = time.monotonic() + START_SECONDS
@@ -196,8 +201,8 @@ class JoinedRanks(RankGroup):
         return received[end - lengths[self.rank] : end].numpy().tobytes()
 
     def _wait_for(self, key: str) -> list[int]:
-        """Waits for a key in the store. In a collective, a waiting rank would look like one that is
-        stuck."""
+        """Waits for a key in the store, and returns its numbers. Waiting in a collective instead
+        would make this rank look stuck."""
         since = time.monotonic()
         while not self._store.check([key]):
             is_idle = time.monotonic() - since > IDLE_SECONDS
@@ -238,8 +243,8 @@ class JoinedRanks(RankGroup):
             self._is_together = False
 
     def _cause(self, error: RuntimeError) -> Exception:
-        """Returns the cause of a failed collective: the dead rank instead of the collective's own
-        error."""
+        """Returns the error to raise for a failed collective: the death of a rank, if one died,
+        instead of the collective's own error."""
         if self._died.wait(CAUSE_SECONDS if _is_of_a_collective(error) else 0):
             return RankDied(self._death())
         if _is_of_a_collective(error):
@@ -265,7 +270,7 @@ class JoinedRanks(RankGroup):
         return f"rank {rank} of {self.size} has ended{_more(cause)}"
 
     def _note_death(self, rank: int) -> None:
-        """Notes a death. The watch's thread calls it."""
+        """Records the death of a rank. The thread that watches the ranks calls this method."""
         if not self.is_leader:
             self._end_with(rank)
         if self._store.check([f"left/{rank}"]):
@@ -279,7 +284,8 @@ class JoinedRanks(RankGroup):
         threading.Thread(target=self._force, name="a lost collective", daemon=True).start()
 
     def _end_with(self, rank: int) -> NoReturn:
-        """Ends this process, which holds no data that could be lost. Rank 0 reports why."""
+        """Ends this process because `rank` has died. This process holds no data that could be lost,
+        and rank 0 reports the death."""
         if rank == 0:
             self._leave()
         else:
@@ -287,7 +293,8 @@ class JoinedRanks(RankGroup):
         os._exit(FORCED_EXIT)
 
     def _force(self) -> None:
-        """Ends this process if a collective does not return, because it would hang for ever."""
+        """Ends this process if the current collective does not return within `FORCE_SECONDS`,
+        because it may never return."""
         began = time.monotonic()
         while self._is_together:
             if time.monotonic() - began > FORCE_SECONDS:
@@ -297,13 +304,13 @@ class JoinedRanks(RankGroup):
             time.sleep(POLL_SECONDS)
 
     def stop_watching(self) -> None:
-        """Stops watching. A rank that ends from now on does not count as dead."""
+        """Stops watching the other ranks. A rank that ends afterwards does not count as dead."""
         self._watch.close()
 
     def part(self) -> None:
-        """Parts the ranks. All ranks call it after they stopped watching. Rank 0 releases the
-        others if they wait for a call. A rank that waits for something else ends when rank 0 has
-        ended."""
+        """Separates the ranks. All ranks call this method after they stopped watching. Rank 0
+        releases the ranks that wait for a call. A rank that waits for anything else ends when rank
+        0 has ended."""
         if self._died.is_set() or not self._is_in_step:
             return
         if self.is_leader:
@@ -311,7 +318,7 @@ class JoinedRanks(RankGroup):
         self.exchange(END)
 
     def close(self) -> None:
-        """Leaves torch.distributed as it was."""
+        """Closes the group, and leaves torch.distributed as it was before."""
         torch.set_num_threads(self._restore_threads)
         if self.device_type == "cpu" or not self._died.is_set():
             dist.destroy_process_group()  # NCCL would wait for a lost rank.
@@ -334,8 +341,8 @@ def _is_of_a_collective(error: RuntimeError) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Makes gloo listen on loopback only, whatever the host's name resolves to, because all ranks
-    are on one machine. gloo reads this variable when a group is made."""
+    """Makes gloo listen only on the loopback interface, because all ranks are on one machine. gloo
+    reads the environment variable when a group is created."""
     before = os.environ.get(_LOOPBACK)
     os.environ[_LOOPBACK] = "lo"
     try:
@@ -348,8 +355,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 class DeathWatch:
-    """Calls `on_death` when a process of `pids` ends, with its key, in a thread of its own until it
-    is closed."""
+    """Calls `on_death` with the key of a process whenever a process of `pids` ends. A thread of its
+    own does this until `close`."""
 
     def __init__(self, pids: Mapping[int, int], on_death: Callable[[int], None]):
         self._handles: dict[int, int] = {}

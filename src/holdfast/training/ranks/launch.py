@@ -1,7 +1,7 @@
 """The processes of the other ranks: started here, or all of them by torchrun.
 
-A process that is started here is this Python in a session of its own, with its output in a file. It
-ends whenever rank 0 ends, because it watches that process.
+A process that is started here runs the same Python in a session of its own, and writes its output
+into a file. It watches the process of rank 0, and ends when that process ends.
 """
 
 import os
@@ -30,7 +30,7 @@ _NEEDED = ("set_force_sum_reduction_for_comms", "set_reduce_scatter_unused_param
 
 
 def check_ranks(size: int, device: str, *, gpus: int) -> None:
-    """Raises `UsageError` if so many ranks cannot train together on this machine."""
+    """Raises `UsageError` if `size` ranks cannot train together on this machine."""
     if size == 1:
         return
     if not hasattr(os, "pidfd_open"):
@@ -54,7 +54,8 @@ def check_ranks(size: int, device: str, *, gpus: int) -> None:
 
 @contextmanager
 def open_ranks(size: int, device: str, *, logs: Path) -> Iterator[RankGroup]:
-    """Joins all ranks, of which this process is the first. Ends the processes that it started."""
+    """Joins all ranks; this process is the first. At the end of the block, ends the processes that
+    it started."""
     place = torchrun_place()
     if place is not None:
         with _by_torchrun(place, size, device) as group:
@@ -146,7 +147,8 @@ class _Processes:
                 raise RankDied(f"rank {rank} did not start: {self.describe(rank)}")
 
     def describe(self, rank: int) -> str:
-        """Describes how a process ended, with the last line that it printed."""
+        """Describes how the process of a rank ended: the signal, or the last line that the process
+        printed."""
         try:
             code = self._running[rank].wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -165,7 +167,7 @@ class _Processes:
 
 
 def join_started(store: Path, *, rank: int, size: int, kind: str) -> JoinedRanks:
-    """Joins as a rank that rank 0 started."""
+    """Joins the ranks from a process that rank 0 started."""
     leader = os.getppid()
 
     def leave() -> None:

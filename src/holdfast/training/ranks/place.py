@@ -15,7 +15,8 @@ class TorchrunPlace(Struct, frozen=True):
 
 
 def torchrun_place(environment: Mapping[str, str] = os.environ) -> TorchrunPlace | None:
-    """Returns the place, or None for a process that torchrun did not start, or started alone."""
+    """Returns the place that torchrun gave to this process. Returns None if torchrun did not start
+    this process, or started only this one."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     if not all(environment.get(name) for name in names):
         return None

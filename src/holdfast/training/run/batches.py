@@ -1,8 +1,8 @@
-"""Batches: tasks go in, and whole settled groups come out, each to exactly one step.
+"""Batches: tasks are admitted, and each settled group is delivered to exactly one step.
 
-The order of tasks is a pure function of the seed, so that no position must be saved. Whenever all
-admitted tasks are settled and a batch is not whole, the missing tasks are admitted. A resumed run
-comes to the same batches as a run that was never stopped.
+The order of tasks is a pure function of the seed, so no position must be saved. Whenever all
+admitted tasks are settled and a batch is not complete, more tasks are admitted. A resumed run gets
+the same batches as a run that was never stopped.
 """
 
 import shlex
@@ -27,19 +27,20 @@ from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
-"""Seconds after which a consumer looks for missing tasks. Settled groups wake it at once."""
+"""Seconds after which a consumer checks whether tasks are missing. A settled group ends this wait
+at once."""
 
 
 FUTILE_DRAWS = 4
-"""How often the groups of a step may be drawn again because no group is valid."""
+"""How often the groups of a step may be sampled again because no group is valid."""
 
 
 class NothingRewarded(HoldfastError):
-    """No trajectory of a step has a reward, so that the step cannot be trained."""
+    """No trajectory of a step has a reward, so the step cannot be trained."""
 
 
 class NothingValid(HoldfastError):
-    """Rollouts fail one after the other, so that no batch will ever be whole.
+    """Rollouts fail one after the other, so no batch will ever be complete.
 
     `by` names who is responsible for the last failure.
     """
@@ -54,13 +55,14 @@ class StepBatch(Struct, frozen=True):
 
     groups: tuple[TrainingGroup, ...]
     dismissed: tuple[TrainingGroup, ...]
-    """The groups that were dismissed. They were replaced as far as the bound allowed."""
+    """The groups that were dismissed. New groups were sampled in their place, up to the limit
+    `max_draws`."""
     trajectories: int
-    """The members of all of these groups."""
+    """The number of trajectories in all of these groups."""
     failed: int
-    """Members without a valid outcome. They are in no loss and no baseline."""
+    """The number of trajectories without a valid outcome. They count in no loss and no baseline."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Further measurements from the wait for the batch, by the names that metrics have."""
+    """Further numbers measured while waiting for the batch, by the names that metrics have."""
 
     @property
     def drawn(self) -> int:
@@ -73,8 +75,8 @@ class StepBatch(Struct, frozen=True):
 
     @property
     def sampled(self) -> tuple[TrainingGroup, ...]:
-        """All groups that were sampled. The informative groups by themselves would not show how
-        good the policy is."""
+        """All groups that were sampled for the step, including dismissed ones. The trained groups
+        alone would not show how good the policy is."""
         return (*self.groups, *self.dismissed)
 
     @property
@@ -96,19 +98,19 @@ class StepBatch(Struct, frozen=True):
 
 
 RollOut = Callable[[], Awaitable[None]]
-"""Called before a wait for rollouts."""
+"""A function that is called before a wait for rollouts."""
 
 
 async def already_rolling() -> None:
-    """Does nothing, for a source whose rollouts run from its beginning."""
+    """Does nothing. Used if rollouts have been running since the source of batches was opened."""
 
 
 class BatchSource(Protocol):
     """The source of a training's batches."""
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
-        """Waits for a whole batch for `step`. Returns None if the stream of groups ended before
-        it."""
+        """Waits for a complete batch for `step`. Returns None if the stream of groups ended before
+        the batch was complete."""
         ...
 
     async def close(self) -> None:
@@ -117,12 +119,13 @@ class BatchSource(Protocol):
 
 
 Refused = Sequence[tuple[TrainingGroup, Dismissal]]
-"""Groups that are not trained, each with the reason."""
+"""Groups that are not trained, each with the reason for its dismissal."""
 
 
 class Batches:
-    """The batches of one consumer of one run. The next tasks are admitted when all earlier ones are
-    settled and a batch is not whole. Each task is therefore sampled with the newest weights."""
+    """The batches of one consumer of one run. New tasks are admitted only when all earlier tasks
+    are settled and the batch is not complete. Each task is therefore sampled with the newest
+    weights."""
 
     def __init__(
         self,
@@ -138,8 +141,9 @@ class Batches:
         self._groups = settings.groups
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
-        """Waits for a whole batch for `step`. With `dynamic`, uninformative groups are dismissed
-        and replaced, up to the bound; then the step gets the groups that there are."""
+        """Waits for a complete batch for `step`. With `dynamic`, groups whose rewards are all equal
+        are dismissed and replaced, up to `max_draws`. After that, the step gets the groups that
+        there are."""
         dismissed: list[TrainingGroup] = []
         counted = [0, 0]
         loaded: dict[str, TrainingGroup] = {}
@@ -175,7 +179,7 @@ class Batches:
         return await load_group(self._journal, members)
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
-        """Returns the groups of a whole batch that must not be trained."""
+        """Returns the groups of a complete batch that must not be trained, each with the reason."""
         if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
@@ -189,8 +193,9 @@ class Batches:
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """Returns a whole batch in the order of tasks, because the order of settling depends on
-        timing. Raises `UsageError` at the end of the stream; a subclass may return None."""
+        """Returns a complete batch in the order of tasks. The order in which groups settle depends
+        on timing, so it is not used. Raises `UsageError` at the end of the stream; a subclass may
+        return None instead."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
@@ -233,8 +238,8 @@ class Batches:
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
-    """Raises `NothingRewarded` if no trajectory was scored, because training would continue for
-    ever without a gradient."""
+    """Raises `NothingRewarded` if no trajectory of the batch has a reward. Otherwise training would
+    continue for ever without a gradient."""
     if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "
@@ -252,8 +257,9 @@ def command_for(verb: str, run: str, journal: Journal) -> str:
 
 
 def train_on(model: Path, learning_rate: object, *, wanted_rate: object = None) -> str:
-    """Returns advice for training on from only the weights. It names the learning rate, whose
-    default depends on the model. `wanted_rate` is the rate that was asked for and refused."""
+    """Returns advice: how to start a new training from only the weights in `model`. The advice
+    names the learning rate, whose default depends on the model. `wanted_rate` is a learning rate
+    that the user asked for and that was refused."""
     rate = f"{learning_rate}"
     if wanted_rate not in (None, learning_rate):
         rate = f"{wanted_rate}, or {learning_rate} as before"

@@ -28,7 +28,7 @@ from holdfast.training.objective.objective import Objective
 from holdfast.training.settings import TrainingSettings
 
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""The endings of the class names of models that sample."""
+"""The last words in the class names of models that sample text."""
 
 
 # --- the call
@@ -106,8 +106,9 @@ def check_device(name: str) -> None:
 
 
 def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddress) -> None:
-    """Raises `UsageError` if weights, gradients and optimizer do not fit into memory. Activations
-    need more memory on top. An engine that is started here holds the model too."""
+    """Raises `UsageError` if weights, gradients and optimizer do not fit into memory. If the engine
+    is started here, its copy of the model is counted too. Activations need more memory, which is
+    not counted."""
     parameters = count_parameters(folder)
     needed = memory_needed(parameters, settings, has_engine=not address.urls)
     free = free_memory(settings.device)
@@ -179,7 +180,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """Returns a warning about held-out tasks that are trained on; "" if there are none."""
+    """Returns a warning if some held-out tasks are also trained on; "" otherwise."""
     trained = {_question(task) for task in tasks}
     shared = [task.id for task in held_out if _question(task) in trained]
     if not shared:
@@ -191,13 +192,14 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def _question(task: Task) -> bytes:
-    """Returns what makes a task the same question as another. Tasks that only begin with the same
-    messages differ in their ground truth."""
+    """Returns a key that is equal for equal tasks. The key includes the ground truth, because
+    different tasks may begin with the same messages."""
     return msgspec.json.encode((task.messages, task.ground_truth))
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises `UsageError` if the sampled distribution would differ from the trained one."""
+    """Raises `UsageError` for sampling settings with which the sampled distribution would differ
+    from the trained distribution."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -207,8 +209,8 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def check_stop_token_ids(sampling: Sampling, model: Path) -> None:
-    """Raises `UsageError` for a stop token that the model does not have. Engines would refuse it
-    only with each reply, when the training is already recorded with it."""
+    """Raises `UsageError` for a stop token id that is outside of the model's vocabulary. An engine
+    would refuse such an id only when it gets a request, after the training was recorded with it."""
     known = _read_json(model / "config.json").get("vocab_size")
     for token in sampling.stop_token_ids:
         if isinstance(known, int) and token >= known:
@@ -222,8 +224,8 @@ def check_stop_token_ids(sampling: Sampling, model: Path) -> None:
 
 
 def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
-    """Raises `UsageError` if the engine's logprobs are not those of the distribution that is
-    sampled."""
+    """Raises `UsageError` if the engine's logprobs belong to another distribution than the one that
+    is sampled."""
     mode = mode_with(policy.logprobs_mode, sampling)
     if mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise UsageError(
@@ -234,7 +236,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises `UsageError` if an engine reports other tokens than those of `model`."""
+    """Raises `UsageError` if an engine has another tokenizer than `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"
@@ -270,8 +272,8 @@ class LossFailed(HoldfastError):
 
 
 def loss_file(loss: Loss) -> str:
-    """Returns the FILE:NAME from which another rank imports the loss. Raises `UsageError` if it
-    cannot be imported."""
+    """Returns FILE:NAME, from which another rank imports the loss. Raises `UsageError` if other
+    ranks cannot import it."""
     name = getattr(loss, "__qualname__", type(loss).__qualname__)
     file = getattr(loss, "__globals__", {}).get("__file__")
     if not name.isidentifier() or not isinstance(file, str):
@@ -302,7 +304,7 @@ def _name(loss: Callable[..., object]) -> str:
 
 
 def checked_loss(loss: Loss) -> Loss:
-    """Wraps `loss` so that its mistakes are reported under its name."""
+    """Wraps `loss` so that its errors are reported with the name of the loss."""
     name = _name(loss)
 
     def call(batch: TokenBatch, objective: Objective) -> tuple[torch.Tensor, LossParts]:

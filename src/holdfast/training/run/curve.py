@@ -14,8 +14,8 @@ def draw(
     axis: str,
     marks: Sequence[float] = (),
 ) -> str:
-    """Draws the named lines of (x, y) as an SVG. A line that equals an earlier one is dashed, so
-    that both show. `marks` are places on the x axis where something happened."""
+    """Draws the named lines of (x, y) points as an SVG. A line that equals an earlier one is
+    dashed, so that both are visible. `marks` are places on the x axis that get a mark."""
     points = [point for line in curves.values() for point in line]
     if not points:
         points = [(0.0, 0.0)]

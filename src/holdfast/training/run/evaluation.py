@@ -1,5 +1,5 @@
-"""Held-out tasks, evaluated as a run of their own in the same journal, as durable as any other
-run."""
+"""Held-out tasks: an evaluation is a run of its own in the journal of the training, and is as
+durable as any other run."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -60,9 +60,9 @@ class HeldOut(Struct, frozen=True):
         report: Callable[[str], None],
         progress: Progress | None = None,
     ) -> HeldOutReward | None:
-        """Returns the reward with the weights `version`, which are those after `step`. Continues an
-        evaluation that was interrupted. Returns None if the evaluation fails or passes its
-        deadline; the failure is reported, and training continues."""
+        """Returns the reward with the weights `version`, which training gave after `step`.
+        Continues an evaluation that was interrupted. Returns None if the evaluation fails or
+        exceeds its deadline. The failure is reported, and training continues."""
         spec = self._spec(version)
         try:
             # Until a step is trained, the code may differ from the first start.
@@ -87,8 +87,8 @@ class HeldOut(Struct, frozen=True):
         return held_out
 
     async def recorded(self, version: str) -> HeldOutReward | None:
-        """Returns the recorded reward of `version`, or None if the evaluation is not recorded
-        completely. Asks no engine."""
+        """Returns the recorded reward of `version`, or None if its evaluation is not completely
+        recorded. Sends nothing to an engine."""
         spec = self._spec(version)
         run = await self.journal.find_run(spec.name)
         if run is None or run.spec.differences(spec):

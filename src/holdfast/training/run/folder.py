@@ -1,5 +1,5 @@
-"""The folder of a training. It begins empty, and one process at a time writes into it. It belongs
-to a journal, which is opened with it."""
+"""The folder of a training. It must be empty at the beginning, and only one process at a time may
+write into it. It belongs to the journal that is opened with it."""
 
 import errno
 import fcntl
@@ -16,9 +16,9 @@ from holdfast.records.exit_codes import Exit
 
 CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg", "engine.log"
 PARTS = "pipeline"
-"""The folder with the logs and states of parts that run in their own processes."""
+"""The name of the folder with the logs and states of parts that run in their own processes."""
 RANKS = "ranks"
-"""The folder with the logs of the other ranks."""
+"""The name of the folder with the logs of the ranks other than rank 0."""
 _OURS = (
     *(CHECKPOINTS, WEIGHTS, "metrics.", CURVE, ENGINE_LOG, PARTS, RANKS),
     *("tensorboard", "wandb", "."),
@@ -32,7 +32,7 @@ class FolderInUse(HoldfastError):
 
 
 class DiskTooSmall(UsageError):
-    """The first checkpoint would not fit."""
+    """The disk has no room for the first checkpoint."""
 
 
 class DiskFull(HoldfastError):
@@ -47,10 +47,10 @@ class OtherTraining(UsageError):
 
 @contextmanager
 def use_folder(folder: Path, *, holds_parts: bool = False) -> Iterator[None]:
-    """Makes the folder and holds it until the end. Raises `UsageError` if it holds something else,
-    and `FolderInUse` if another process trains in it. Removes a new folder in which nothing was
-    written. `holds_parts` marks the folder that the parts of a training share inside the training's
-    own."""
+    """Creates the folder if needed, and holds its lock until the end of the block. Removes a new
+    folder if nothing was written into it. `holds_parts` is for the folder, inside a training's
+    folder, that all parts of the training share. Raises `UsageError` if the folder holds something
+    else, and `FolderInUse` if another process trains in it."""
     try:
         if not holds_parts:
             check_folder(folder)
@@ -78,8 +78,8 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `UsageError` if the folder holds something else. Files beside a training's
-    checkpoints, such as a report, are allowed."""
+    """Raises `UsageError` if the folder holds anything else than a training. Other files next to a
+    training's checkpoints, such as a report, are allowed."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --out is a folder")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -92,8 +92,8 @@ def check_folder(folder: Path) -> None:
 
 
 def _lock(handle: int, folder: Path) -> None:
-    """Locks the folder. The kernel releases the lock when the process ends. Even a frozen process
-    holds it, so that a process that wakes up cannot write between the files of its successor."""
+    """Locks the folder. The kernel releases the lock when the process ends. A frozen process keeps
+    the lock, so that it cannot wake up and write between the files of another process."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -121,8 +121,7 @@ def _size(number: int) -> str:
 
 @contextmanager
 def name_full_disk(folder: Path) -> Iterator[None]:
-    """Raises `DiskFull` in place of an error about a full disk. Weights and checkpoints are written
-    aside and renamed, so that a file that did not fit leaves no trace."""
+    """Raises `DiskFull` in place of an error about a full disk."""
     from safetensors import SafetensorError
 
     try:

@@ -1,12 +1,12 @@
 """The gap between engine and trainer: the health signal of a training.
 
-The engine's recorded logprobs and the trainer's own are for the same tokens and the same weights.
-They differ only by rounding, unless one side computes another model. Every step checks the mean
-gap. If rollouts run ahead, the weights that are trained have not sampled the step's tokens. Then
-the engines, which have these weights, are asked for the next token after beginnings of the step's
-longest sequences. If the gap is wider than the data types explain, the model's own forward pass in
-float32 judges which side is wrong. The judge reads the published folder of the weights, and does
-not depend on how either side computes.
+The engine's recorded logprobs and the trainer's own logprobs are for the same tokens and the same
+weights. They differ only by rounding, unless one side computes another model. Every step checks the
+mean gap. If rollouts run ahead, the step's tokens were sampled by older weights than those that are
+trained. In this case, the engines that have the present weights are asked for the next token after
+beginnings of the step's longest sequences. If the gap is wider than the data types explain, the
+model's own forward pass in float32 judges which side is wrong. The judge reads the published folder
+of the weights, and does not depend on how either side computes.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from holdfast.training.trainer import Trainer
 from holdfast.weights.version import WeightFolder
 
 JUDGED_TOKENS = {"cpu": 4096, "cuda": 65536}
-"""About how many tokens the judge reads, from the longest sequences."""
+"""About how many tokens the judge reads. It takes the longest sequences."""
 NOISIER = 2.0
-"""A right side may be this many times farther from float32 than the model's own pass in its data
-type."""
+"""How many times farther from float32 a correct side may be than the model's own pass in the same
+data type."""
 ENGINE_SECONDS = 120.0
 EMBEDDED_TOKENS = 512
-"""The longest comparison with the embedded engine. All its slots keep the room of the longest
-sequence that any slot had."""
+"""The largest number of tokens in a comparison with the embedded engine. All its slots keep as much
+memory as the longest sequence of any slot needed."""
 ASKED_SEQUENCES = 8
-"""The number of sequences that an engine is asked about in a step, each at two lengths."""
+"""The number of sequences of a step that an engine is asked about, each at two lengths."""
 PROBED_BY_WEIGHTS = 192
-"""Beginnings up to this length are compared whenever an engine gets weights."""
+"""Beginnings up to this length are already compared whenever an engine gets weights."""
 
 
 class GapTooWide(HoldfastError):
@@ -95,7 +95,7 @@ class GapWatch:
         self._settings = settings
         self._report = report
         self._accepted = 0.0
-        """The widest gap that is accepted because the judge or the user let it pass."""
+        """The widest gap that is accepted so far, because the judge or the user accepted it."""
 
     def check(
         self,
@@ -106,9 +106,9 @@ class GapWatch:
         version: WeightFolder,
         dtypes: Sequence[str],
     ) -> None:
-        """Raises `GapTooWide` before anything of the step is saved. `version` has the weights that
-        sampled, and `dtypes` the engines' data types as far as known. `gap` is None if no token of
-        the step was sampled by these weights."""
+        """Raises `GapTooWide` before anything of the step is saved. `gap` is None if the weights
+        `version` sampled no token of the step. `dtypes` are the engines' data types, as far as they
+        are known."""
         if gap is not None:
             fresh = _fresh(batch.groups, version.name)
             self._check(step, gap, fresh, version=version, dtypes=dtypes)
@@ -140,8 +140,9 @@ class GapWatch:
     async def questions(
         self, batch: StepBatch, trainer: Trainer, *, version: WeightFolder
     ) -> "list[Question]":
-        """Returns what engines are asked about a batch, with the trainer's answers. Returns nothing
-        if the present weights have sampled some of the batch, because `check` sees those tokens."""
+        """Returns prompts from a batch to send to the engines, with the trainer's own logprobs.
+        Returns an empty list if the weights `version` sampled part of the batch, because `check`
+        compares those tokens."""
         trajectories = chain.from_iterable(group.trajectories for group in batch.groups)
         samples = [s for t in trajectories for s in t.samples if any(s.loss_mask)]
         if any(is_sampled_by(sample, version.name) for sample in samples):
@@ -158,9 +159,9 @@ class GapWatch:
         version: WeightFolder,
         dtypes: Sequence[str],
     ) -> dict[str, float]:
-        """Asks the engines that have the version. Returns the gap as numbers of the step, or
-        nothing if no engine answers. Raises `GapTooWide`. The numbers have names of their own,
-        because no engine is asked when a step is trained again."""
+        """Sends `questions` to the engines that have the weights `version`. Returns the gap as
+        numbers of the step, or nothing if no engine answers. The numbers have names of their own,
+        because no engine is asked when a step is trained again. Raises `GapTooWide`."""
         own: list[float] = []
         sequences: list[TrainedSequence] = []
         for endpoint in policy.endpoints:
@@ -183,8 +184,8 @@ class GapWatch:
     async def _replies(
         self, endpoint: Endpoint, prompts: Sequence[Sequence[int]]
     ) -> list[tuple[int, float]]:
-        """Returns the likeliest token after each prompt, with its logprob. Returns nothing, and
-        reports why, if the engine does not answer."""
+        """Returns the likeliest token after each prompt, with its logprob. If the engine does not
+        answer, reports why and returns an empty list."""
         name = endpoint.model_name
         try:
             return await asyncio.gather(
@@ -198,9 +199,9 @@ class GapWatch:
             return []
 
     async def compare(self, policy: EnginePolicy, trainer: Trainer, dtypes: Sequence[str]) -> None:
-        """Compares engines and trainer along one sequence as long as the trial's, before any
-        rollout is sampled. Raises `GapTooWide`. An engine that is away is only compared in the
-        steps."""
+        """Compares the logprobs of engines and trainer before any rollout is sampled, along one
+        sequence as long as in the trial. Skips an engine that cannot be reached, which is compared
+        in later steps. Raises `GapTooWide`."""
         types = (self._settings.dtype, *(dtypes or ("",)))
         for endpoint in policy.endpoints:
             lengths = _lengths(min(_room(endpoint), trainer.network.trial.length))
@@ -229,27 +230,27 @@ class GapWatch:
 
 
 def _room(endpoint: Endpoint) -> int:
-    """Returns the longest prompt that the endpoint is sent."""
+    """Returns the length of the longest prompt that may be sent to the endpoint."""
     if endpoint.described.owned_by == "holdfast":
         return EMBEDDED_TOKENS
     return (endpoint.described.max_model_len or sys.maxsize) - 1
 
 
 def _lengths(longest: int) -> list[int]:
-    """Returns a few lengths up to `longest`. A wrong window or encoding shows at all lengths above
-    its own."""
+    """Returns a few lengths up to `longest`. A wrong attention window or position encoding shows at
+    every length above its own."""
     lengths = (longest // 8, longest // 4, longest // 2, longest)
     return [length for length in lengths if length > PROBED_BY_WEIGHTS]
 
 
 class Question(Struct, frozen=True):
-    """A prompt whose likeliest next token has this logprob by the trainer."""
+    """A prompt, with the trainer's logprob of the likeliest next token."""
 
     ids: list[int]
     logprob: float
 
     def answered(self, token: int, logprob: float) -> TrainedSequence:
-        """Returns the prompt with the token that the engine gave, as a sequence for the judge."""
+        """Returns the prompt followed by the engine's token, as a sequence for the judge."""
         tokens = TokenSequence([*self.ids, token], [len(self.ids)])
         return TrainedSequence(tokens, [logprob], [1.0], [0.0], 0.0)
 
@@ -281,8 +282,8 @@ def _longest(sequences: Sequence[TrainedSequence], device: str) -> list[TrainedS
 def judge(
     folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, dtype: str
 ) -> GapVerdict:
-    """Judges which side is wrong, on tokens recorded with the weights in `folder`. `dtype` is the
-    coarser data type of the two sides."""
+    """Measures how far the engine and the trainer are from float32, on tokens recorded with the
+    weights in `folder`. `dtype` is the coarser data type of the two sides."""
     device = settings.device
     try:
         return _judge(folder, sequences, settings, dtype, device)
@@ -331,7 +332,7 @@ def _plain(
 def _trained(
     folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, device: str
 ) -> list[float]:
-    """Returns the logprobs as the trainer computes them."""
+    """Returns the logprobs of the sequences as the trainer computes them."""
     network = Network(
         folder,
         device=device,

@@ -1,9 +1,9 @@
 """The loop of a training run: batch, step, checkpoint, commit, weights; again.
 
 Each group is trained exactly once (I6): the ledger reserves a batch for a step, the step is
-trained, a checkpoint holds it, and then the ledger commits it. After a restart the newest whole
-checkpoint is the truth, and the ledger is rewound to it. Later steps are trained again from
-recorded rollouts, without new samples.
+trained, a checkpoint holds it, and then the ledger commits it. After a restart, training continues
+from the newest complete checkpoint, and the ledger is rewound to its step. Later steps are trained
+again from recorded rollouts, without new samples.
 
 A step's trajectories are sampled with the step's version of the weights. After a restart, the
 engines therefore start only when every step for which the run has a version is trained again.
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 
 
 class ServedWeights(Struct, frozen=True):
-    """Engines that serve the newest weights, with the way to give them newer ones."""
+    """Engines that serve the newest weights, and the function that gives them newer ones."""
 
     connection: Connection
     sync: WeightSync
@@ -71,19 +71,19 @@ class Restored(Struct, frozen=True):
     notes: tuple[str, ...]
     """Messages about checkpoints that were skipped."""
     train_on: str = ""
-    """Advice for training on from these weights as another run; "" if no step is trained."""
+    """Advice on how to start a new training from these weights; "" if no step is trained."""
     folder: int = 1
     """The number of the folder in which the checkpoint was made (`TrainingRecord`)."""
 
 
 class NothingTrainable(NotTrainable):
-    """No step is trained yet, and the trajectories for the first step can never be trained."""
+    """No step is trained yet, and training can never use the trajectories for the first step."""
 
 
 def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path, run: str) -> None:
-    """Raises `UsageError` if the checkpoint is of another run or was made with other settings.
+    """Raises `UsageError` if the checkpoint belongs to another run or was made with other settings.
 
-    The number of steps may differ, if no trained step depended on it.
+    The number of steps may differ if no trained step depended on it.
     """
     where = f"the checkpoint of step {state.step} in {folder}"
     if state.run != run:
@@ -120,8 +120,8 @@ def _train_on(state: TrainerState, folder: Path, *, wanted_rate: float | None = 
 
 
 def newest_step(folder: Path, settings: TrainingSettings, *, run: str) -> int:
-    """Returns the step of the folder's newest checkpoint; 0 without one. Does `check_state` for it,
-    without loading its tensors."""
+    """Returns the step of the folder's newest checkpoint, or 0 if there is none. Checks its state
+    as `check_state` does, without loading its tensors."""
     state = checkpoint.newest_state(folder / CHECKPOINTS)
     if state is None:
         return 0
@@ -146,7 +146,7 @@ class TrainingState:
         self.version: WeightFolder | None = None
         self.folder_number = 1
         self.in_use: Callable[[], set[str]] = set
-        """Names of versions whose files an engine may still read."""
+        """Returns the names of the versions whose files an engine may still read."""
         self._settings = settings
         self._folder = folder
         self._run = run
@@ -157,7 +157,7 @@ class TrainingState:
 
     def restore(self) -> Restored:
         """Continues from the newest whole checkpoint, if there is one. Raises `UsageError` for a
-        checkpoint of another model, run or settings."""
+        checkpoint of another model or run, or with other settings."""
         found = checkpoint.newest(self._folder / CHECKPOINTS)
         if found is None:
             return Restored(0, ())
@@ -242,7 +242,8 @@ class TrainingState:
 
 
 def _differences(recorded: object, now: object, name: str = "") -> list[str]:
-    """Returns a line for each setting that differs: its innermost name and both values."""
+    """Returns a line for each setting that differs: the name of the innermost field and both
+    values."""
     if isinstance(recorded, dict) and isinstance(now, dict):
         names = sorted(recorded.keys() | now.keys())
         return [
@@ -254,15 +255,16 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """Returns the text of a value: each field with its name, without the empty fields."""
+    """Returns the value of a setting as text. For a dict, the text has each field with its name. An
+    empty value is `none`."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)
 
 
 class TrainingLoop:
-    """Trains until the last step, while the engine works on the run. `use` hands the engines over
-    once `wants_engines` is set."""
+    """Trains until the last step, while the engines work on the run. Once `wants_engines` is set,
+    the caller starts the engines and passes them to `use`."""
 
     def __init__(
         self,
@@ -279,8 +281,9 @@ class TrainingLoop:
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before` is the last step for which the run has a version. `on_trained_again` is
-        called after each step up to it. `held_out` is None without evaluations."""
+        """`trained_before` is the last step for which the run has a version of the weights.
+        `on_trained_again` is called after each step up to that one. `held_out` is None if there are
+        no evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -297,7 +300,7 @@ class TrainingLoop:
         self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the newest version must be served and rollouts must continue."""
         self.is_stepping = False
-        """Whether a step has begun whose checkpoint is not safe yet."""
+        """Whether a step has begun that no durable checkpoint holds yet."""
 
     async def work(self, done: int) -> None:
         """Trains the steps after step number `done`."""
@@ -390,8 +393,8 @@ class TrainingLoop:
         return result
 
     async def _batch_of(self, step: int) -> StepBatch | None:
-        """Returns the batch of a step. Adds advice to the errors of the source: recorded
-        trajectories cannot change, and the code can change only until a step is trained."""
+        """Returns the batch of a step. Adds advice to the errors of the source. The advice depends
+        on whether a step is trained: before that, the code may still change."""
         try:
             return await self._batches.of_step(step, self._roll_out)
         except NotTrainable as error:
@@ -414,7 +417,7 @@ class TrainingLoop:
             raise NothingValid(f"{error}; {way_on}", by=error.by) from error
 
     async def _roll_out(self) -> None:
-        """Makes the engines start, because a batch waits for rollouts."""
+        """Waits until the engines serve the newest weights, because a batch waits for rollouts."""
         if not self.wants_engines.done():
             self._report(
                 f"records of steps that were trained before are gone, and step "
@@ -429,7 +432,7 @@ class TrainingLoop:
         return train_on(self._state.version.path, rate)
 
     async def _end_early(self, last: int) -> None:
-        """Saves and commits the last step, because no more groups will come."""
+        """Saves and commits the last step, because no more groups will arrive."""
         self._report(f"the stream of groups has ended after step {last}")
         if last and not self._is_due(last, self._settings.checkpoint_every):
             await in_thread(self._state.save)
@@ -439,8 +442,8 @@ class TrainingLoop:
         return step % every == 0 or step == self._settings.trainer.steps
 
     async def _evaluate_due(self, step: int) -> None:
-        """Evaluates the weights after a step, if an evaluation is due. If the step is trained
-        again, only a recorded evaluation counts, because the engines may have a later version."""
+        """Evaluates the weights after a step, if an evaluation is due. For a step that is trained
+        again, only uses a recorded evaluation, because the engines may have a later version."""
         if self._held_out is None or not self._is_due(step, self._settings.eval_every):
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
@@ -458,8 +461,8 @@ class TrainingLoop:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs a function in a thread. Unlike `asyncio.to_thread`, a cancelled caller waits until the
-    thread has ended."""
+    """Runs a function in a thread. If the caller is cancelled, it still waits until the thread has
+    ended, unlike with `asyncio.to_thread`."""
     return await to_its_end(asyncio.to_thread(function, *arguments))
 
 

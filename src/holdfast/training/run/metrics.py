@@ -1,8 +1,8 @@
 """The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers if wanted.
 
-The file has the steps that the newest checkpoint or the running process has trained. Steps that a
-resumed run trains again replace their old lines. An evaluation has a line of its own until the file
-is written anew, at the next start or at the end; lines of one step belong together.
+The file has the steps that the newest checkpoint holds or the running process has trained. If a
+resumed run trains steps again, their new lines replace the old ones. At first, an evaluation has
+its own line. At the next start or at the end, all lines of a step are merged into one.
 """
 
 import json
@@ -23,7 +23,8 @@ SCORED = "scorer/"
 """The prefix of the names of a scorer's metrics."""
 COLUMNS = 100
 ROUNDING = 1e-9
-"""A gradient smaller than this comes only from rounding the mean of equal rewards."""
+"""The largest gradient that counts as 0. The mean of equal rewards has a rounding error, which
+alone may give such a gradient."""
 
 
 class Tracker(Protocol):
@@ -36,8 +37,8 @@ Lines = Mapping[int, Mapping[str, float]]
 
 
 class TrainingMetrics:
-    """Writes the numbers of a training, and owns the file in `folder`. A tracker that fails is
-    reported and left out, and training continues."""
+    """Writes the numbers of a training. Only this object writes the file in `folder`. If a tracker
+    fails, reports it and stops using it, and training continues."""
 
     def __init__(self, folder: Path, *, report: Callable[[str], None] = lambda line: None):
         self._path = folder / FILE
@@ -45,13 +46,13 @@ class TrainingMetrics:
         self._trackers: list[Tracker] = []
 
     def follow(self, trackers: Iterable[Tracker]) -> None:
-        """Sends the numbers to these trackers from now on, before the file. After a kill, a resumed
-        run writes lines that the file lacks again, but numbers that a tracker lacks would be
-        missing for ever."""
+        """Sends the numbers to these trackers from now on, before they are written to the file. If
+        the process is killed between the two, the resumed run writes the missing lines of the file
+        again. Numbers that were missing in a tracker would stay missing."""
         self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:
-        """Drops the lines after `step`, and merges the lines of each earlier step into one."""
+        """Drops the lines after `step`, and merges all lines of each earlier step into one line."""
         kept = [{"step": at, **line} for at, line in self.lines().items() if at <= step]
         aside = self._path.with_suffix(".partial")
         with aside.open("w") as file:
@@ -61,7 +62,7 @@ class TrainingMetrics:
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
-        """Returns the metrics by step. Later lines of a step are merged into its earlier ones."""
+        """Returns the metrics by step. All lines of a step are merged; a later line wins."""
         lines_by_step: dict[int, dict[str, Any]] = {}
         for line in read(self._path):
             lines_by_step.setdefault(line.pop("step"), {}).update(line)
@@ -93,7 +94,8 @@ class TrainingMetrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the whole lines of a file. A kill may have cut the last line."""
+    """Returns the complete lines of a file. The last line may be incomplete after a kill, and is
+    then left out."""
     if not path.exists():
         return []
     values = []
@@ -108,7 +110,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def is_skipped(numbers: Mapping[str, float]) -> bool:
-    """Returns whether a step trained nothing because no gradient was finite."""
+    """Returns whether a step changed no weights because no gradient was finite."""
     return 0 < numbers.get("skipped_updates", 0) == numbers.get("updates")
 
 
@@ -120,8 +122,8 @@ def is_empty(numbers: Mapping[str, float]) -> bool:
 
 def is_flat(numbers: Mapping[str, float]) -> bool:
     """Returns whether a step trained nothing because the rewards of each group are equal. The
-    gradient must be 0 too, because a KL term or a baseline of the whole batch may still give
-    one."""
+    gradient must be 0 too: a KL term, or a baseline over the whole batch, may give a gradient even
+    then."""
     is_without = numbers.get("groups_informative") == 0 and not is_empty(numbers)
     return is_without and numbers.get("gradient_norm", 1.0) < ROUNDING
 
@@ -155,8 +157,8 @@ def with_error(mean: float, error: float | None) -> str:
 
 
 def standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
-    """Returns the standard error of the mean over all values, where values of one cluster depend on
-    each other (CR1). None with fewer than two clusters."""
+    """Returns the standard error of the mean over all values, if values of one cluster depend on
+    each other (CR1). Returns None for fewer than two clusters."""
     clusters = [values for values in clusters if values]
     count = sum(map(len, clusters))
     if len(clusters) < 2:
@@ -195,15 +197,15 @@ class TrainingReport(Struct, frozen=True):
     held_out: dict[int, float]
     """The mean reward over held-out tasks, by step."""
     skipped_steps: int
-    """The number of steps in which nothing was trained, because no gradient was finite."""
+    """The number of steps that changed no weights, because no gradient was finite."""
     flat_steps: int = 0
     """The number of steps without a gradient, because the rewards of each group were equal."""
     empty_steps: int = 0
-    """The number of steps with nothing to train, because no token was sampled."""
+    """The number of steps without data to train on, because no token was sampled."""
 
     @property
     def trained_nothing(self) -> bool:
-        """Whether steps ran, but the model is still the initial one."""
+        """Whether steps ran, but none of them changed the model."""
         return 0 < self.steps == self.skipped_steps + self.flat_steps + self.empty_steps
 
 

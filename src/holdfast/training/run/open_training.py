@@ -1,8 +1,9 @@
-"""The run of a training in its journal: made, found again or refused, and brought to the
+"""The run of a training in its journal: created, found again or refused, and brought to the
 checkpoint.
 
-The restored checkpoint is the truth: the ledger is rewound or brought forward to it. Until a step
-is trained, the run does not depend on the code, and the same command may come with changed code.
+Training continues from the restored checkpoint, and the ledger is rewound or brought forward to its
+step. Until a step is trained, the run does not depend on the code, so the same command may be used
+with changed code.
 """
 
 from collections.abc import Callable, Collection
@@ -35,8 +36,8 @@ async def open_training(
     settings: TrainingSettings,
     folder: Path,
 ) -> Run:
-    """Makes or finds the run. Raises `UsageError` if the found run is not a training or another
-    one."""
+    """Creates or finds the run. Raises `UsageError` if the run exists and is not a training, or is
+    a different training."""
     run = await journal.find_run(spec.name)
     if run is None and restored.step:
         raise UsageError(
@@ -63,8 +64,8 @@ async def open_training(
 
 
 def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> None:
-    """Raises `OtherTraining` if the run was trained with other settings. A folder without
-    checkpoints does not record them, but the run does."""
+    """Raises `OtherTraining` if the run was trained with other settings. The settings are compared
+    with those that the run records, because a folder without checkpoints records none."""
     recorded = training_of(run)
     if recorded and (changed := different_settings(recorded.settings, settings)):
         raise OtherTraining(
@@ -77,8 +78,8 @@ def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> No
 async def changes_of_training(
     journal: Journal, run: Run, spec: RunSpec, settings: TrainingSettings, *, code: str
 ) -> list[str]:
-    """Returns why the training cannot continue with this code, data and settings, in a few words
-    each; [] if it can. `code` is the name of the user's file."""
+    """Returns the reasons why the training cannot continue with this code, data and settings, in a
+    few words each; [] if it can. `code` is the name of the user's file."""
     then = run.spec
     now = structs.replace(spec, name=then.name, model=then.model, renderer=then.renderer)
     recorded = training_of(run)
@@ -100,8 +101,9 @@ async def begin_record(
     trained: int,
     folder: Path,
 ) -> TrainingRecord:
-    """Returns the run's new record of its training. `trained` is the last step for which the run
-    has a version. Raises `OtherTraining` if another folder took the run over after this one."""
+    """Returns the record that the run gets of its training. `trained` is the last step for which
+    the run has a version of the weights. Raises `OtherTraining` if training of this run has
+    continued in another folder since."""
     stored_run = await journal.find_run(run.spec.name)
     before = training_of(stored_run or run)
     number = 1 if before is None else before.folder
@@ -119,7 +121,7 @@ async def begin_record(
 
 
 async def open_again(journal: Journal, run: Run, *, steps: int) -> None:
-    """Unseals a run whose training had ended, if it now has more steps."""
+    """Opens a finished run for more tasks, if the training now has more steps than before."""
     newest = newest_of(await journal.versions(run))
     if (await journal.progress(run)).sealed and newest is not None and newest.step < steps:
         await journal.unseal(run)
@@ -140,8 +142,8 @@ async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: 
 
 
 async def _may_change_code(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> bool:
-    """Returns whether the code may still change, which it may until a step is trained. For example,
-    a missing scorer is often written into the same file."""
+    """Returns whether the code of the run may change, which is allowed until a step is trained. For
+    example, users often add a missing scorer to the same file."""
     return (
         run.spec.differs_by_code(spec) and not restored.step and not await is_trained(journal, run)
     )
@@ -156,8 +158,9 @@ async def rewind(
     folder: Path,
     report: Callable[[str], None],
 ) -> None:
-    """Brings the ledger to the checkpoint. That is forward if a kill came between the checkpoint
-    and its commit. `trained` is the last step for which the run has a version."""
+    """Brings the ledger to the step of the checkpoint. The ledger goes back, or forward if a kill
+    came between the checkpoint and its commit. `trained` is the last step for which the run has a
+    version of the weights."""
     for note in restored.notes:
         report(note)
     await _check_forward(journal, consumer, restored, folder=folder)
@@ -173,9 +176,9 @@ async def rewind(
 async def _check_forward(
     journal: Journal, consumer: Consumer, restored: Restored, *, folder: Path
 ) -> None:
-    """Raises `OtherTraining` if the checkpoint would be trained on its groups twice. A kill between
-    a checkpoint and its commit leaves the groups of its steps taken. Groups that are no longer
-    taken were given back since."""
+    """Raises `OtherTraining` if groups that the checkpoint was trained on are free in the ledger,
+    because they would be trained twice. After a kill between a checkpoint and its commit, the
+    groups of its steps are still taken, and nothing is raised."""
     committed = consumer.committed or 0
     if restored.step <= committed:
         return
@@ -193,7 +196,8 @@ async def _check_forward(
 async def adopt_code(
     journal: Journal, consumer: Consumer, spec: RunSpec, *, report: Callable[[str], None]
 ) -> Consumer:
-    """Adopts changed code. Existing rollouts stay, and the new scorer scores them."""
+    """Replaces the run's code by the changed code. Existing rollouts stay, and the new scorer
+    scores them."""
     run = consumer.run
     differences = run.spec.differences(spec)
     if not differences:
@@ -215,9 +219,9 @@ async def adopt_code(
 async def find_lost_versions(
     journal: Journal, run: Run, version: str, *, report: Callable[[str], None]
 ) -> set[str]:
-    """Returns the other versions of the step of `version`, which is in force, and those of later
-    steps. They are lost, because steps that are trained again may give other weights. Reports the
-    trajectories that had begun with them."""
+    """Returns the names of lost versions: all other versions of the step of `version`, and all
+    versions of later steps. They are lost because steps that are trained again may give other
+    weights. Reports the trajectories that had begun with lost versions."""
     versions = await journal.versions(run)
     step = next(each.step for each in versions if each.name == version)
     lost = {each.name for each in versions if each.step >= step} - {version}
@@ -240,8 +244,9 @@ async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) ->
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
-    """Gives trajectories that failed for good new budgets, and asks again for verdicts that could
-    not be read. Skips groups that a consumer has. Recorded steps are replayed."""
+    """Opens trajectories that failed for good again, with new budgets, and asks again for verdicts
+    that could not be read. Skips groups that were given to a consumer. Recorded steps of a
+    trajectory are replayed."""
     failed = (await journal.progress(run)).failed
     opened, unread = await open_for_retry(journal, run)
     if opened:

@@ -13,25 +13,25 @@ class TrainingProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.has_begun = False
-        """Whether a trajectory was sampled, or may have been."""
+        """Whether a trajectory was sampled, or may have been sampled."""
         self._doing = "loading the model"
         self._watched: Progress = self
         self._settled_before = 0
         self._tokens_before = 0
 
     def enter(self, doing: str) -> None:
-        """Begins an activity whose end is not known."""
+        """Begins an activity whose length is not known in advance."""
         self._begin(doing, self)
 
     def roll_out(self, step: int, *, steps: int, settled: int) -> None:
-        """Begins the rollouts of a step. `settled` is the number of trajectories of the run that
+        """Begins the rollouts of a step. `settled` is the number of the run's trajectories that
         were settled before."""
         self.has_begun = True
         self._begin(f"step {step} of {steps}: rolling out", self)
         self._settled_before = settled
 
     def evaluate(self, step: int) -> Progress:
-        """Begins the evaluation after `step`. Returns its own counters."""
+        """Begins the evaluation after `step`. Returns the counters of this evaluation."""
         self.has_begun = True
         self._begin(f"evaluating after step {step}", Progress())
         return self._watched
@@ -45,7 +45,7 @@ class TrainingProgress(Progress):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the training waits for trajectories."""
+        """Whether the present activity waits for trajectories, so that their counters are shown."""
         return self._watched is not self or "rolling out" in self._doing
 
     @property

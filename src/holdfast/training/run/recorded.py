@@ -1,5 +1,5 @@
-"""The files of a training, in the folder that its recorded command names. They may be on another
-machine."""
+"""The files of a training, in the folder that its recorded command names. The folder may be on
+another machine."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +12,8 @@ Metrics = dict[int, dict[str, float]]
 
 
 def folder_of(run: Run) -> Path | None:
-    """Returns the folder of a training, as its recorded command names it; None if no command is
-    recorded."""
+    """Returns the folder of a training, as its recorded command names it. Returns None if the run
+    has no recorded command of a training."""
     command = run.spec.command
     if command is None or command.words[:1] != ("train",):
         return None
@@ -23,7 +23,7 @@ def folder_of(run: Run) -> Path | None:
 
 
 def metrics_of(run: Run) -> Metrics:
-    """Returns the metrics by step, if their file is on this machine."""
+    """Returns the metrics by step. Returns no metrics if their file is not on this machine."""
     folder = folder_of(run)
     lines: Metrics = {}
     for line in [] if folder is None else read(folder / FILE):

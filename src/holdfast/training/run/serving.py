@@ -1,5 +1,5 @@
-"""The engines of a training: those at its addresses, or one that is started here and serves the
-newest weights whenever it starts."""
+"""The engines of a training: either the engines at its addresses, or one that is started here. An
+engine that is started here serves the newest weights whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,12 +30,13 @@ from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 MODEL = TRAINED_MODEL
-"""The engine's name for the model, whatever the version's folder is called."""
+"""The name by which requests ask the engine for the model. It does not depend on the folder of the
+version."""
 
 
 class TrainingEngine:
-    """`holdfast serve` in a child process, kept alive. After a death it comes back with the newest
-    version, so that no trajectory meets another version."""
+    """`holdfast serve` in a child process, which is kept alive. If the engine dies, it is started
+    again with the newest version, so that no trajectory is sampled with another version."""
 
     def __init__(
         self,
@@ -72,13 +73,13 @@ class TrainingEngine:
             await asyncio.to_thread(self._engine.stop)
 
     async def publish(self, sync: WeightSync, version: WeightFolder) -> None:
-        """Gives the engine a version, and returns when it has it. If the engine dies meanwhile, it
-        comes back with the version, which is waited for."""
+        """Gives the engine a version, and returns when the engine has it. If the engine dies
+        meanwhile, waits until it has started again with this version."""
         self._engine.serve_instead(version.path, options=self._options(version.name))
         await sync.publish(version)
 
     async def restart(self, endpoint: Endpoint) -> None:
-        """Kills the engine, which then comes back with the newest version."""
+        """Kills the engine, which is then started again with the newest version."""
         await asyncio.to_thread(self._engine.kill)
 
     def _options(self, version: str) -> tuple[str, ...]:
@@ -86,8 +87,7 @@ class TrainingEngine:
 
 
 class TrainingEngines:
-    """The engines of a training, connected and checked. They get weights when they begin to
-    `serve`."""
+    """The engines of a training, connected and checked. They get weights when `serve` begins."""
 
     def __init__(
         self,
@@ -113,7 +113,8 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Checks engines that are already running, before anything is written."""
+        """Checks the engines at the training's addresses before anything is written. Keeps the
+        connection open inside the block."""
         if not self._address.urls:
             yield
             return
@@ -126,8 +127,8 @@ class TrainingEngines:
     async def serve(
         self, version: WeightFolder, records: WeightRecords
     ) -> AsyncIterator[ServedWeights]:
-        """Yields engines that sample with `version`, and the way to give them newer ones. `records`
-        is where each engine's weights are recorded."""
+        """Yields engines that sample with `version`, and the function that gives them newer
+        versions. The weights of each engine are recorded in `records`."""
         if self._running is not None:
             connection, sync = self._running
             sync.record_in(records)
@@ -171,7 +172,7 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:
-        """Connects to engines that no other training gives weights to."""
+        """Connects to the engines, and holds them so that no other training gives them weights."""
         engines = EmbeddedEngines(self._report)
         async with AsyncExitStack() as stack:
             stack.enter_context(hold_engines(address.urls, run=self._plan.spec.name))

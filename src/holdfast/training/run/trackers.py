@@ -1,8 +1,9 @@
-"""Weights & Biases, trackio and TensorBoard. Each gets every step once, whatever is killed.
+"""Weights & Biases, trackio and TensorBoard. Each gets every step once, even if a process is
+killed.
 
-A tracker may lose numbers with the process (Weights & Biases writes late), or have more steps than
-the newest checkpoint. A tracker is therefore opened with the trained steps: steps that it lacks are
-logged again, and steps that it has are not logged twice.
+A tracker may lose its last numbers with the process (Weights & Biases writes late), or may have
+more steps than the newest checkpoint. A tracker is therefore opened with the trained steps: steps
+that the tracker lacks are logged again, and steps that the tracker has are not logged twice.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from holdfast.training.run.metrics import Lines, Tracker
 TRACKERS = ("wandb", "trackio", "tensorboard")
 PROJECT = "holdfast"
 EVALUATED = "eval_reward"
-"""The metric of an evaluation, which comes after the other numbers of its step."""
+"""The name of an evaluation's metric. It is logged after the other numbers of its step."""
 
 
 def check_tracker(name: Tracker | str) -> None:
@@ -36,9 +37,9 @@ def check_tracker(name: Tracker | str) -> None:
 
 
 def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -> Tracker:
-    """Opens a tracker that was checked, and brings it to `lines`. Returns the caller's own tracker
-    unchanged. The tracker may write into `folder` and connect to its server. Raises `UsageError` if
-    it cannot be opened."""
+    """Opens a tracker, and logs those steps of `lines` that it lacks. Returns the caller's own
+    tracker unchanged. The tracker may write into `folder` and connect to its server. Raises
+    `UsageError` if the tracker cannot be opened."""
     if not isinstance(name, str):
         return name
     makers: dict[str, Callable[..., Tracker]] = {
@@ -55,15 +56,15 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
 
 
 def tracked_name(run: Run) -> str:
-    """Returns a name that is the same for every process of a training, and that no training with
-    the same name in another journal has."""
+    """Returns a name for the training in trackers. The name is the same in every process of the
+    training. A training with the same name in another journal has another name here."""
     made = hashlib.sha256(f"{run.spec.name}\0{run.created}".encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", run.spec.name)[:60]
     return f"{readable}-{made[:8]}"
 
 
 class _Resumed:
-    """A tracker that knows its last step, or -1 if it has none."""
+    """A tracker that knows the last step that it has, or -1 if it has none."""
 
     name = ""
 
@@ -84,8 +85,8 @@ class _Resumed:
 
 
 class _Wandb(_Resumed):
-    """Weights & Biases. Charts are drawn by a metric `step`, because W&B's own counter drops
-    numbers for a step that it has passed. Offline, each process has a folder with all steps."""
+    """Weights & Biases. The x axis of charts is the metric `step`, because W&B's own counter drops
+    numbers for a step before the newest. Offline, each process writes a folder with all steps."""
 
     name = "wandb"
 
@@ -108,7 +109,7 @@ class _Wandb(_Resumed):
 
 
 class _Trackio(_Resumed):
-    """trackio. A training is one run, which resumes by its name."""
+    """trackio. A training is one run of trackio, which is continued under the same name."""
 
     name = "trackio"
 
@@ -126,7 +127,7 @@ class _Trackio(_Resumed):
 
 
 class _Tensorboard:
-    """TensorBoard. Steps beyond the newest checkpoint are purged and logged again."""
+    """TensorBoard. Steps after the newest checkpoint are removed and logged again."""
 
     name = "tensorboard"
 

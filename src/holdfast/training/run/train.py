@@ -1,8 +1,8 @@
 """`holdfast.train`: trains a model on a rollout, or continues an interrupted training.
 
 The engine rolls out, the trainer takes settled groups, and the embedded engine, a child process,
-serves the newest weights. With several ranks, this process is the first. Only the first rank has
-the journal, the engines and the folder; the other ranks compute.
+serves the newest weights. With several ranks, this process is rank 0. Only rank 0 has the journal,
+the engines and the folder; the other ranks only compute.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ from holdfast.training.trainer import Trainer
 from holdfast.weights.records import JournalRecords
 
 Tasks = object
-"""Anything that `holdfast.read_tasks` takes: a path, a name, a list or a function."""
+"""Anything that `holdfast.read_tasks` accepts: a path, a name, a list or a function."""
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
@@ -97,10 +97,10 @@ class Assembly(Struct, frozen=True):
     """The parts of a training."""
 
     open_batches: OpenBatches = Batches
-    """Opens the source of batches. By default, batches come one after the other, and each is
-    sampled with the newest weights."""
+    """Opens the source of batches. By default, the next batch is sampled only when the last one was
+    trained, so that each batch is sampled with the newest weights."""
     rolls_out: bool = True
-    """Whether this process rolls out. If False, another process works on the run."""
+    """Whether this process samples the rollouts. If False, another process does."""
     mixes_versions: bool = False
     """Whether a trajectory may be sampled with several versions of the weights."""
 
@@ -153,12 +153,13 @@ async def train(
     Holdfast's own tiny model.
 
     The same call again continues from the newest checkpoint. `tasks`, `eval_tasks` and `columns`
-    are arguments of `holdfast.read_tasks`; `limit` takes only the first of `tasks`. `journal` is a
-    journal or its path. `policy` has the addresses of engines that serve the model and accept new
-    weights; without addresses, the embedded engine starts. `settings` may be a dict of options of
-    `TrainingSettings.of`. `trackers` are names (`wandb`, `trackio`, `tensorboard`) or your own
-    trackers. `retry_failed` retries trajectories that failed for good, except in groups that were
-    trained or given out. Raises `UsageError` for bad input before anything is sampled or written.
+    are arguments of `holdfast.read_tasks`; with `limit`, only the first `limit` tasks are used.
+    `journal` is a journal or its path. `policy` has the addresses of engines that serve the model
+    and accept new weights; without addresses, the embedded engine starts. `settings` may be a dict
+    of options of `TrainingSettings.of`. `trackers` are names (`wandb`, `trackio`, `tensorboard`) or
+    tracker objects. `retry_failed` retries trajectories that failed for good, except in groups that
+    were trained or given to a consumer. Raises `UsageError` for bad input before anything is
+    sampled or written.
     """
     require("training", extra="train")
     check_arguments(journal, loss=loss)
@@ -209,7 +210,8 @@ async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> l
 
 
 async def train_plan(call: TrainingCall) -> TrainingReport:
-    """Trains on a run that is planned already. Opens trackers only after every check has passed."""
+    """Trains on a run that was already planned. Opens trackers only after every check has
+    passed."""
     check_training(call.plan, call.settings, model=call.model, address=call.address)
     plan = await call.plan.bind_scorer()
     if shared := describe_shared(plan.tasks, call.eval_tasks):
@@ -227,7 +229,7 @@ async def train_plan(call: TrainingCall) -> TrainingReport:
 def check_training(
     plan: RunPlan, settings: TrainingSettings, *, model: Path, address: EngineAddress
 ) -> None:
-    """Raises `UsageError` for mistakes that show without an engine or a checkpoint."""
+    """Raises `UsageError` for mistakes that can be found without an engine or a checkpoint."""
     check_sampling(plan.spec.sampling)
     plan.check_rewarded()
     plan.processor.check_setup()
@@ -395,22 +397,22 @@ class _Training:
         await self._journal.annotate_run(run, command=command, training=self._record.text)
 
     async def _note_trained_again(self, run: Run, step: int) -> None:
-        """Records a step of the catching up. Rollouters wait no longer than their patience for the
-        next one."""
+        """Records that a step was trained again. Processes that sample rollouts wait for the next
+        such record no longer than their patience."""
         if self._record.is_catching_up:
             self._record = structs.replace(self._record, caught_up_to=step)
             await self._write_record(run)
 
     async def _catch_up(self, run: Run) -> None:
-        """Records that the steps which were trained before are trained again by now."""
+        """Records that all steps that had to be trained again are trained again."""
         if self._record.is_catching_up:
             self._record = structs.replace(self._record, is_catching_up=False)
             await self._write_record(run)
 
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
-        """Subscribes as the trainer of the run. A second trainer is refused from then on, even
-        while the engine of this one starts."""
+        """Subscribes as the trainer of the run. From then on, a second trainer is refused, even
+        while the engine of this training starts."""
         consumer = await self._journal.subscribe(
             run, TRAINER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
@@ -454,7 +456,7 @@ class _Training:
 
     async def _end(self, work: "_Work") -> bool:
         """Ends the tasks of the training, and seals the run if all steps are trained. Returns
-        whether all are."""
+        whether all steps are trained."""
         try:
             if is_over := _succeeded(work.training):
                 await self._journal.seal(work.run)
@@ -486,8 +488,8 @@ class _Training:
         return await rollouts.work()
 
     async def _until_sealed(self, run: Run) -> None:
-        """Waits until the process that works on the run has sealed it, or until this process
-        stops."""
+        """Waits until the run is sealed by the process that samples its rollouts, or until this
+        process is asked to stop."""
         changes = self._journal.changes
         while not self._stop.requested:
             seen = changes.count
@@ -503,7 +505,7 @@ class _Work(Struct, frozen=True):
     loop: TrainingLoop
     training: "asyncio.Task[None]"
     watching: "asyncio.Task[None]"
-    """Ends when another rank dies."""
+    """A task that ends when another rank dies."""
 
     @property
     def run(self) -> Run:
@@ -511,7 +513,7 @@ class _Work(Struct, frozen=True):
 
 
 async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> None:
-    """Waits until a step that has begun is in a checkpoint and committed."""
+    """Waits until a step that has begun is in a durable checkpoint and committed."""
     while loop.is_stepping and not training.done():
         await asyncio.wait({training}, timeout=POLL_SECONDS)
 
@@ -536,8 +538,7 @@ async def join_ranks(
 
 
 async def until_death(ranks: RankGroup) -> None:
-    """Raises `RankDied` when a rank has died, even between two steps, when no rank waits for
-    another."""
+    """Raises `RankDied` when a rank has died, even between two steps."""
     loop, died = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:

@@ -1,8 +1,8 @@
 """A version of the weights: a folder that engines load, and the ways into the engines.
 
-A version's name never stands for other bytes: the journal holds it durably, with the digest of the
-weights, before an engine gets the version. A version is in force when every engine that gets calls
-has it.
+The name of a version never stands for other weights: before an engine gets the version, the journal
+durably holds its name with the digest of the weights. A version is in force when every engine that
+gets calls has it.
 """
 
 import json
@@ -56,13 +56,13 @@ __all__ = [
 ]
 _ASIDE = ".partial-"
 ADAPTER = "adapter"
-"""The folder inside a version's folder that holds the version as a LoRA adapter."""
+"""The name of the folder, inside a version's folder, that holds the version as a LoRA adapter."""
 _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation_config.json")
 
 
 async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
-    """Returns `step-N`. If that name already stands for other bytes, returns `step-N.2`, and so
-    on."""
+    """Returns the name `step-N`. If that name already stands for other weights, returns `step-N.2`,
+    or the next free number."""
     name, again = f"step-{step}", 1
     while any(v.digest != digest for v in await journal.versions(consumer.run, name=name)):
         again += 1
@@ -71,13 +71,14 @@ async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: s
 
 
 def write_folder(parent: Path, name: str, network: Network) -> Path:
-    """Writes the present network as a Hugging Face folder, with a LoRA adapter merged into it."""
+    """Writes the present weights of the network as a Hugging Face folder. A LoRA adapter is merged
+    into them."""
     return write_aside(parent, name, partial(_write_files, network))
 
 
 def write_aside(parent: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Makes a folder whole or not at all: `write` fills another folder, which is then renamed.
-    Replaces an existing folder."""
+    """Creates a folder completely or not at all. `write` fills a temporary folder, which is then
+    renamed and replaces an existing folder of that name."""
     parent.mkdir(parents=True, exist_ok=True)
     aside, final = parent / f"{_ASIDE}{name}", parent / name
     shutil.rmtree(aside, ignore_errors=True)
@@ -108,9 +109,9 @@ def _write_files(network: Network, folder: Path) -> None:
 
 @torch.no_grad()
 def merged_state(network: Network) -> dict[str, Tensor]:
-    """Returns the weights under the names of the plain model, with the adapter added to copies of
-    them. Merging in place and unmerging again (peft) would leave rounding errors in the model at
-    every step."""
+    """Returns the weights under the names of the plain model. The adapter is added to copies of the
+    weights, because merging in place and unmerging (as peft does) would leave rounding errors in
+    the model at every step."""
     plain: Any = network.whole.get_base_model()
     state = {
         name.replace(".base_layer", ""): tensor
@@ -132,14 +133,15 @@ def remove_old(parent: Path, keep: Sequence[str]) -> None:
 
 
 class Scores:
-    """The scores by which an engine with certain weights is recognized, for one version after the
-    other."""
+    """Computes the scores of one version after the other. Scores are the logprobs by which a check
+    recognizes an engine with these weights."""
 
     def __init__(self) -> None:
         self._before: list[float] = []
 
     def of(self, network: Network) -> TokenScores:
-        """Returns the scores of the present weights, with those of the last call beside them."""
+        """Returns the scores of the present weights, together with the logprobs of the previous
+        call's weights."""
         ids = probe_ids(network.vocabulary)
         now = network.exact_logprobs(ids, CANDIDATES)
         dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
@@ -149,7 +151,7 @@ class Scores:
 
 
 def score(network: Network) -> TokenScores:
-    """Returns the scores of weights whose previous version is unknown."""
+    """Returns the scores of the present weights, without a previous version."""
     return Scores().of(network)
 
 
@@ -163,7 +165,8 @@ async def open_sync(
     restart: Restart | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[WeightSync]:
-    """Does `connect_sync` with the settings of a training. Closes the sync at the end."""
+    """Calls `connect_sync` with the settings of a training. Closes the sync at the end of the
+    block."""
     stage = None
     if settings.weight_dir is not None:
         # Each run has its own folder, which is removed at the end.
@@ -198,9 +201,9 @@ async def connect_sync(
     restart: Restart | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> WeightSync:
-    """Finds how weights get into the engines of a policy that was checked. Returns a sync to
-    `publish` versions with. `model` is the trained folder and `device` its device. Raises
-    `UsageError` if no way is found."""
+    """Chooses how weights get into the engines of a policy that was already checked. Returns the
+    sync, whose `publish` sends a version. `model` is the folder of the trained model, and `device`
+    is the device of the trainer. Raises `UsageError` if the engines offer no way."""
     config = json.loads((model / "config.json").read_text())
     trainer = this_device(device)
     is_tied = bool(config.get("tie_word_embeddings"))

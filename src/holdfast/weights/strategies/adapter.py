@@ -1,9 +1,10 @@
 """Adapter: each version of a LoRA adapter is loaded under a name of its own.
 
-If adapters were replaced in place, an engine would serve the prefix cache of the old adapter and
-read its files again at every request. With a new name for each version, the engine does not stand
-still, requests in flight end with the adapter that they named, and a name never stands for other
-weights. An old adapter is unloaded, and its folder given up, when no request can name it any more.
+If an adapter were replaced under the same name, an engine would use the prefix cache of the old
+adapter, and would read its files again at every request. With a new name for each version, the
+engine does not pause, a request in flight uses until its end the adapter that it named, and a name
+never stands for other weights. When no request can name an old adapter any more, it is unloaded and
+its folder may be removed.
 """
 
 import json
@@ -30,7 +31,8 @@ _UNLOAD = {
 
 
 class AdapterStrategy(WeightStrategy):
-    """Loads LoRA adapters. `rank` is the rank of the trained adapter, or None without one."""
+    """Loads LoRA adapters. `rank` is the rank of the trained adapter, or None if no adapter is
+    trained."""
 
     name = "adapter"
     stands_still = False
@@ -38,7 +40,8 @@ class AdapterStrategy(WeightStrategy):
     def __init__(self, *, rank: int | None):
         self._rank = rank
         self._loaded: dict[Replica, dict[str, str]] = {}
-        """The names of Holdfast's adapters in each replica, with the name of their version."""
+        """For each replica, the names of the adapters that Holdfast loaded, each with the name of
+        its version."""
 
     async def offers(self, replica: Replica) -> Offer:
         if self._rank is None:
@@ -55,8 +58,7 @@ class AdapterStrategy(WeightStrategy):
         return Offer(True, "it loads adapters by name")
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Finds the adapters that an earlier trainer process left behind, so that they are
-        unloaded."""
+        """Finds adapters that an earlier trainer process loaded, so that they are unloaded."""
         for replica in replicas:
             self._loaded[replica] = dict.fromkeys(await _listed(replica), "")
 
@@ -74,7 +76,8 @@ class AdapterStrategy(WeightStrategy):
         self._loaded.setdefault(replica, {})[name] = version.name
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
-        """Returns whether the engine lists the adapter. An engine that was restarted lists none."""
+        """Returns whether the engine lists the adapter of the version. An engine that was restarted
+        lists no adapter."""
         listed = await _listed(replica)
         self._loaded[replica] = {
             name: self._loaded.get(replica, {}).get(name, "") for name in listed
@@ -102,13 +105,13 @@ class AdapterStrategy(WeightStrategy):
 
 
 def adapter_name(version: WeightFolder) -> str:
-    """Returns the adapter's name. It has a part of the digest, because two runs may each have a
-    `step-3`."""
+    """Returns the name of the version's adapter. A part of the digest is in it, because two runs
+    may each have a version `step-3`."""
     return f"{OUR_ADAPTERS}{version.name}-{version.digest[:8]}"
 
 
 async def _listed(replica: Replica) -> list[str]:
-    """Returns the names of Holdfast's adapters that the engine has."""
+    """Returns the names of those of Holdfast's adapters that the engine has loaded."""
     try:
         return [model.id for model in await replica.endpoint.models() if model.is_ours]
     except (*UNREACHABLE, msgspec.ValidationError):
@@ -116,7 +119,8 @@ async def _listed(replica: Replica) -> list[str]:
 
 
 def _remedy(error: str, path: Path) -> str:
-    """Returns advice that would let an engine load the adapter; "" for an unknown error."""
+    """Returns advice on how to make an engine load the adapter in `path`, given its error; "" for
+    an unknown error."""
     config = json.loads((path / "adapter_config.json").read_text())
     if "rank" in error.lower():
         return f"; start it with --max-lora-rank {config.get('r')}"

@@ -24,13 +24,13 @@ _ROUTE = "/update_weights_from_disk"
 
 
 class DiskStrategy(WeightStrategy):
-    """Sends weights through a folder. `stage` is the folder from which engines read, if not the
-    trainer's own."""
+    """Sends weights through a folder. `stage` is a separate folder from which engines read. With
+    None, they read the trainer's own folder."""
 
     name = "disk"
 
     def __init__(self, *, stage: Path | None = None, is_tied: bool = False):
-        """`is_tied` says whether the model's head is its embedding."""
+        """`is_tied` says whether the head of the model shares its weights with the embedding."""
         self._stage = stage
         self._is_tied = is_tied
 
@@ -57,7 +57,7 @@ class DiskStrategy(WeightStrategy):
             await asyncio.to_thread(stage_folder, version, self._stage)
 
     def folder_for(self, version: WeightFolder) -> Path:
-        """Returns the folder in which engines find the version."""
+        """Returns the path of the folder from which engines read the version."""
         folder = version.path if self._stage is None else self._stage / version.name
         return folder.resolve()
 
@@ -98,8 +98,8 @@ def check_stage(stage: Path, model: Path) -> None:
 
 
 def stage_folder(version: WeightFolder, stage: Path) -> None:
-    """Copies the version to the stage, whole or not at all. Removes older versions except the last
-    one."""
+    """Copies the version to the stage, completely or not at all. Removes older versions, except the
+    one before."""
     private_folder(stage)
     final, aside = stage / version.name, stage / f"{ASIDE}{version.name}"
     if not final.exists():

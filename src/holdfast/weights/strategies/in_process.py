@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InProcessStrategy(WeightStrategy):
-    """Updates the engines of this process. `engines` has them by the address that they serve."""
+    """Updates engines in this process. `engines` has each engine by its address."""
 
     name = "process"
 

@@ -27,15 +27,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NodeReceiver:
-    """An actor that makes a folder from bytes on its node. Call `begin`, then `append` for each
-    bucket in order, then `finish`. Only then does the folder exist, and it is whole."""
+    """A Ray actor that receives a version's bytes and writes them as a folder on its node. Call
+    `begin`, then `append` for each bucket in order, then `finish`. The folder exists only after
+    `finish`, and is then complete."""
 
     def __init__(self, stage: str):
         self._stage = Path(stage)
         self._writer: _FolderWriter | None = None
 
     def begin(self, version: str, files: dict[str, int]) -> None:
-        """Begins a version. `files` has the names and sizes, in the order of the bytes."""
+        """Begins a version. `files` has the name and size of each file, in the order in which their
+        bytes arrive."""
         aside, final = self._stage / f"{ASIDE}{version}", self._stage / version
         self._writer = None
         private_folder(self._stage)
@@ -64,7 +66,7 @@ class NodeReceiver:
 
 
 class _FolderWriter:
-    """Cuts a stream of bytes into files."""
+    """Writes a stream of bytes into several files, one after the other."""
 
     def __init__(self, folder: Path, files: dict[str, int]):
         self._folder = folder
@@ -126,7 +128,7 @@ class ObjectStoreStrategy(DiskStrategy):
             self._receivers[node] = actor.options(scheduling_strategy=here).remote(str(self._place))
 
     async def prepare(self, version: WeightFolder) -> None:
-        """Writes the version's folder on every node, while engines sample."""
+        """Writes the version's folder on every node, while engines still sample."""
         try:
             await asyncio.to_thread(self._distribute, version)
         except OSError as error:
@@ -165,8 +167,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _buckets(folder: Path) -> Any:
-    """Yields the bytes of all files, one file after another, as arrays that the store takes without
-    a copy."""
+    """Yields the bytes of all files, one file after another, as arrays that Ray's store accepts
+    without a copy."""
     import numpy as np
 
     for path in _files(folder):

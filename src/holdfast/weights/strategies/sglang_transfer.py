@@ -1,7 +1,7 @@
 """SGLang's distributed update: a broadcast into its workers, message by message.
 
-SGLang loads tensors as they come, and says after a failure that its weights must be discarded. A
-replica that failed therefore gets no requests until all weights were sent again.
+SGLang loads tensors while they arrive. After a failure, its weights are incomplete and must be
+discarded. A replica that failed therefore gets no requests until all weights were sent again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ _BEGIN, _END = "/begin_weight_update", "/end_weight_update"
 
 
 class SglangTransfer(TransferStrategy):
-    """A broadcast by NCCL between GPUs, or by gloo if both sides are on CPUs. Each group has a new
-    name, because an engine cannot be asked which groups it has."""
+    """A broadcast to SGLang, by NCCL between GPUs, or by gloo if both sides are on CPUs. Each group
+    has a new name, because SGLang cannot be asked which groups exist."""
 
     kinds = frozenset({EngineKind.SGLANG})
     framing = Framing.TENSORS
@@ -60,7 +60,8 @@ class SglangTransfer(TransferStrategy):
         return {**await super()._open_options(replicas), "name": self._group}
 
     async def _leave_group(self, replica: Replica) -> None:
-        """Leaves the last group, which the engine may have lost in a restart."""
+        """Makes the replica leave its last group. The replica may have lost the group in a
+        restart."""
         if self._group:
             try:
                 await replica.post("/destroy_weights_update_group", {"group_name": self._group})
@@ -108,8 +109,8 @@ class SglangTransfer(TransferStrategy):
 
 
 def _parts(metas: "Sequence[TensorMeta]") -> "Iterator[list[TensorMeta]]":
-    """Cuts the tensors into requests, because SGLang makes room for all tensors of a request at
-    once."""
+    """Divides the tensors into requests, because SGLang allocates room for all tensors of a request
+    at once."""
     from holdfast.weights.collective import cut
 
     return cut(metas)

@@ -1,7 +1,8 @@
-"""The interface of every way of sending weights.
+"""The interface of all ways of sending weights.
 
-A strategy is asked whether it can serve a replica, sends a version to several replicas at once, and
-acknowledges each. `sync` pauses the engines and checks their weights, for all strategies.
+A strategy says whether it can serve a replica, sends a version to several replicas at once, and
+returns an acknowledgement for each replica. For all strategies, `sync` pauses the engines and
+checks their weights.
 """
 
 import asyncio
@@ -16,11 +17,12 @@ from holdfast.weights.version import WeightFolder
 
 
 class Offer(Struct, frozen=True):
-    """Whether an engine can be sent weights this way."""
+    """The answer whether an engine can get weights in one way."""
 
     works: bool
     detail: str
-    """How the engine takes weights; or why it cannot, and what would change that."""
+    """How the engine gets its weights. If it cannot get them in this way, the reason, and what
+    would change that."""
 
 
 class Acknowledgement(Struct, frozen=True):
@@ -28,53 +30,53 @@ class Acknowledgement(Struct, frozen=True):
 
     replica: Replica
     error: str = ""
-    """"" if the replica has the version. Otherwise the reason, in the engine's own words if
-    known."""
+    """Why the replica did not take the version, in the engine's own words if known; "" if it took
+    the version."""
     is_intact: bool = False
-    """Whether the weights from before are still whole, if there is an error."""
+    """In case of an error, whether the replica still has its previous weights completely."""
 
 
 class WeightStrategy(ABC):
-    """One way of sending weights, used by one `WeightSync` in one event loop."""
+    """One way of sending weights. An object is used by one `WeightSync` in one event loop."""
 
     name: str
-    """The name that `--weight-sync` takes."""
+    """The name of this strategy for `--weight-sync`."""
     stands_still = True
-    """Whether an engine must not sample during an update."""
+    """Whether an engine must be paused during an update."""
     kinds: frozenset[EngineKind] = frozenset(EngineKind)
-    """The kinds of engine that the strategy may serve. Others are not asked."""
+    """The kinds of engine that the strategy can serve. Engines of another kind are not asked."""
 
     @abstractmethod
     async def offers(self, replica: Replica) -> Offer: ...
 
     def describe(self, offer: Offer) -> str:
-        """Describes the way for people. Called after `start`."""
+        """Describes this way of sending weights in words. Called after `start`."""
         return f"{self.name} ({offer.detail})"
 
     def mends(self, replica: Replica) -> bool:
-        """Returns whether sending weights again makes half-loaded weights whole. If not, the engine
-        must be restarted."""
+        """Returns whether sending a version again repairs a replica with half-loaded weights. If
+        not, the engine must be restarted."""
         return True
 
     def fingerprints(self, replica: Replica) -> bool:
-        """Returns whether the replica computes a fingerprint of the weights that it loads this
-        way."""
+        """Returns whether the replica computes a fingerprint of weights that this strategy
+        sends."""
         return bool(replica.workers) and self.stands_still
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Prepares for the replicas that get their weights this way, before the first update.
-        Raises `UsageError` if the way cannot work."""
+        """Prepares for the replicas that get their weights from this strategy. Called before the
+        first update. Raises `UsageError` if the strategy cannot work."""
         return
 
     async def prepare(self, version: WeightFolder) -> None:
-        """Does whatever can be done while engines still run."""
+        """Does the work for a version that can be done while engines still sample."""
         return
 
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
         """Sends a version to all replicas at once. An error of one replica does not affect the
-        others."""
+        other replicas."""
         return list(await asyncio.gather(*(self._one(version, replica) for replica in replicas)))
 
     async def _one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
@@ -85,24 +87,24 @@ class WeightStrategy(ABC):
         return Acknowledgement(replica)
 
     async def send_one(self, version: WeightFolder, replica: Replica) -> None:
-        """Sends a version to one replica, for strategies that treat each replica separately. Raises
-        `WeightsNotTaken`."""
+        """Sends a version to one replica. Only strategies that treat each replica separately define
+        it. Raises `WeightsNotTaken`."""
         raise NotImplementedError
 
     async def has(self, version: WeightFolder, replica: Replica) -> bool:
-        """Returns whether the replica reports that it has the version already."""
+        """Returns whether the replica reports that it already has the version."""
         return await replica.endpoint.version() == version.name
 
     def model_of(self, version: WeightFolder, replica: Replica) -> str:
-        """Returns the name by which a request asks for the version."""
+        """Returns the model name with which a request asks the replica for this version."""
         return replica.endpoint.model
 
     def switch(self, version: WeightFolder, replica: Replica) -> None:
-        """Makes requests ask for the version, which has been checked."""
+        """Makes new requests ask for the version, which has already been checked."""
         return
 
     async def tidy(self, replica: Replica) -> None:
-        """Removes data from an engine that no request can ask for any more."""
+        """Removes data from an engine that no request can use any more."""
         return
 
     def in_use(self) -> set[str]:
@@ -117,7 +119,7 @@ AUTO = "auto"
 
 
 class Choice(Struct, frozen=True):
-    """The way chosen for one replica, and the names of the other ways that would work."""
+    """The strategy chosen for one replica, and the names of other strategies that would work."""
 
     replica: Replica
     strategy: WeightStrategy
@@ -128,8 +130,8 @@ class Choice(Struct, frozen=True):
 async def choose(
     replica: Replica, strategies: Sequence[WeightStrategy], *, wanted: str = AUTO
 ) -> Choice:
-    """Returns the first strategy that the replica offers, or the requested one. Raises
-    `UsageError`, with what would make it work, if there is none."""
+    """Returns the first strategy that works for the replica, or the strategy named `wanted`. Raises
+    `UsageError` if none works, and says what would make one work."""
     await replica.describe()
     possible = [strategy for strategy in strategies if replica.kind in strategy.kinds]
     offers = await asyncio.gather(*(strategy.offers(replica) for strategy in possible))
@@ -154,8 +156,8 @@ def _refusal(replica: Replica, pairs: Sequence[tuple[WeightStrategy, Offer]], wa
 
 
 def check_alike(replicas: Sequence[Replica]) -> None:
-    """Raises `UsageError` if replicas compute in different data types, because their logprobs would
-    differ from each other and from the trainer's."""
+    """Raises `UsageError` if replicas compute in different data types. Their logprobs would differ
+    from each other and from the trainer's."""
     types = {replica.dtype: replica.name for replica in replicas if replica.dtype}
     if len(types) > 1:
         (first, a), (second, b) = sorted(types.items())[:2]
@@ -165,7 +167,7 @@ def check_alike(replicas: Sequence[Replica]) -> None:
 
 
 def describe(choices: Sequence[Choice]) -> list[str]:
-    """Returns a line for each kind of engine and way."""
+    """Returns one line for each kind of engine and strategy."""
     groups: dict[tuple[str, WeightStrategy], list[Choice]] = {}
     for choice in choices:
         groups.setdefault((choice.replica.title, choice.strategy), []).append(choice)

@@ -1,9 +1,10 @@
-"""The engine's own transfer: tensors go straight into its workers, by a collective.
+"""The engine's own transfer: tensors go straight into the engine's workers, by a collective.
 
-The collective runs in a process of its own, beside the HTTP calls. If the collective or a call
-fails, both end, with the engine's own words. All replicas get one broadcast. If a replica breaks
-it, a new group is made without that replica, and the others still get their weights if they can.
-Subclasses know the routes of each engine.
+The collective runs in a process of its own, at the same time as the HTTP calls. If the collective
+or a call fails, both are ended, and the error contains the engine's own words. All replicas get the
+same broadcast. If a replica breaks it, a new group is formed without that replica, and the
+remaining replicas still get their weights if possible. Subclasses know the endpoints of each
+engine.
 """
 
 import asyncio
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-"""Seconds for engines to report an error that the sender notices first."""
+"""Seconds to wait for an engine's report of an error, if the sender notices the error first."""
 START_SECONDS = 120.0
-"""Seconds for the start of the sender, which imports torch."""
+"""The time limit for the start of the sender process, in seconds. The sender imports torch."""
 LOOPBACK = "127.0.0.1"
 
 
 class TransferBroken(HoldfastError):
-    """A broken collective. `culprits` are the replicas that broke it, with their words."""
+    """A collective failed. `culprits` has the replicas that caused it, with their error
+    messages."""
 
     def __init__(self, why: str, culprits: dict[Replica, str]):
         super().__init__(why)
@@ -44,11 +46,12 @@ class TransferBroken(HoldfastError):
 
 
 class TransferStrategy(WeightStrategy):
-    """A transfer by a group of this trainer and all replicas that get their weights this way."""
+    """A transfer by a group whose members are this trainer and all replicas that use this
+    strategy."""
 
     framing = Framing.BUCKETS
     members = "holdfast"
-    """The kind of group that `sender` makes."""
+    """The kind of group that the sender process creates."""
 
     def __init__(
         self, carrier: Carrier, *, trainer: Device | None = None, join_seconds: float = JOIN_SECONDS
@@ -67,8 +70,8 @@ class TransferStrategy(WeightStrategy):
         return f"{self.name} transfer (world of {world}{offer.detail})"
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Forms the group at once, so that a replica that cannot be reached is found before the
-        first update."""
+        """Forms the group at once. So a replica that cannot be reached is found before the first
+        update."""
         try:
             async with self._lock:
                 await self._form(tuple(replicas))
@@ -100,8 +103,9 @@ class TransferStrategy(WeightStrategy):
         return acknowledgements
 
     def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
-        """Returns the replicas that get no more tensors: those that broke the group and those that
-        cannot leave a broken group. If the culprit is unknown, returns all members."""
+        """Returns the replicas that get no more tensors, with the reasons: replicas that broke the
+        group, and replicas that cannot leave a broken group. If it is unknown who broke the group,
+        returns all members."""
         if not error.culprits:
             return dict.fromkeys(members, str(error))
         stuck = [replica for replica in members if not self.mends(replica)]
@@ -134,7 +138,7 @@ class TransferStrategy(WeightStrategy):
         return Acknowledgement(replica)
 
     async def _form(self, replicas: tuple[Replica, ...]) -> None:
-        """Makes a new group. Its members meet while their requests are open."""
+        """Creates a new group. The members join it while their requests are open."""
         self._members = ()
         sizes = [replica.world_size for replica in replicas]
         address = _address(replicas)
@@ -177,7 +181,7 @@ class TransferStrategy(WeightStrategy):
         await self._sender.kill()
 
     async def _open_options(self, replicas: Sequence[Replica]) -> dict[str, object]:
-        """Returns the options with which the sender makes a new group."""
+        """Returns the options with which the sender process creates a new group."""
         return {
             "members": self.members,
             "carrier": self.carrier,
@@ -187,20 +191,20 @@ class TransferStrategy(WeightStrategy):
     # --- what engines call it
 
     def is_staged(self, replica: Replica) -> bool:
-        """Returns whether the replica has all weights before it loads the first, so that a broken
-        transfer changes nothing."""
+        """Returns whether the replica receives all weights before it loads the first. In that case,
+        a broken transfer changes nothing."""
         return False
 
     @abstractmethod
     async def _join(self, replica: Replica, at: dict[str, object], offset: int) -> None:
-        """Makes the replica join the group, with the ranks from `offset` on for its workers."""
+        """Makes the replica join the group. Its workers get the ranks from `offset` on."""
 
     @abstractmethod
     async def _begin(self, replica: Replica) -> None: ...
 
     @abstractmethod
     async def _receive(self, replica: Replica, metas: "Sequence[TensorMeta]") -> None:
-        """Makes the replica receive tensors. The broadcast runs at the same time."""
+        """Makes the replica receive tensors, while the broadcast runs."""
 
     @abstractmethod
     async def _finish(self, replica: Replica, version: WeightFolder) -> None: ...
@@ -215,7 +219,8 @@ def _read_metas(folder: Path) -> "list[TensorMeta]":
 async def _together(
     calls: "dict[Replica, Awaitable[None]]", collective: "Awaitable[object] | None" = None
 ) -> None:
-    """Awaits all calls. The first failure ends the others. Raises `TransferBroken`."""
+    """Awaits all calls and the collective. The first failure cancels the remaining ones. Raises
+    `TransferBroken`."""
     tasks: dict[asyncio.Future[None], Replica] = {
         asyncio.ensure_future(call): replica for replica, call in calls.items()
     }
@@ -252,8 +257,8 @@ def _raise_broken(
 
 
 def _address(replicas: Sequence[Replica]) -> str:
-    """Returns the address at which engines reach this machine: its address towards the first engine
-    on another machine."""
+    """Returns the address of this machine for engines: the address of its network interface towards
+    the first engine on another machine, or loopback if all engines are on this machine."""
     from holdfast.weights.collective import address_towards
 
     hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]
@@ -262,8 +267,8 @@ def _address(replicas: Sequence[Replica]) -> str:
 
 
 class SenderProcess:
-    """The process that sends weights, with one group at a time. A caller that breaks off in the
-    middle must `kill` it."""
+    """The process that sends weights to one group at a time. If a caller stops in the middle of a
+    request, it must `kill` the process."""
 
     def __init__(self) -> None:
         self._child: asyncio.subprocess.Process | None = None
@@ -273,14 +278,14 @@ class SenderProcess:
         return None if self._child is None else self._child.pid
 
     async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
-        """Sends a request to `sender.Sender` and returns its first answer. Raises `WeightsNotTaken`
-        if no answer comes in time."""
+        """Sends a request to the `Sender` and returns its first answer. Raises `WeightsNotTaken` if
+        no answer arrives within `within` seconds."""
         await self._start()
         await self._write({"do": do, **request})
         return await self.answer(within)
 
     async def kill(self) -> None:
-        """Kills the sender, whatever it is doing. The next request starts another one."""
+        """Kills the sender process, whatever it is doing. The next request starts a new process."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -310,7 +315,7 @@ class SenderProcess:
             raise WeightsNotTaken("the process that sends weights has died") from error
 
     async def answer(self, seconds: float) -> dict[str, object]:
-        """Returns the next answer. A request may have several."""
+        """Returns the next answer to the last request. A request may have several answers."""
         assert self._child is not None
         assert self._child.stdout is not None
         try:

@@ -1,8 +1,8 @@
-"""vLLM's weight transfer, with the backend of `vllm_worker` or vLLM's own.
+"""vLLM's weight transfer, with the backend of `vllm_worker` or with vLLM's own backend.
 
-The backend of `vllm_worker` receives all weights before it loads the first, so that a sender that
-dies half-way has changed nothing. vLLM's own backend loads weights as they come and waits without a
-deadline: an engine in a group that breaks must be restarted.
+The backend of `vllm_worker` receives all weights before it loads the first. If the sender dies
+half-way, the engine's weights are therefore unchanged. vLLM's own backend loads weights while they
+arrive and waits without a deadline: if a group breaks, its engines must be restarted.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ REMEDY = (
 )
 PACKED_BYTES = 64 << 20
 _NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
-"""An update that every backend refuses, which ends the update that was begun."""
+"""An update that every backend refuses. It is sent to end an update that was begun."""
 
 
 def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
-    """Returns why a carrier cannot use the backend of `vllm_worker`; "" if it can."""
+    """Returns why `carrier` cannot send to the backend of `vllm_worker`; "" if it can."""
     if replica.transfer is TransferBackend.NO_ROUTE:
         return f"{replica.name} has no weight transfer: {DEV_MODE}"
     if replica.transfer is not TransferBackend.HOLDFAST or not replica.workers:
@@ -102,7 +102,7 @@ class VllmTransfer(TransferStrategy):
         await replica.post("/init_weight_transfer_engine", body, seconds=seconds)
 
     def _wire(self) -> dict[str, object]:
-        """Returns the options on which both sides must agree."""
+        """Returns the transfer options that sender and receivers must have in common."""
         return {"carrier": self.carrier}
 
     async def _begin(self, replica: Replica) -> None:
@@ -119,8 +119,8 @@ class VllmTransfer(TransferStrategy):
 
 
 class VllmOwnTransfer(VllmTransfer):
-    """A broadcast to vLLM's own `nccl` backend. The engine needs no part of Holdfast, but vLLM must
-    be installed beside the trainer."""
+    """A broadcast to vLLM's own `nccl` backend. The engine needs nothing from Holdfast, but vLLM
+    must be installed in the trainer's environment."""
 
     framing = Framing.OVERFLOWING
     members = "vllm"
@@ -166,9 +166,9 @@ class VllmOwnTransfer(VllmTransfer):
 
 
 class VllmSharedMemory(WeightStrategy):
-    """Sends weights through memory of the trainer that the backend of `vllm_worker` maps: that of a
-    shared GPU, or of the machine. Each replica is served separately, so that there is no group that
-    can break."""
+    """Sends weights through memory of the trainer that the engine's workers map: memory of a GPU
+    that both use, or of the machine. Each replica is served separately, so there is no group that
+    can break. The engine needs the backend of `vllm_worker`."""
 
     name = Carrier.IPC.value
     kinds = frozenset({EngineKind.VLLM})
@@ -188,8 +188,8 @@ class VllmSharedMemory(WeightStrategy):
         return f"{self.name} transfer ({offer.detail})"
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Shows a few bytes to each replica, because containers on one machine may not share its
-        memory."""
+        """Shares a few test bytes with each replica, because containers on one machine may have
+        separate memory."""
         for replica in replicas:
             try:
                 async with self._lock:
@@ -207,8 +207,8 @@ class VllmSharedMemory(WeightStrategy):
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
-        """Sends to one replica after the other, because a message must be read before the next one
-        takes its memory."""
+        """Sends the version to one replica after the other. Each message must be read before the
+        next message replaces it in memory."""
         async with self._lock:
             return [await self._send_to(version, replica) for replica in replicas]
 

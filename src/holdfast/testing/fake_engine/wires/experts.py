@@ -1,5 +1,5 @@
-"""Routed experts as vLLM and SGLang write them. A token's experts depend only on its position, so
-that a continued reply has the same experts as one that was never interrupted."""
+"""Routed experts in the formats of vLLM and SGLang. A token's experts depend only on the token's
+position, so a continued reply has the same experts as a reply that was never interrupted."""
 
 import base64
 import struct
@@ -9,13 +9,14 @@ from holdfast.testing.fake_engine.request import FakeRequest
 
 
 def expert_at(place: int, layer: int, rank: int, *, experts: int) -> int:
-    """Returns the expert of one layer for the token at a position of prompt and reply."""
+    """Returns the number of the expert with this rank, in one layer, for the token at a position in
+    prompt and reply."""
     return (31 * place + 7 * layer + rank) % experts
 
 
 def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
-    """Returns the experts in vLLM's form, a NumPy file, for a reply of `tokens` tokens. None
-    without experts."""
+    """Returns the experts of a reply of `tokens` tokens in vLLM's format, a NumPy file. Returns
+    None if no experts are listed."""
     numbers = _numbers(options, job, tokens)
     if numbers is None:
         return None
@@ -29,7 +30,8 @@ def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | No
 
 
 def flat_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
-    """Returns the experts in SGLang's form, a sequence of 32-bit numbers. None without experts."""
+    """Returns the experts of a reply of `tokens` tokens in SGLang's format, a sequence of 32-bit
+    numbers. Returns None if no experts are listed."""
     numbers = _numbers(options, job, tokens)
     if numbers is None:
         return None

@@ -21,7 +21,7 @@ from holdfast.testing.fake_engine.wires.vllm import scores
 
 
 class FireworksRequest(Struct):
-    """A request. Members that only the real Fireworks understands are ignored."""
+    """A request. Fields that only the real Fireworks understands are ignored."""
 
     model: str
     prompt: list[int] | str

@@ -17,7 +17,7 @@ from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 
 class EngineSides(Struct, frozen=True):
-    """The classes that serve the endpoints other than sampling."""
+    """The classes that serve the endpoints that do not sample."""
 
     vllm: type[VllmSide] = VllmSide
     sglang: type[SGLangSide] = SGLangSide

@@ -1,10 +1,10 @@
 """SGLang's `/generate`, plain and streamed.
 
-The shapes are those of its sources (`io_struct`, `tokenizer_manager`, `http_server`); there is no
-recording of a real server. Each event of a stream repeats everything before it, unless the server
-was started with `--incremental-streaming-output`. Every event has the versions of the spans; older
-servers have only the newest version. Errors have vLLM's keys in addition to the message, which is
-all that SGLang sends.
+The formats follow SGLang's sources (`io_struct`, `tokenizer_manager`, `http_server`), because there
+is no recording of a real server. Each event of a stream repeats everything before it, unless the
+server was started with `--incremental-streaming-output`. Every event has the versions of the spans;
+older servers have only the newest version. Errors have vLLM's keys in addition to the message; the
+real SGLang sends only the message.
 """
 
 import time
@@ -37,7 +37,7 @@ class SglangSamplingParams(Struct, frozen=True):
 
 
 class SglangRequest(Struct):
-    """A request. Members that only the real SGLang understands are ignored."""
+    """A request. Fields that only the real SGLang understands are ignored."""
 
     input_ids: list[int] | None = None
     text: str | None = None

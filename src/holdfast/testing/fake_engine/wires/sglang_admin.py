@@ -1,7 +1,7 @@
 """SGLang's other endpoints: its description, and its switches for training.
 
-The keys are those of its sources and documentation of 2026. `/get_model_info` and
-`/get_server_info` are older names to which it still answers.
+The keys follow SGLang's sources and documentation of 2026. `/get_model_info` and `/get_server_info`
+are older names of endpoints that still work.
 """
 
 from typing import Literal

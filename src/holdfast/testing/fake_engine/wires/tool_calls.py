@@ -17,15 +17,15 @@ _MAY_CLOSE = re.compile(r"[}\s]*$")
 
 
 class StreamedToolCalls(Struct):
-    """The content of a text, and its calls with their arguments so far."""
+    """The content of a text, and the tool calls in it with their arguments so far."""
 
     content: str
     calls: list[tuple[str, str]]
 
 
 def parse_tool_calls(text: str, *, ended: bool) -> StreamedToolCalls:
-    """Returns the content and the calls so far. They only grow with the text: nothing that was
-    reported is taken back."""
+    """Returns the content and the tool calls so far. When the text grows, earlier results only
+    grow: no reported content or call is changed."""
     content, *blocks = text.split(OPENING)
     view = StreamedToolCalls(content, [])
     for block in blocks:
@@ -58,7 +58,7 @@ def _call(inside: str, *, closed: bool) -> tuple[str, str] | None:
 
 
 def _partial_tag_length(text: str, tag: str) -> int:
-    """Returns how many characters at the end of a text may be the beginning of a tag."""
+    """Returns the number of characters at the end of a text that may be the beginning of a tag."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -171,7 +171,7 @@ class FakeGenerateRequest(GenerateRequest, kw_only=True):
 class GenerateWire(_VllmWire):
     """vLLM's `generate`. `enabled` says whether the server was started with `--enable-scale-out`.
 
-    Only the last chunk of a stream has the versions, so a stream that is cut has reported none.
+    Only the last chunk of a stream has the versions, so a stream that is cut reports no versions.
     """
 
     shape = GenerateShape
@@ -219,7 +219,7 @@ def _messages(body: ChatRequest) -> list[Message]:
 
 
 def _visible(message: Message) -> str:
-    """Returns the content, with a digest in place of each image."""
+    """Returns the content of a message, with a digest in place of each image."""
     if isinstance(message.content, str):
         return message.content
     urls = iter(message.images)
@@ -232,7 +232,8 @@ def _visible(message: Message) -> str:
 
 
 class ChatWire(_VllmWire):
-    """Chat completions. `vllm` adds vLLM's extensions of OpenAI's shapes."""
+    """Chat completions. `vllm` says whether the answers have vLLM's extensions of OpenAI's
+    format."""
 
     shape = ChatShape
     texts = _CHAT_TEXT
@@ -318,13 +319,13 @@ class ChatWire(_VllmWire):
         return ChatWire(self.options, vllm=self._vllm)
 
     def opening(self, job: FakeRequest) -> Sequence[JsonObject]:
-        """Returns the event with the role."""
+        """Returns the first event, with the role."""
         events = self._shape(job).opening(0, job.prompt if job.prompt_ids else None)
         return [self._plain(event) for event in events]
 
     def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[JsonObject]:
-        """Returns one chunk for the piece, even if it has only ids or logprobs. A piece without
-        anything to report gives no chunk."""
+        """Returns one chunk for the piece, even if the piece has only ids or logprobs. If the piece
+        has nothing to report, returns no chunk."""
         output = self._output(job, piece)
         shows = output.text or output.tool_calls or output.finish_reason
         if not (shows or job.token_ids or job.logprobs):
@@ -339,7 +340,8 @@ class ChatWire(_VllmWire):
         output.tool_calls = _call_deltas(job, before, self._parsed)
 
     def _plain(self, value: JsonObject) -> JsonObject:
-        """Returns the value without vLLM's extensions, unless this server is vLLM."""
+        """Returns the value unchanged for vLLM. For any other server, returns it without vLLM's
+        extensions."""
         return value if self._vllm else _without_extensions(value)
 
 
@@ -382,7 +384,7 @@ def _call_id(job: FakeRequest, index: int) -> str:
 
 
 def scores(piece: FakePiece, texts: Sequence[str] = TEXT) -> list[TokenScore]:
-    """Returns the score of each token. If the engine lies, there may be fewer logprobs than
-    tokens."""
+    """Returns the score of each token. If a fault makes the answer wrong, there may be fewer
+    logprobs than tokens."""
     pairs = zip(piece.scored, piece.logprobs, strict=False)
     return [TokenScore(token, texts[token], logprob) for token, logprob in pairs]
