@@ -106,7 +106,7 @@ def test_what_waits_is_one_statement():
         await journal.close()
         return made
 
-    assert asyncio.run(use()) <= 2, "8 appends, and perhaps the worker's own renewal"
+    assert asyncio.run(use()) <= 2, "64 appends, and perhaps the worker's own renewal"
 
 
 def test_a_stale_append_among_many_fails_its_own_caller_only():
