@@ -187,6 +187,7 @@ def test_the_keyboard_is_enough(watched):
     assert page.locator("[data-search]").input_value() == "wide"
     page.keyboard.press("Enter")
     expect(page.locator(".runs > li")).to_have_count(1)
+    page.wait_for_load_state()  # Keys pressed before the new page's script runs would be lost.
     page.keyboard.press("j")
     page.keyboard.press("o")
     expect(page.locator("h1")).to_have_text("wide")
