@@ -27,6 +27,7 @@ from pathlib import Path
 import holdfast
 from holdfast.cli.main import _parser, entry
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 
 NAMED = re.compile(r"pip install (?:-c constraints\.txt )?(?:'\.\[(\w+)\]'|[\w.'=<>-]+)")
@@ -90,7 +91,7 @@ COMMANDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("worlds", "", (0,)),
     ("policy check ENGINE", "", (0, 1)),
     ("serve --until-stdin-closes --port 0", "local", (-signal.SIGTERM,)),
-    ("view --until-stdin-closes --port 0", "view", (0, -signal.SIGTERM)),
+    ("view --until-stdin-closes --port 0", "view", (Exit.STOPPED,)),
     ("config", "", (0,)),
     *((f"completion {shell}", "", (0,)) for shell in ("bash", "zsh", "fish")),
     ("rm other --yes", "", (0,)),

@@ -150,6 +150,13 @@ def test_reasoning_that_ends_twice_loses_no_text(renderers):
     assert (message.reasoning, message.text) == ("Hm", "<thin a < b</think>\n\nSure")
 
 
+def test_text_is_not_taken_for_the_markup_that_a_parser_adds(renderers):
+    """The parser closes the open channel with `<channel|>`, which ends like the text `>`."""
+    renderer = renderers["gemma4"]
+    ids = encoded(renderer, ["雪", "\n", "<|content_text|>", "<|channel>", ">", "🌧"])
+    check(renderer, ids, list(range(len(ids))))
+
+
 LIVE = "The answer is 42 é, and that is that"
 
 

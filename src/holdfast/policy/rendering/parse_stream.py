@@ -244,7 +244,7 @@ class LiveMessage:
         ends = [
             item
             for item in Channel
-            if _strip_end(_channel_text(message, item)).endswith(text.strip())
+            if self._ends_with(_strip_end(_channel_text(message, item)), text.strip())
         ]
         if len(ends) > 1:
             return  # More text will decide.
@@ -256,6 +256,11 @@ class LiveMessage:
             self._send(Channel.REASONING, self._unsent(message, Channel.REASONING))
         self._held = self._unsent(message, self._channel) + self._unplaced[len(text) :]
         self._unplaced = ""
+
+    def _ends_with(self, parsed: str, text: str) -> bool:
+        """Returns whether `parsed` ends with `text`, which holds no markup. If `parsed` ends with
+        markup, the parser added it to close an open part, and only the letters are the same."""
+        return parsed.endswith(text) and not parsed.endswith(self._signs.all)
 
     def _unsent(self, message: Message, channel: Channel) -> str:
         """Returns the parsed text that was not sent yet."""
@@ -282,6 +287,7 @@ class LiveMessage:
 class _Signs(Struct, frozen=True):
     """Finds the markup that ends plain text."""
 
+    all: tuple[str, ...]
     whole: re.Pattern[str]
     beginnings: frozenset[str]
     longest: int
@@ -298,6 +304,7 @@ class _Signs(Struct, frozen=True):
 def _signs(markers: tuple[str, ...]) -> _Signs:
     longest_first = sorted((marker for marker in markers if marker), key=len, reverse=True)
     return _Signs(
+        tuple(longest_first),
         re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"),
         frozenset(_beginnings(longest_first)),
         len(longest_first[0]) if longest_first else 0,
