@@ -128,7 +128,8 @@ class Walk:
 
     def command(self, line: str, *, needs: str, codes: tuple[int, ...]) -> None:
         code, error = _call(shlex.split(line.replace("ENGINE", self.engine)))
-        self.check(f"holdfast {line} (exit code {code})", needs=needs, works=code in codes, error=error)
+        what = f"holdfast {line} (exit code {code})"
+        self.check(what, needs=needs, works=code in codes, error=error)
 
     def use(self, what: str, function: Callable[[], object], *, needs: str | None) -> None:
         works, error = True, ""
