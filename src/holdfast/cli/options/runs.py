@@ -411,7 +411,9 @@ def add_compare(compare: argparse.ArgumentParser) -> None:
     )
     compare.add_argument("run_a", metavar="RUN_A", help="the run to compare with")
     compare.add_argument("run_b", metavar="RUN_B", help="the run that is compared")
-    JOURNAL.add_to(compare)
+    JOURNAL._replace(
+        help="use this journal (default: {}, then evaluations' .holdfast/evaluations.db)"
+    ).add_to(compare)
     compare.add_argument("--journal-b", metavar="PATH", help="read RUN_B from this journal")
     compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
     _flag(compare, "--by-id", "also compare tasks whose messages or ground truth differ")
