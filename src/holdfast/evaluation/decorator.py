@@ -17,6 +17,7 @@ from holdfast.evaluation.definition.definition import Definition
 from holdfast.evaluation.definition.parameters import parameters_of
 from holdfast.evaluation.definition.validate import naming
 from holdfast.evaluation.running.call import Evaluation
+from holdfast.tasks.columns import Columns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = Mapping[str, object]
@@ -32,6 +33,7 @@ def evaluation_test(
     input_dataset: object = None,
     input_rows: object = None,
     data_loaders: object = None,
+    columns: Columns | None = None,
     dataset_adapter: Adapter | None = None,
     rollout_processor: object = None,
     evaluation_test_kwargs: "Sequence[Params | None] | None" = None,

@@ -41,6 +41,8 @@ class Code(Struct, frozen=True):
     parts: dict[str, str] = {}
     """The digest of each function, class and value by its name, so that a message can name the
     changes."""
+    files: dict[str, str] = {}
+    """The file's name of each of these parts that belongs to a definition."""
 
 
 class RecordedCommand(Struct, frozen=True):
@@ -177,12 +179,16 @@ class RunSpec(Struct, frozen=True):
             if old.get(field) != new.get(field) and not _is_unknown(self, other, field)
         }
 
-    def changed_code(self, other: "RunSpec") -> str | None:
-        """Returns the names of the functions and values that changed in the rollout or the scorer.
-        Returns "" if the names are unknown, and None if the code is the same."""
-        fields = [field for field in ("rollout", "scorer") if field in self.changed(other)]
-        names = [name for field in fields for name in _changed_names(self, other, field)]
-        return ", ".join(_shortened(names)) if fields else None
+    def changed_code(self, other: "RunSpec", *, code: str) -> list[str]:
+        """Returns a line for each file in which the rollout or the scorer changed, with the names
+        of the functions and values. `code` names the file of what is in no recorded file."""
+        names: dict[str, list[str]] = {}
+        for field in ("rollout", "scorer"):
+            if field in self.changed(other):
+                for name, file in _changed_parts(self, other, field) or [("", "")]:
+                    names.setdefault(file or code, []).append(name)
+        listed = {file: ", ".join(_shortened(filter(None, names[file]))) for file in names}
+        return [f"{file} changed{f' ({text})' if text else ''}" for file, text in listed.items()]
 
     def has_other_scorer(self, other: "RunSpec") -> bool:
         """Returns whether `other` has another scorer or another judge."""
@@ -263,20 +269,22 @@ def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
     """Returns a text with the changed functions and values, if the code has the same name in both
     specs; "" otherwise."""
-    names = _changed_names(recorded, now, field)
+    names = [name for name, _ in _changed_parts(recorded, now, field)]
     return f" (changed: {', '.join(_shortened(names))})" if names else ""
 
 
-def _changed_names(recorded: RunSpec, now: RunSpec, field: str) -> list[str]:
-    codes = [getattr(spec, f"{field}_code", None) for spec in (recorded, now)]
-    then, new = (code.parts if isinstance(code, Code) else {} for code in codes)
+def _changed_parts(recorded: RunSpec, now: RunSpec, field: str) -> list[tuple[str, str]]:
+    """Returns the name of each changed function and value, and its file's name ("" if unknown)."""
+    codes = [getattr(spec, f"{field}_code", None) or Code() for spec in (recorded, now)]
+    then, new = (code.parts for code in codes)
     if not then or not new:
         return []
     called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
     if len(called) > 1:
         return []
+    files = codes[0].files | codes[1].files
     changed = [name for name in (*new, *then) if then.get(name) != new.get(name)]
-    return [_NOT_WRITTEN.sub("", name) for name in changed]
+    return [(_NOT_WRITTEN.sub("", name), files.get(name, "")) for name in changed]
 
 
 def _shortened(names: Iterable[str]) -> list[str]:

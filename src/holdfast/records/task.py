@@ -465,11 +465,16 @@ def _there_is(raw: Mapping[str, object]) -> str:
     if len(raw) == 1 and _is_rows(raw[columns[0]]):
         return f"; its {columns[0]!r} is a list of rows: give that list, or a line for each row"
     listed = ", ".join(map(repr, columns))[:200]
-    example = next((name for name in columns if name in _ASKS), columns[0])
+    example = likely_prompt(columns)
     return (
         f"; it has {listed}: say which is the prompt, --columns prompt={example} (from Python: "
         f"columns={{'prompt': {example!r}}})"
     )
+
+
+def likely_prompt(columns: Sequence[str]) -> str:
+    """Returns the column that probably has the question."""
+    return next((name for name in columns if name in _ASKS), columns[0])
 
 
 def _is_rows(value: object) -> bool:

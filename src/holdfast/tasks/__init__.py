@@ -5,6 +5,7 @@
 - `urls`: Data sets at a URL: downloaded whole when their rows are read, and not cached.
 - `hugging_face`: Data sets by their name on the Hugging Face hub.
 - `sources`: The sources that rows can come from, and how each is opened.
+- `columns`: Says which column of a data set is which field of a task.
 - `read`: Reads tasks from any source.
 - `system`: Puts a system message before the messages of every task.
 """

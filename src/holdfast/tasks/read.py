@@ -1,24 +1,21 @@
 """Reads tasks from any source, for the command line, `holdfast.run` and training alike."""
 
 import asyncio
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable
 from itertools import islice
 from pathlib import Path, PurePath
 
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
-from holdfast.records.task import FIELDS, PlainRow, Task, is_conversation, tasks_from
+from holdfast.records.task import Task, is_conversation, tasks_from
 from holdfast.rollout.threads.blocking import run_blocking
-from holdfast.tasks.files import FileRecord
+from holdfast.tasks.columns import Columns, check_columns, with_fields
 from holdfast.tasks.hugging_face import is_hub_name
 from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
-_PROMPTS = frozenset({"prompt", "messages"})
 MANY = 1000
 """The most files of a folder that are compared with a misspelled name."""
-Columns = Mapping[str, str]
-"""Which column of a source is which field of a task: `{"prompt": "question"}`."""
 
 
 def read_tasks(
@@ -57,12 +54,12 @@ def place_of(
 async def _load(
     source: object, limit: int | None, columns: Columns | None
 ) -> list[tuple[str, Task]]:
-    renamed = _check_columns(columns or {})
+    renamed = check_columns(columns or {})
     if limit is not None:
         check_whole("limit", limit, least=1)
     name = str(source) if isinstance(source, str | PurePath) else "tasks"
     rows = [
-        _positioned(number, row, columns=renamed)
+        with_fields(row, renamed, where=f"task {number}")
         for number, row in enumerate(await _rows_of(source, limit), 1)
     ]
     if not rows:
@@ -115,53 +112,3 @@ def _hint(source: object) -> str:
         return ""
     near = nearest(path.name, siblings, alike=0.8)
     return f"; is {path.with_name(near)} meant?" if near else ""
-
-
-def _positioned(number: int, row: object, *, columns: Columns) -> tuple[str, object]:
-    where, fields, empty = row if isinstance(row, FileRecord) else (f"task {number}", row, ())
-    if columns:
-        if not isinstance(fields, Mapping):
-            raise UsageError(f"{where} has no columns: it is of type {type(fields).__name__}")
-        fields = _rename(fields, columns, where, empty)
-    if empty and isinstance(fields, Mapping) and _PROMPTS.isdisjoint(fields):
-        _check_prompt(columns, where, empty)
-    return where, fields
-
-
-def _rename(
-    fields: Mapping[str, object], columns: Columns, where: str, empty: Sequence[str]
-) -> Mapping[str, object]:
-    for column in columns.values():
-        if column not in fields and column not in empty:
-            listed = ", ".join(map(str, [*fields, *empty]))[:200] or "none"
-            raise UsageError(f"{where} has no column {column!r}; it has {listed}")
-    kept = {name: value for name, value in fields.items() if name not in columns.values()}
-    filled = {field: column for field, column in columns.items() if column in fields}
-    renamed = {**kept, **{field: fields[column] for field, column in filled.items()}}
-    return PlainRow(renamed) if isinstance(fields, PlainRow) else renamed
-
-
-def _check_prompt(columns: Columns, where: str, empty: Sequence[str]) -> None:
-    """Raises `UsageError` if the column of the prompt exists, but its cell is empty."""
-    for column in (columns.get(field, field) for field in sorted(_PROMPTS)):
-        if column in empty:
-            raise UsageError(f"{where}: column {column!r} is empty; write a prompt there")
-
-
-def _meant_field(field: object, column: object) -> str:
-    if near := nearest(str(field), FIELDS, alike=0.8):
-        return f"; is {near!r} meant?"
-    return f"; the field comes first: {column}={field}" if column in FIELDS else ""
-
-
-def _check_columns(columns: object) -> Columns:
-    if not isinstance(columns, Mapping):
-        raise UsageError(f'columns is a dict like {{"prompt": "question"}}, not {columns!r:.100}')
-    for field, column in columns.items():
-        if field not in FIELDS:
-            listed = ", ".join(sorted(FIELDS))
-            meant = _meant_field(field, column)
-            raise UsageError(f"columns: a task has no field {field!r} ({listed}){meant}")
-        if not isinstance(column, str):
-            raise UsageError(f"columns: {field} names a column by a text, not {column!r:.100}")
-    return columns

@@ -182,7 +182,11 @@ def test_a_change_is_named_by_what_the_user_wrote(shell):
     shell.write("rewards.py", REWARD)
     shell.next("--scorer", "trl:rewards.py:size")
     shell.write("rewards.py", REWARD.replace("1.0", "2.0"))
-    assert "agent.py changed (size): this is" in shell.next("--scorer", "trl:rewards.py:size").err
+    shell.write("agent.py", changed.replace('"{word} is', '"{word} was'))
+    assert (
+        "agent.py changed (look_up); rewards.py changed (size): this is agent-5"
+        in shell.next("--scorer", "trl:rewards.py:size").err
+    )
 
 
 def test_a_run_that_gives_no_reward_says_so(shell):

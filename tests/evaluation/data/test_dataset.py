@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,43 @@ def test_a_bad_line_is_told_with_its_number_and_reason(tmp_path):
     with pytest.raises(UsageError, match=r"a\.jsonl:1: messages\[0\] has no 'role'"):
         rows_of(input_dataset=path)
     path.write_text('{"question": "q", "answer": "a"}\n')
-    with pytest.raises(UsageError, match="question, answer: give dataset_adapter="):
+    with pytest.raises(UsageError, match=r"question, answer: .* columns={'prompt': 'question'}"):
         rows_of(input_dataset=path)
+
+
+def test_columns_become_fields_as_in_a_run(tmp_path):
+    fields = [{"question": "1 + 1?", "answer": "2", "prompt": "other", "level": 3}]
+    columns = {"prompt": "question", "ground_truth": "answer"}
+    path = written(tmp_path / "a.jsonl", *fields)
+    (tmp_path / "a.csv").write_text("question,answer,level\n1 + 1?,2,3\n")
+    for source in (path, tmp_path / "a.csv", fields):
+        (row,) = rows_of(input_dataset=source, columns=columns)
+        (task,) = read_tasks(source, columns=columns)
+        assert (questions([row]), row.ground_truth) == (["1 + 1?"], "2")
+        assert ids([row]) == [task.id]
+        assert str(row.level) == "3"
+        assert not hasattr(row, "question")
+
+
+def test_columns_are_fields_before_the_adapter_is_called(tmp_path):
+    path = written(tmp_path / "a.jsonl", {"question": "a"}, {"question": "b"})
+    rows = rows_of(
+        input_dataset=path,
+        columns={"prompt": "question"},
+        dataset_adapter=lambda rows: [ask(row["prompt"] * 2) for row in rows],
+    )
+    assert questions(rows) == ["aa", "bb"]
+
+
+def test_a_wrong_column_is_named_with_its_line_as_in_a_run(tmp_path):
+    path = written(tmp_path / "a.jsonl", {"question": "a"}, {"query": "b"})
+    for read in (partial(rows_of, input_dataset=path), partial(read_tasks, path)):
+        with pytest.raises(UsageError, match=r"a\.jsonl:2 has no column 'question'; it has query"):
+            read(columns={"prompt": "question"})
+        with pytest.raises(UsageError, match=r"a task has no field 'promt'.*'prompt' meant"):
+            read(columns={"promt": "question"})
+    with pytest.raises(UsageError, match="row 1 has no columns: it is of type EvaluationRow"):
+        rows_of(input_rows=[EvaluationRow(messages=[])], columns={"prompt": "question"})
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -66,7 +66,7 @@ async def open_in_series(
     Also returns a line about what changed since the last run; it is "" for an old run and for the
     first run.
 
-    `code` is the name for the user's code in that line.
+    `code` names the user's file in that line.
     """
     known = await journal.find_series(spec.series)
     for run in reversed(known) if not spec.fresh else ():
@@ -100,15 +100,15 @@ async def _why_another(
 async def changes_of(
     journal: Journal, before: Run, spec: RunSpec, tasks: Sequence[Task], code: str
 ) -> list[str]:
-    """Returns the changes since the run `before`, in a few words each. Rollout and scorer share one
-    line about the code."""
+    """Returns the changes since the run `before`, in a few words each. `code` names the user's file
+    for changes of code that are in no recorded file."""
     spec = structs.replace(spec, name=before.spec.name)
     lines = []
     names = [each.scorer.partition("@")[0] or "none" for each in (before.spec, spec)]
     if before.spec.rollout == spec.rollout and names[0] != names[1]:
         lines.append(f"scorer changed ({names[0]} → {names[1]})")
-    elif (parts := before.spec.changed_code(spec)) is not None:
-        lines.append(f"{code} changed{f' ({parts})' if parts else ''}")
+    else:
+        lines += before.spec.changed_code(spec, code=code)
     for field, (then, now) in before.spec.changed(spec).items():
         if field == "tasks":
             lines.append(f"tasks changed ({await describe_tasks(journal, before, tasks)})")

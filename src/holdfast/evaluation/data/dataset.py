@@ -34,7 +34,15 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, distinct_ids, is_conversation, row_name, with_ground_truth
+from holdfast.records.task import (
+    Task,
+    distinct_ids,
+    is_conversation,
+    likely_prompt,
+    row_name,
+    with_ground_truth,
+)
+from holdfast.tasks.columns import Columns, check_columns, with_fields
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
@@ -54,6 +62,8 @@ class Dataset:
     """One data set. Each call of `rows` reads it again, so callers may change the rows."""
 
     sources: tuple[Source, ...]
+    columns: Columns | None = None
+    """Which column is which field of a row."""
     adapter: Adapter | None = None
     preprocess: Preprocess | None = None
     only: frozenset[str] | None = None
@@ -98,7 +108,13 @@ class Dataset:
             if left == 0:
                 break
             records += await take(await self._open(source), left)
-        return records
+        return self._with_fields(records) if self.columns else records
+
+    def _with_fields(self, records: list[object]) -> list[object]:
+        return [
+            FileRecord(*with_fields(record, self.columns or {}, where=f"row {number}"))
+            for number, record in enumerate(records, 1)
+        ]
 
     async def _open(self, source: Source) -> "Iterable[object] | AsyncIterable[object]":
         if isinstance(source, str | Path):
@@ -144,6 +160,7 @@ def datasets_of(
     input_messages: object = None,
     input_rows: object = None,
     data_loaders: object = None,
+    columns: Columns | None = None,
     dataset_adapter: Adapter | None = None,
     preprocess_fn: Preprocess | None = None,
     filtered_row_ids: Iterable[str] | None = None,
@@ -157,6 +174,7 @@ def datasets_of(
     or of conversations, is one data set. Raises `UsageError` unless exactly one kind of input is
     given, or if a function cannot be called with rows.
     """
+    check_columns(columns or {})
     if dataset_adapter is not None:
         check_callable("dataset_adapter", dataset_adapter, "the list of records")
     if preprocess_fn is not None:
@@ -175,6 +193,7 @@ def datasets_of(
     return [
         Dataset(
             tuple(_reusable(source) for source in sources),
+            columns=columns,
             adapter=dataset_adapter,
             preprocess=preprocess_fn,
             only=None if filtered_row_ids is None else frozenset(filtered_row_ids),
@@ -348,6 +367,7 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
     if not fields.keys() & _FIELDS:
         raise UsageError(
             f"{where} has no field of a row (messages, prompt, …), but {', '.join(fields)[:200]}: "
+            f"say which is the prompt, columns={{'prompt': {likely_prompt(list(fields))!r}}}, or "
             "give dataset_adapter=, a function that turns the list of these dicts into a list of "
             'rows, such as {"messages": …, "ground_truth": …}'
         )

@@ -71,17 +71,17 @@ class Definition(Struct, frozen=True, dict=True):
         return fingerprinted(self.processor)
 
     @functools.cached_property
-    def scorer_parts(self) -> Mapping[str, str]:
-        """The parts of the judging function's fingerprint."""
+    def scorer_code(self) -> Code:
+        """The code of the judging function."""
         with noting(self.function) as parts:
             parts.add(self.function, decorated=False)
-        return parts.digests
+        return parts.code
 
     def read_code(self) -> None:
         """Computes both fingerprints. It is called after all modules are imported and before any
         test runs, so that a value that code changes later, such as a cache, does not change the
         fingerprints."""
-        _ = self.rollout, self.scorer_parts
+        _ = self.rollout, self.scorer_code
 
     @property
     def name(self) -> str:
@@ -193,7 +193,7 @@ def scorer_fingerprint(
     values = dict(arguments or {})
     instance = values.pop("self", None)
     with noting(definition.function) as parts:
-        parts.include(definition.scorer_parts)
+        parts.include(definition.scorer_code)
         if instance is not None:  # The subclass may be in another file.
             parts.add(type(instance))
         parts.add_values({**variant.keywords, **values})
@@ -205,4 +205,4 @@ def scorer_fingerprint(
             parts.add_values({"settings": [setting.params for setting in variant.settings]})
         elif definition.mode is Mode.ALL:
             parts.put("tasks", tasks)
-    return f"{definition.function.__name__}@{parts.digest}", Code(parts.digests)
+    return f"{definition.function.__name__}@{parts.digest}", parts.code

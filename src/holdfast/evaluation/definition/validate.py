@@ -213,7 +213,7 @@ def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProce
 
 
 _SOURCES = ("input_dataset", "input_messages", "input_rows", "data_loaders")
-_READING = ("dataset_adapter", "preprocess_fn", "max_dataset_rows", "combine_datasets")
+_READING = ("columns", "dataset_adapter", "preprocess_fn", "max_dataset_rows", "combine_datasets")
 
 
 def datasets(function: Callable[..., Any], params: Params) -> tuple[Dataset, ...]:

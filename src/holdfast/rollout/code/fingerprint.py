@@ -44,19 +44,27 @@ class Parts:
     def __init__(self, home: object):
         """Names parts from the module of the object `home` without the module's name."""
         self.digests: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        """The file's name of each part that belongs to a definition."""
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
         self._seen: dict[object, object] = {}
         """The objects that were read, by id. They are kept so that no other object gets the same
         id."""
         self._waiting: list[tuple[Any, bool]] = []
+        self._defined: dict[str, str] = {}
+        """The file's name of each definition, by the definition's name."""
         self._home = str(innermost(home).__module__)
-        file = getattr(sys.modules.get(self._home), "__file__", None) or ""
-        self._text = DataText(self._mark, folder=os.path.dirname(os.path.realpath(file)))
+        folder = os.path.dirname(os.path.realpath(_file_of(self._home)))
+        self._text = DataText(self._mark, folder=folder)
 
     @property
     def digest(self) -> str:
         return digest_of(map(repr, sorted(self.digests.items())))
+
+    @property
+    def code(self) -> Code:
+        return Code(self.digests, self.files)
 
     def add(self, candidate: object, *, decorated: bool = True) -> None:
         """Adds a rollout or a scorer. Its own source is included even if it is not the user's
@@ -77,25 +85,35 @@ class Parts:
         self._read_waiting()
 
     def put(self, name: str, text: str) -> None:
-        self.include({name: digest_of([text])})
+        self.include(Code({name: digest_of([text])}, {name: self._file_of_part(name)}))
 
-    def include(self, digests: Mapping[str, str]) -> None:
-        """Adds parts whose digests were computed elsewhere."""
-        for name, digest in digests.items():
+    def include(self, code: Code) -> None:
+        """Adds parts that were read elsewhere."""
+        for name, digest in code.parts.items():
             label, number = name, 1
             while self.digests.get(label, digest) != digest:  # Another part already has this name.
                 number += 1
                 label = f"{name} ({number})"
             self.digests[label] = digest
+            if file := code.files.get(name):
+                self.files[label] = file
 
     def _put_values(self, of: str, values: Mapping[str, object]) -> None:
         for name, value in values.items():
             self.put(f"{of}.{name}" if of else name, self._text.of(value))
 
     def _label(self, module: str, name: str) -> str:
-        """Returns the name of a part, with at most the last component of its module's name. The
-        first components are left out because the package may be moved into another package."""
-        return name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
+        """Returns the name of a definition, with at most the last component of its module's name.
+        The first components are left out because the package may be moved into another package."""
+        label = name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
+        self._defined[label] = os.path.basename(_file_of(module))
+        return label
+
+    def _file_of_part(self, name: str) -> str:
+        """Returns the file's name of the definition that the part belongs to; "" for none."""
+        while name and name not in self._defined:
+            name = name.rpartition(".")[0]
+        return self._defined.get(name, "")
 
     # --- what stands behind a value
 
@@ -252,6 +270,10 @@ def identity_of(value: object) -> str:
     return identity if isinstance(identity, str) else ""
 
 
+def _file_of(module: str) -> str:
+    return getattr(sys.modules.get(module), "__file__", None) or ""
+
+
 def _is_readable(kind: type) -> bool:
     return is_own(kind) or kind.__module__.partition(".")[0] == "holdfast"
 
@@ -315,7 +337,7 @@ def fingerprinted(candidate: object) -> tuple[str, Code]:
     """Returns `name@digest`, and the parts of the code that the digest covers."""
     with noting(candidate) as parts:
         parts.add(candidate)
-    return f"{innermost(candidate).__name__}@{parts.digest}", Code(parts.digests)
+    return f"{innermost(candidate).__name__}@{parts.digest}", parts.code
 
 
 def code_of(*candidates: object) -> str:
@@ -328,7 +350,7 @@ def code_of(*candidates: object) -> str:
             parts.add(candidate)
         digests.append(parts.digest)
         if around is not None:
-            around.include(parts.digests)
+            around.include(parts.code)
     return "-".join(digests)
 
 

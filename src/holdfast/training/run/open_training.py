@@ -86,8 +86,7 @@ async def changes_of_training(
     changes = different_settings(recorded.settings, settings) if recorded else []
     if then.differs_by_code(now) and not await is_trained(journal, run):
         return changes
-    if (parts := then.changed_code(now)) is not None:
-        changes.append(f"{code} changed{f' ({parts})' if parts else ''}")
+    changes += then.changed_code(now, code=code)
     fields = [name for name in then.changed(now) if name not in ("rollout", "scorer", "samples")]
     return [*changes, *(f"{name.rpartition('.')[2]} changed" for name in fields)]
 
