@@ -241,7 +241,7 @@ def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
 @pytest.mark.parametrize(
     ("rewards", "held_out", "is_better"),
     [
-        ([0.5, 0.25, 0.75], {}, True),
+        ([0.5, 0.25, 1.0], {}, True),
         ([0.5, 0.5, 0.25, 0.75], {}, False),
         ([0.5, 0.25], {0: 0.5, 2: 0.75}, True),
         ([0.25, 0.75], {0: 0.5, 2: 0.5}, False),

@@ -10,7 +10,7 @@ from holdfast.evaluation.stats.comparison import (
     format_comparison,
     questions_of,
 )
-from holdfast.evaluation.stats.results import Question, Results, RowResult
+from holdfast.evaluation.stats.results import Results, RowResult, TaskQuestion
 from holdfast.records.errors import UsageError
 from holdfast.records.message import system, user
 from holdfast.records.run import Code
@@ -183,7 +183,7 @@ def test_control_characters_in_ids_are_shown():
 
 
 def asking(run: str, scores: dict[str, float], **questions: str) -> Results:
-    asked = {name: Question(text, text) for name, text in questions.items()}
+    asked = {name: TaskQuestion(text, text) for name, text in questions.items()}
     return structs.replace(graded(run, scores), questions=asked)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
-from holdfast.evaluation.stats.results import Question, Results
+from holdfast.evaluation.stats.results import Results, TaskQuestion
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import shortened
 from holdfast.records.message import Role
@@ -98,18 +98,18 @@ def compare(
     )
 
 
-def questions_of(tasks: Iterable[Task]) -> dict[str, Question]:
+def questions_of(tasks: Iterable[Task]) -> dict[str, TaskQuestion]:
     """Returns each task's question, for `Results.questions`. Its digest covers the messages and the
     ground truth, but no system messages, because runs are often compared to compare these."""
     return {task.id: _question(task) for task in tasks}
 
 
-def _question(task: Task) -> Question:
+def _question(task: Task) -> TaskQuestion:
     messages = [message for message in task.messages if message.role is not Role.SYSTEM]
     content = msgspec.json.encode((messages, task.ground_truth), order="sorted")
     texts = [message.readable for message in messages if message.role is Role.USER]
     line = " ".join(texts[0].split()) if texts else ""
-    return Question(hashlib.sha256(content).hexdigest(), shortened(line, MAX_PROMPT))
+    return TaskQuestion(hashlib.sha256(content).hexdigest(), shortened(line, MAX_PROMPT))
 
 
 def _differ(a: Results, b: Results, task: str) -> bool:

@@ -70,7 +70,7 @@ class Root(Struct, omit_defaults=True):
     """The number of rows that failed for good because of this root."""
 
 
-class Question(Struct, frozen=True):
+class TaskQuestion(Struct, frozen=True):
     """What a task asks, to compare it with the task of the same id in another run."""
 
     digest: str
@@ -100,7 +100,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """The journal or the file of the results."""
     prices: Prices | None = None
     """The prices of the tokens."""
-    questions: dict[str, Question] = {}
+    questions: dict[str, TaskQuestion] = {}
     """Each task's question, by the task's id. It is empty if the questions are unknown."""
 
     @property
