@@ -48,60 +48,52 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "init": _Command("write a small project to begin with", "projects", "init"),
     "run": _Command(
-        "run tasks × samples of a rollout, or go on with a run that was interrupted",
+        "run a rollout over tasks, or continue a run that was interrupted",
         "run",
         "run",
     ),
     "train": _Command(
-        "train a model on a rollout, or go on with a training that was interrupted",
+        "train a model on a rollout, or continue a training that was interrupted",
         "train",
         "train",
     ),
     "gateway": _Command(
-        "a run of agents that others start: they come to a gateway and take trajectories",
+        "record a run of agents that you start yourself",
         "gateway",
         "serving.gateway",
     ),
     "runs": _Command("list the runs of a journal", "runs", "runs.list_runs"),
     "show": _Command("show a run, or one trajectory turn by turn", "runs", "runs.show"),
-    "view": _Command(
-        "show the runs of a journal in a browser, while they work and afterwards", "view", "view"
-    ),
+    "view": _Command("show runs in a browser, live or finished", "view", "view"),
     "trace": _Command("send a run to an OpenTelemetry collector", "view", "trace"),
-    "logs": _Command("find what the processes of a run have logged", "runs", "runs.logs"),
-    "resume": _Command(
-        "go on with a run, by the command that it was begun with", "runs", "runs.resume"
-    ),
-    "fork": _Command(
-        "sample on from a turn of a trajectory, after another message", "runs", "runs.fork"
-    ),
+    "logs": _Command("show the log files of a run's processes", "runs", "runs.logs"),
+    "resume": _Command("continue a run with its recorded command", "runs", "runs.resume"),
+    "fork": _Command("sample new continuations from a turn of a trajectory", "runs", "runs.fork"),
     "rename": _Command("give a run another name", "runs", "runs.names"),
-    "tag": _Command("tag a run, so that it is found again", "runs", "runs.names"),
-    "rm": _Command("delete runs, and give their space back", "runs", "runs.delete"),
+    "tag": _Command("add tags to a run, or remove them", "runs", "runs.names"),
+    "rm": _Command("delete runs, and free their disk space", "runs", "runs.delete"),
     "prune": _Command(
-        "delete the runs that are old, unfinished or untagged, and give their space back",
+        "delete runs that are old, unfinished or untagged",
         "runs",
         "runs.delete",
     ),
     "worlds": _Command(
-        "list the containers that runs have or had, and remove those that nobody holds",
+        "list the containers of runs, and remove those that nobody uses",
         "runs",
         "runs.worlds",
     ),
     "export": _Command("write a run's data to a file", "runs", "results.export"),
     "compare": _Command("compare the scores of two runs, task by task", "runs", "results.compare"),
     "report": _Command(
-        "a run in numbers, or as one HTML file that needs no server and no network",
+        "print a run's results, or write them to one HTML file",
         "runs",
         "results.report",
     ),
-    "journal": _Command("look after a journal file", "runs", "journal"),
-    "policy": _Command("look at an inference engine", "runs", "serving.policy"),
+    "journal": _Command("check, repair, compact or copy a journal", "runs", "journal"),
+    "policy": _Command("check what an inference engine can do", "runs", "serving.policy"),
     "serve": _Command("serve a model on this machine, for `run --policy`", "run", "serving.serve"),
     "config": _Command("show what the configuration file sets", "runs", "config"),
-    "completion": _Command(
-        "print a script that completes commands and options in a shell", "runs", "completion"
-    ),
+    "completion": _Command("print a script for completion in a shell", "runs", "completion"),
 }
 _PART = ("as_worker", "only", "until_stdin_closes", "dry_run")
 """Options of a process that works for another command, and of a dry run, which does no work."""

@@ -67,9 +67,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 DESCRIPTION = (
-    "Serves a causal LM from a Hugging Face folder, OpenAI-compatible, on this machine.\n"
-    "The embedded engine serves it, or a vLLM that is started for it (--engine vllm).\n"
-    "The same prompt, seed and sampling give the same tokens whatever else is in the batch.\n\n"
+    "Serves a causal language model from a Hugging Face folder, with the OpenAI API. The\n"
+    "embedded engine serves it, or a vLLM that this command starts (--engine vllm). In the\n"
+    "embedded engine, the same prompt, seed and sampling give the same tokens in any batch.\n\n"
     "  holdfast serve --model DIR --port 8000\n"
 )
 ENGINES = ("embedded", "vllm")
@@ -99,7 +99,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         0,
         _MAX_PORT,
         _DEFAULTS.port,
-        "listen at this port; 0 takes a free one (default: %(default)s)",
+        "listen at this port; 0: any free port (default: %(default)s)",
     )
     parser.add_argument(
         "--served-model-name",
@@ -120,7 +120,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         1,
         1 << 20,
         _DEFAULTS.max_waiting,
-        "refuse requests with 503 when N wait (default: %(default)s)",
+        "refuse requests with 503 while N wait (default: %(default)s)",
     )
     _add_integer(
         parser,
@@ -128,14 +128,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         2,
         1 << 30,
         None,
-        "limit prompt and reply together (default: the model's limit)",
+        "limit prompt and reply together to N tokens (default: the model's)",
     )
     parser.add_argument(
         "--version",
         dest="weight_version",
         default=_DEFAULTS.version,
         metavar="V",
-        help="report this version of the weights (default: %(default)s)",
+        help="report this name as the version of the weights (default: %(default)s)",
     )
     _add_integer(
         parser,
@@ -148,17 +148,17 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when standard input closes: when the parent dies",
+        help="end when standard input closes, for example when the parent dies",
     )
     parser.add_argument(
         "--progress",
         action="store_true",
-        help="while starting, print lines like `starting: …` to stdout",
+        help="print `starting: …` lines to standard output until it serves",
     )
     parser.add_argument(
         "--log-requests",
         action="store_true",
-        help="write one line `request ID` to stderr for each request",
+        help="write a line `request ID` to standard error for each request",
     )
     parser.add_argument(
         "--api-key-env",
@@ -182,7 +182,7 @@ def add_vllm(parser: argparse.ArgumentParser) -> None:
         "--engine-python",
         default="",
         metavar="PATH",
-        help="start vLLM with this Python (default: the one that runs this)",
+        help="start vLLM with this Python (default: the one that runs Holdfast)",
     )
     group.add_argument(
         "--engine-memory",
@@ -200,7 +200,7 @@ def add_vllm(parser: argparse.ArgumentParser) -> None:
         "--engine-lora-rank",
         type=int,
         metavar="N",
-        help="let vLLM load LoRA adapters up to this rank (default: none)",
+        help="let vLLM load LoRA adapters up to this rank (default: no adapters)",
     )
     group.add_argument(
         "--engine-options",

@@ -113,7 +113,7 @@ POLICY = Option(
 )
 DIALECT = Option(
     "dialect",
-    "speak this API to the engine (default: find out)",
+    "use this API of the engine (default: detect it)",
     choices=("vllm", "vllm-generate", "sglang", "fireworks", "chat"),
 )
 API_KEY_ENV = Option(
@@ -136,7 +136,7 @@ SYSTEM = Option(
 )
 LIMIT = Option(
     "limit",
-    "use only the first N tasks; another N is another run (default: all)",
+    "use only the first N tasks; another N begins another run",
     Whole(1),
     metavar="N",
 )
@@ -243,7 +243,7 @@ ALTERING = (
     ),
     Option(
         "frequency-penalty",
-        "penalize tokens each time that the reply has them (default: {})",
+        "penalize a token for each time the reply has it (default: {})",
         PENALTY,
         0.0,
         "X",
@@ -264,8 +264,8 @@ ALTERING = (
         action="append",
     ),
     STOP_TOKEN_IDS,
-    switch("ignore-eos", "do not stop at the end token; sample up to --max-tokens"),
-    switch("routed-experts", "record the experts of each token (vLLM, SGLang)"),
+    switch("ignore-eos", "do not stop at the end token; sample --max-tokens tokens"),
+    switch("routed-experts", "record which experts computed each token (vLLM, SGLang)"),
     CHAT_TEMPLATE_KWARGS,
     Option(
         "separate-reasoning",
@@ -275,14 +275,14 @@ ALTERING = (
     ),
     Option(
         "extra-body",
-        "add these fields to each request; they are recorded: no secrets",
+        "add these fields to each request (no secrets: they are recorded)",
         json_object,
         metavar="JSON",
     ),
 )
 KEEP_INTERRUPTED = switch(
     "keep-interrupted",
-    "keep samples whose process died in an at_most_once tool call",
+    "keep samples whose process died during an at_most_once tool call",
 )
 SAMPLING = (
     SAMPLES,
@@ -296,7 +296,7 @@ SAMPLING = (
     ),
     Option(
         "top-p",
-        "sample from the likeliest tokens of probability P (default: {})",
+        "sample from the likeliest tokens that add up to P (default: {})",
         SHARE,
         1.0,
         "P",
@@ -321,14 +321,14 @@ SAMPLING = (
     Option("tokenizer", "use the tokenizer in this folder (default: the engine's)", metavar="DIR"),
     Option(
         "renderer",
-        "render prompts for this model family (or template, bytes)",
+        "render prompts for this model family, or with: template, bytes",
         metavar="NAME",
     ),
 )
 GROUPS = (
     Option(
         "group-refill",
-        "sample again up to N times after infrastructure failed (default: {})",
+        "replace a sample lost to infrastructure up to N times (default: {})",
         Whole(0),
         1,
         "N",
@@ -370,28 +370,28 @@ MAX_FAILURES = Option(
 )
 MAX_COST = Option(
     "max-cost",
-    "stop when the run has cost this much, by --price (default: never)",
+    "stop when the run has cost this much (default: never); needs --price",
     FACTOR,
     None,
     "AMOUNT",
 )
 MAX_TOKENS_TOTAL = Option(
     "max-tokens-total",
-    "stop when prompts and replies have N tokens in all (default: never)",
+    "stop after N tokens of prompts and replies (default: never)",
     Whole(1),
     None,
     "N",
 )
 PRICE = Option(
     "price",
-    "compute costs by this table (default: that of HOLDFAST_PRICES)",
+    "compute costs from this price table (default: $HOLDFAST_PRICES)",
     price_table,
     None,
     "FILE",
 )
 FAIL_ON_PERMANENT_FAILURE = Option(
     "fail-on-permanent-failure",
-    "exit with code 1 if a trajectory failed for good",
+    "exit with code 1 if a trajectory fails after all its retries",
     default=False,
     action=argparse.BooleanOptionalAction,
 )
@@ -420,7 +420,7 @@ SCORER = Option(
 )
 SCORE_WORKERS = Option(
     "score-workers",
-    "score in N separate processes; 0 scores in this one (default: {})",
+    "score in N separate processes; 0: in this process (default: {})",
     Whole(0, 10_000),
     0,
     "N",
@@ -440,7 +440,7 @@ PARTIAL_TOKENS = Option(
 )
 ON_DIVERGENCE = Option(
     "on-divergence",
-    "if the rollout differs from its record, fork or fail (default: {})",
+    "fork or fail if a replay differs from its record (default: {})",
     default="fork",
     choices=("fork", "fail"),
 )
@@ -459,10 +459,12 @@ CONNECTION = (
     Option("call-tries", "send a request up to N times (default: {})", Whole(1), 5, "N"),
 )
 ATTEMPT_DEADLINE = seconds(
-    "attempt-deadline", 21600.0, "end an attempt at a trajectory after this time"
+    "attempt-deadline", 21600.0, "give up one attempt at a trajectory after this time"
 )
-SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "end a call of the scorer after this time")
-LEASE = seconds("lease", 30.0, "let other workers take over after this much silence")
+SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "give up a call of the scorer after this time")
+LEASE = seconds(
+    "lease", 30.0, "let others take over a worker's trajectories if it is silent so long"
+)
 GRACE = seconds(
     "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
 )
@@ -471,9 +473,9 @@ RUN_DEADLINE = Option(
     "run-deadline", "stop the command after this time (default: never)", SECONDS, None, "SECONDS"
 )
 DEADLINES = (
-    seconds("try-timeout", 1800.0, "end one try of a request after this time"),
-    seconds("stall-timeout", 300.0, "end a stream that sends nothing for this time"),
-    seconds("call-deadline", 3600.0, "end a request with all its tries after this time"),
+    seconds("try-timeout", 1800.0, "give up one try of a request after this time"),
+    seconds("stall-timeout", 300.0, "give up a stream that sends nothing for this time"),
+    seconds("call-deadline", 3600.0, "give up a request, with all its tries, after this time"),
     ATTEMPT_DEADLINE,
     PATIENCE,
     LEASE,
@@ -484,26 +486,26 @@ DEADLINES = (
 SCORING = (SCORER, SCORER_TRIES, SCORER_TIMEOUT, SCORE_WORKERS, SCORE_CONCURRENCY)
 
 FULL_TRACEBACKS = switch(
-    "full-tracebacks", "show whole tracebacks, even of failures that a retry overcame"
+    "full-tracebacks", "show whole tracebacks, also of failures that a retry mended"
 )
 OTEL = Option(
-    "otel", "send spans to this OpenTelemetry collector (holdfast trace)", str, None, "URL"
+    "otel", "send spans to this OpenTelemetry collector (see `holdfast trace`)", str, None, "URL"
 )
 PRINTING = (
     FULL_TRACEBACKS,
     switch("json", "print the report as JSON"),
     switch("quiet", "show no progress"),
-    switch("view", "show the journal in a browser until the command ends (holdfast view)"),
+    switch("view", "serve `holdfast view` until the command ends"),
     OTEL,
 )
-FORCE = switch("force", "replace the file even if data in it is lost")
+FORCE = switch("force", "replace the file even if it holds data that the new one lacks")
 
 # --- when the run exists already
 
 NEW = switch("new", "begin a new run (NAME-2, NAME-3, …), and reuse no recorded samples")
 ACCEPT_CHANGES = switch(
     "accept-changes",
-    "go on although tasks, sampling or code changed; record the change",
+    "continue although tasks, sampling or code changed; record the change",
 )
 MODEL = Option(
     "model",
@@ -512,18 +514,18 @@ MODEL = Option(
 )
 RUN = Option(
     "run",
-    "name the run (default: after the file, with a number: agent-1)",
+    "name the run (default: the file's name and a number: agent-1)",
     metavar="NAME",
 )
-DRY_RUN = switch("dry-run", "only check; show what would be sampled, and the first prompt")
-JOIN = switch("join", "work on a run at the same time as its live workers")
+DRY_RUN = switch("dry-run", "only check; print what would be sampled, and the first prompt")
+JOIN = switch("join", "work on the run together with the workers that it has")
 RETRY_FAILED = switch(
     "retry-failed",
-    "try failed trajectories and unreadable verdicts again",
+    "retry failed trajectories, and ask again for unreadable verdicts",
 )
 WORLD = Option(
     "world",
-    "give each trajectory a container: docker:IMAGE, podman:IMAGE",
+    "give each trajectory a container of docker:IMAGE or podman:IMAGE",
     text,
     metavar="SPEC",
 )
@@ -536,7 +538,7 @@ SUBJECTS = {
     "complete the groups of samples": GROUPS,
     "retry failures, or stop": RETRIES,
     "limit the cost": SPENDING,
-    "give each trajectory a machine of its own": (WORLD, WORLDS),
+    "give each trajectory its own container": (WORLD, WORLDS),
     "connect to the engine": CONNECTION,
     "set deadlines": DEADLINES,
     "change what is printed": PRINTING,

@@ -15,15 +15,18 @@ class Exit(IntEnum):
         code.meaning = meaning
         return code
 
-    OK = 0, "everything that could be done is done"
-    FAILURES = 1, "trajectories failed for good, and --fail-on-permanent-failure was given"
-    USAGE = 2, "the command cannot be carried out as given; nothing was changed"
-    CHANGED = 3, "the run is recorded with other tasks, settings or code; nothing was changed"
+    OK = 0, "the command did everything that it could"
+    FAILURES = 1, "trajectories failed permanently, and --fail-on-permanent-failure was given"
+    USAGE = 2, "the command is wrong or cannot be carried out; it changed nothing"
+    CHANGED = 3, "the run has other tasks, settings or code; the command changed nothing"
     HELD = 4, "a live worker holds the run"
-    STOPPED = 5, "stopped early (endpoint down, disk full, deadline); the same command goes on"
-    CORRUPT = 6, "the journal has records that fail their checks, or has lost commits"
-    NOTHING = 7, "nothing succeeded: every trajectory failed for good, or no step trained anything"
-    SPENT = 8, "--max-cost or --max-tokens-total is reached; a higher one goes on"
-    EMPTY = 9, "there was nothing to export: no file was written"
-    INTERRUPTED = 130, "SIGINT; the same command goes on"
-    TERMINATED = 143, "SIGTERM; the same command goes on"
+    STOPPED = (
+        5,
+        "stopped early (endpoint down, disk full, deadline); repeat the command to continue",
+    )
+    CORRUPT = 6, "the journal is damaged or has lost commits"
+    NOTHING = 7, "every trajectory failed permanently, or no step trained anything"
+    SPENT = 8, "--max-cost or --max-tokens-total is reached; raise it to continue"
+    EMPTY = 9, "there was nothing to export; no file was written"
+    INTERRUPTED = 130, "SIGINT; repeat the command to continue"
+    TERMINATED = 143, "SIGTERM; repeat the command to continue"

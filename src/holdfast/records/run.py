@@ -179,11 +179,13 @@ class RunSpec(Struct, frozen=True):
             if old.get(field) != new.get(field) and not _is_unknown(self, other, field)
         }
 
-    def changed_code(self, other: "RunSpec", *, code: str) -> list[str]:
+    def changed_code(
+        self, other: "RunSpec", *, code: str, fields: Iterable[str] = ("rollout", "scorer")
+    ) -> list[str]:
         """Returns a line for each file in which the rollout or the scorer changed, with the names
         of the functions and values. `code` names the file of what is in no recorded file."""
         names: dict[str, list[str]] = {}
-        for field in ("rollout", "scorer"):
+        for field in fields:
             if field in self.changed(other):
                 for name, file in _changed_parts(self, other, field) or [("", "")]:
                     names.setdefault(file or code, []).append(name)

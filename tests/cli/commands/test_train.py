@@ -238,6 +238,23 @@ def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
     ]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "held_out", "is_better"),
+    [
+        ([0.5, 0.25, 1.0], {}, True),
+        ([0.5, 0.5, 0.25, 0.75], {}, False),
+        ([0.5, 0.25], {0: 0.5, 2: 0.75}, True),
+        ([0.25, 0.75], {0: 0.5, 2: 0.5}, False),
+    ],
+)
+def test_a_tiny_model_that_did_not_improve_is_named_as_the_limit(rewards, held_out, is_better):
+    report = trained(rewards=rewards, held_out=held_out)
+    line = "no better:   our tiny model only learns sums with a tool; give --model DIR"
+    tiny, other = train_arguments(), train_arguments("--model", "models/qwen")
+    assert (line in _last_lines(_parser().parse_args(tiny), report)) == (not is_better)
+    assert line not in _last_lines(_parser().parse_args(other), report)
+
+
 @pytest.mark.parametrize(("skipped", "message", "code"), [(0, "", 0), (2, "2", 0), (3, "all", 7)])
 def test_a_training_that_trained_nothing_is_no_success(
     place, capsys, monkeypatch, skipped, message, code

@@ -10,9 +10,10 @@ from holdfast.evaluation.stats.comparison import (
     format_comparison,
     questions_of,
 )
-from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.results import Results, RowResult, TaskQuestion
 from holdfast.records.errors import UsageError
 from holdfast.records.message import system, user
+from holdfast.records.run import Code
 from holdfast.records.sampling import Sampling
 from support.evaluation.graded_runs import failed, results, running, scored, unscored
 from support.records import make_tasks, spec
@@ -92,7 +93,42 @@ def test_what_differs_in_the_runs_is_told():
     }
     text = format_comparison(comparison)
     assert "    model: model → larger" in text
-    assert "    rollout: another rollout, or another version of its code" in text
+    assert "    rollout: solve → solve other" in text
+
+
+def test_the_functions_that_changed_are_named_with_their_files():
+    files = {"solve": "agent.py", "reward.size": "reward.py"}
+    sides = []
+    for name, number in (("a", 1), ("b", 2)):
+        side = results({"x": [scored(1.0)]}, name=name)
+        parts = {"solve": "same", "reward.size": str(number), "Contains.identity": str(number)}
+        made = structs.replace(
+            side.spec,
+            rollout=f"solve@{number}",
+            rollout_code=Code({"solve": str(number)}, files),
+            scorer=f"size@{number}",
+            scorer_code=Code(parts, files),
+        )
+        sides.append(structs.replace(side, spec=made))
+    lines = format_comparison(compare(*sides)).splitlines()
+    assert "    rollout: agent.py changed (solve)" in lines
+    assert "    scorer: reward.py changed (reward.size); its code changed (Contains)" in lines
+
+
+def test_a_changed_task_is_listed_with_its_shortened_prompt():
+    tasks = make_tasks("x", "y")
+    long = structs.replace(tasks[1], messages=(user("Which\nword? " + "apple " * 50 + "pear"),))
+    questions = questions_of([tasks[0], long])
+    a, b = (
+        structs.replace(graded(name, {"x": reward, "y": 1 - reward}), questions=questions)
+        for name, reward in (("a", 0.0), ("b", 1.0))
+    )
+    *_, first, second = format_comparison(compare(a, b)).splitlines()
+    assert first == "    +1.0000  x  do x"
+    assert second.startswith("    -1.0000  y  Which word? apple apple ")
+    assert second.endswith("apple pear")
+    assert " … " in second
+    assert len(second) <= 100
 
 
 def test_results_of_other_tools_are_compared_by_what_they_tell():
@@ -147,7 +183,8 @@ def test_control_characters_in_ids_are_shown():
 
 
 def asking(run: str, scores: dict[str, float], **questions: str) -> Results:
-    return structs.replace(graded(run, scores), questions=questions)
+    asked = {name: TaskQuestion(text, text) for name, text in questions.items()}
+    return structs.replace(graded(run, scores), questions=asked)
 
 
 def test_a_task_that_asks_something_else_is_another_one_and_that_is_said():

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -374,9 +375,20 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
             f"the model:   {report.model}",
             f"serve it:    holdfast serve --model {model}",
         ]
+    if grown and not args.model and not _is_better(report):
+        lines.append("no better:   our tiny model only learns sums with a tool; give --model DIR")
     name = shlex.quote(args.run)
     lines.append(f"look at it:  holdfast report {name}{journal} [--out FILE.html]")
     return lines
+
+
+def _is_better(report: "TrainingReport") -> bool:
+    """Returns whether the reward rose: on held-out tasks, or else over the steps' second half."""
+    rewards = report.rewards
+    if len(held_out := list(report.held_out.values())) > 1:
+        return held_out[-1] > held_out[0]
+    middle = len(rewards) // 2
+    return fmean(rewards[middle:]) > fmean(rewards[:middle])
 
 
 def _address(args: argparse.Namespace) -> EngineAddress:

@@ -16,35 +16,38 @@ _LISTENING = (
     ),
     Option(
         "port",
-        "listen at this port; 0 takes a free one (default: {})",
+        "listen at this port; 0: any free port (default: {})",
         Whole(0, 65535),
         0,
         "N",
     ),
     Option(
         "token-env",
-        "take agents' token from this variable; needed beyond loopback",
+        "require the token in this variable; needed if --host is not loopback",
         metavar="NAME",
     ),
-    Option("tls-cert", "serve https with this certificate, PEM", metavar="FILE"),
-    Option("tls-key", "use this key of the certificate, PEM without a password", metavar="FILE"),
+    Option("tls-cert", "serve https with this certificate (PEM)", metavar="FILE"),
+    Option("tls-key", "use this key of the certificate (PEM, without a password)", metavar="FILE"),
     Option(
         "advertise",
-        "give agents this address (default: its own, or the machine's name)",
+        "tell agents this address (default: --host, or the machine's name)",
         metavar="HOST|URL",
     ),
     Option("workers", "serve with N processes (default: {})", Whole(1), 1, "N"),
-    Option("log", "write one line for each request to this file; - is stderr", metavar="FILE"),
+    Option("log", "write a line for each request to this file (-: standard error)", metavar="FILE"),
     Option("as-worker", argparse.SUPPRESS),
 )
 _AGENTS = (
     seconds(
-        "silence", 1800.0, "give up an agent that sends nothing for this time", SECONDS_OR_NONE
+        "silence",
+        1800.0,
+        "fail the trajectory of an agent that sends nothing for this time",
+        SECONDS_OR_NONE,
     ),
     seconds(
         "rejoin",
         30.0,
-        "after a restart, wait this long for living agents",
+        "after a restart, wait this long for agents to call again",
         SECONDS_OR_NONE,
     ),
     seconds(
@@ -55,13 +58,13 @@ _AGENTS = (
     ),
     Option(
         "ignore",
-        "ignore this parameter or type of tools (tool:NAME); repeatable",
+        "ignore this request parameter, or type of tools: tool:NAME",
         metavar="NAME",
         action="append",
     ),
     Option(
         "on-refused",
-        "fail or accept an agent's end after a refused call (default: {})",
+        "fail or accept agents that had a refused call (default: {})",
         default="fail",
         choices=("fail", "accept"),
     ),
@@ -79,15 +82,16 @@ def add_gateway(gateway: Parser) -> None:
     gateway.common = COMMON
     gateway.usage = "holdfast gateway --tasks SOURCE --run NAME [options]"
     gateway.description = (
-        "Serves the trajectories of a run to agents that come by themselves.\n\n"
+        "Records a run of agents that you start yourself. The agents call the gateway instead of\n"
+        "the engine.\n\n"
         "  holdfast gateway --tasks tasks.jsonl --samples 4 --run first --port 8100 \\\n"
         "      --policy http://127.0.0.1:8000\n\n"
-        "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
-        "ends with POST /complete."
+        "An agent gets a trajectory from POST /trajectories, calls its address like the OpenAI or\n"
+        "Anthropic API, and finishes with POST /complete."
     )
     RUN.add_to(gateway, required=True, help="name the run")
     run.whole_run(gateway)
     add_group(gateway, "listen", _LISTENING)
-    add_group(gateway, "deal with agents", _AGENTS)
+    add_group(gateway, "control agents", _AGENTS)
     add_group(gateway, run.CLUSTER, (CLUSTER, *CLUSTER_CODE))
     gateway.add_argument("--as-node", type=int, help=argparse.SUPPRESS)

@@ -8,13 +8,13 @@ import argparse
 from pathlib import Path
 
 PROJECTS = Path(__file__).parents[1] / "projects"
-MODEL = "The small model of Holdfast only adds numbers, with a tool; --policy URL takes yours."
+MODEL = "Holdfast's small model can only add numbers with a tool. --policy URL uses your model."
 KINDS = {
     "agent": "an agent with a tool, its tasks, its score and a test",
     "game": "an environment that the model acts in",
-    "evaluation": "an evaluation as a test of pytest, in two settings",
-    "black-box": "an agent that is a program of its own",
-    "training": "an agent that learns, with tasks that it is not trained on",
+    "evaluation": "an evaluation as a pytest test, with two settings",
+    "black-box": "an agent that is a separate program",
+    "training": "an agent that learns, with held-out tasks",
 }
 
 
@@ -24,7 +24,7 @@ def add_init(init: argparse.ArgumentParser) -> None:
     init.add_argument(
         "folder",
         metavar="DIR",
-        help="write the project here; no file may have the same name",
+        help="write the project to this folder; no file is overwritten",
     )
     init.add_argument(
         "--kind",

@@ -17,19 +17,20 @@ def add_run(run: Parser) -> None:
     run.common = COMMON
     run.usage = "holdfast run FILE.py[:NAME] --tasks SOURCE [options]"
     run.description = (
-        "Runs a rollout over tasks. If it was interrupted, the same command goes on. After a\n"
-        "change, it begins the next run (agent-2), and samples only what is new.\n\n"
+        "Runs a rollout over tasks. If the run is interrupted, repeat the command to continue it.\n"
+        "After a change of code, data or settings, the command begins the next run (agent-2) and\n"
+        "samples only what is new.\n\n"
         "  holdfast run agent.py --tasks tasks.jsonl --samples 4 \\\n"
         "      --policy http://127.0.0.1:8000 --model NAME\n\n"
         "Without --policy, the embedded engine and its small model serve the run.\n\n"
-        "agent.py has an `async def` of one argument, the trajectory's context, and perhaps a\n"
+        "agent.py defines an `async def` with one parameter, the trajectory, and optionally a\n"
         'function `score`. A line of tasks.jsonl is {"prompt": "…"} or {"messages": […]}; it may\n'
-        "also have id, tools, ground_truth, metadata. docs/tasks.md: other sources of tasks."
+        "also have id, tools, ground_truth and metadata. docs/tasks.md lists other sources."
     )
     run.add_argument(
         "rollout",
         metavar="FILE.py[:NAME]",
-        help="the rollout; leave NAME out if it is `rollout` or the only one",
+        help="the rollout; NAME can be left out if the file has only one",
     )
     options.RUN.add_to(run)
     whole_run(run)
@@ -47,7 +48,7 @@ def whole_run(run: argparse.ArgumentParser) -> None:
     options.add_group(run, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     for title, listed in options.SUBJECTS.items():
         options.add_group(run, title, listed)
-    group = run.add_argument_group("go on with a run that exists")
+    group = run.add_argument_group("continue an existing run")
     which = group.add_mutually_exclusive_group()
     which.add_argument("--new", "--fresh", **options.NEW.keywords())
     options.ACCEPT_CHANGES.add_to(which)

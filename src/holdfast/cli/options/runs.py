@@ -36,8 +36,9 @@ def age(text: str) -> float:
 
 def add_runs(runs: argparse.ArgumentParser) -> None:
     runs.description = (
-        "Lists the runs of a journal: when each was begun, how far it is, its model,\n"
-        "mean reward and tags, who works on it, how much of it is trained, and how to go on."
+        "Lists the runs of a journal. For each run, shows when it began, its progress, model,\n"
+        "mean reward and tags, whether workers hold it, how much of it was trained, and the\n"
+        "command that continues it."
     )
     JOURNAL.add_to(runs)
     _flag(runs, "--all", "also list the evaluations of trainings")
@@ -48,15 +49,15 @@ def add_runs(runs: argparse.ArgumentParser) -> None:
 
 def add_show(show: argparse.ArgumentParser) -> None:
     show.description = (
-        "Shows a run (its report, accepted changes, trajectories), or one trajectory: "
-        "turns,\ntool calls, attempts, failures with tracebacks, token counts, versions, forks."
+        "Shows a run: its report, accepted changes and trajectories. With TASK/SAMPLE, shows one\n"
+        "trajectory: turns, tool calls, attempts, failures, token counts, weight versions, forks."
     )
     _run(show)
     show.add_argument(
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="show this trajectory; TASK stands for its first sample",
+        help="show this trajectory; TASK alone means its first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -73,20 +74,20 @@ def add_show(show: argparse.ArgumentParser) -> None:
 
 def add_worlds(worlds: argparse.ArgumentParser) -> None:
     worlds.description = (
-        "Lists the worlds (containers) and snapshots that the journal's runs have, as the ledger\n"
-        "and the providers know them: state, age, CPU time, cost, trajectory."
+        "Lists the worlds (containers) and snapshots of the journal's runs. Compares the journal\n"
+        "with what Docker and Podman report. Shows state, age, CPU time, cost and trajectory."
     )
     JOURNAL.add_to(worlds)
     PRICE.add_to(worlds)
-    _flag(worlds, "--all", "also list worlds that are gone")
-    _flag(worlds, "--clean", "remove everything that no living process holds")
+    _flag(worlds, "--all", "also list worlds that were removed")
+    _flag(worlds, "--clean", "remove worlds and snapshots that no live process uses")
     _json(worlds)
 
 
 def add_logs(logs: argparse.ArgumentParser) -> None:
     logs.description = (
-        "Lists the log files of a run's processes (scorers, workers, gateways), with "
-        "their last lines."
+        "Lists the log files of a run's processes (scorers, workers, gateways), with their last\n"
+        "lines."
     )
     logs.add_argument("run", metavar="RUN", help="the run's name")
     JOURNAL.add_to(logs)
@@ -102,19 +103,22 @@ def add_logs(logs: argparse.ArgumentParser) -> None:
 
 def add_export(export: argparse.ArgumentParser) -> None:
     export.description = (
-        "Writes a run's data to a file, which is replaced when all of it is there. Kinds:\n\n"
+        "Writes a run's data to a file. Replaces an existing file only when the new one is\n"
+        "complete. Kinds:\n"
+        "\n"
         "  samples                          token ids with rewards\n"
         "  trajectories                     conversations\n"
         "  rows                             EvaluationRows of eval-protocol\n"
-        "  failures                         what failed, with tracebacks\n"
+        "  failures                         failures with tracebacks\n"
         "  verl, slime, trl, nemo, tinker   the input of a trainer\n"
         "  sft                              conversations for supervised fine-tuning\n"
         "  atif                             documents for trace viewers\n"
-        "  inspect                          a log that `inspect view` opens\n\n"
-        "Samples and rows of a run with --seed that was disturbed equal those of one that was\n"
-        "not, byte for byte, if its engine repeats seeds; except where an at_most_once call was\n"
-        "interrupted, and, on engines with seeds for whole requests (vLLM), where a reply\n"
-        "went on from durable tokens (--partial-tokens, streams to agents)."
+        "  inspect                          a log that `inspect view` opens\n"
+        "\n"
+        "If a run has --seed and its engine repeats seeds, its samples and rows are the same with\n"
+        "and without kills, byte for byte. There are two exceptions: an interrupted at_most_once\n"
+        "tool call, and, on vLLM, a reply that was continued in the middle (--partial-tokens,\n"
+        "streams to agents)."
     )
     _run(export)
     export.add_argument(
@@ -130,7 +134,7 @@ def add_export(export: argparse.ArgumentParser) -> None:
     _where_to(export)
     _for_some_kinds(export)
     JOURNAL.add_to(export)
-    PRICE.add_to(export, help="rows, trajectories: add costs from this table of prices")
+    PRICE.add_to(export, help="rows, trajectories: add costs from this price table")
     _flag(export, "--json", "report the written file as JSON")
 
 
@@ -159,7 +163,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     _flag(
         export,
         "--fixed-groups",
-        "samples, slime, trl: fill groups up to n with ABORTED placeholders",
+        "samples, slime, trl: fill groups up to n with ABORTED samples",
     )
     export.add_argument(
         "--logprobs",
@@ -169,7 +173,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--shared",
         choices=(MASKED, TRAINED),
-        help="mask the tokens that forks copied (default), or train them once",
+        help="mask tokens that a fork copied (default), or train them once",
     )
     export.add_argument(
         "--branches",
@@ -180,7 +184,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
         "--missing-reward",
         type=_underscored,
         choices=("refuse", "leave_out"),
-        help="verl, slime, nemo: refuse, or leave out, samples without a reward",
+        help="verl, slime, nemo: refuse samples without reward, or leave them out",
     )
     export.add_argument(
         "--min-reward",
@@ -197,34 +201,36 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     _flag(
         export,
         "--with-turn-traces",
-        "rows: one row per trajectory, each turn with its whole prompt",
+        "rows: write each turn with its whole prompt, in one row",
     )
 
 
 def add_journal(journal: argparse.ArgumentParser) -> None:
-    journal.description = "Looks after a journal file."
+    journal.description = "Checks, repairs, compacts or copies a journal."
     actions = journal.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
-        help="verify every checksum and invariant",
-        description="Verifies every checksum and invariant of a journal, and says what it found.",
+        help="check every checksum and invariant",
+        description="Checks every checksum and invariant of a journal, and prints what is wrong.",
     )
     _file(check)
-    _flag(check, "--repair", "cut torn logs to their last good record, and keep what is cut")
+    _flag(
+        check, "--repair", "cut damaged logs after their last good record; keep a copy of the rest"
+    )
     _json(check)
     compact = actions.add_parser(
         "compact",
-        help="give the space of deleted runs back to the disk",
-        description="Gives the space of deleted runs back to the disk. Needs room for a copy of "
-        "what is\nleft, for a moment; is not done while somebody works.",
+        help="free the disk space of deleted runs",
+        description="Frees the disk space of deleted runs. While it works, it needs disk space for "
+        "a copy\nof the remaining data. Refuses while a worker holds a run.",
     )
     _file(compact)
     _json(compact)
     copy = actions.add_parser(
         "copy",
-        help="copy runs to another journal, and compare",
+        help="copy runs to another journal, and compare the copies",
         description="Copies runs between files and PostgreSQL servers, in either direction, and "
-        "compares the\ncopy with the original. Nobody may work on them meanwhile.",
+        "compares the\ncopy with the original. No worker may hold these runs meanwhile.",
     )
     copy.add_argument(
         "source",
@@ -240,9 +246,9 @@ def add_journal(journal: argparse.ArgumentParser) -> None:
     _json(copy)
     ledger = actions.add_parser(
         "ledger",
-        help="say how each group of a run ended: trained, dismissed, or still open",
-        description="Says how each group of a run ended, for each trainer that consumes it: "
-        "trained in\na step that a checkpoint holds, dismissed with its reason, or still open.",
+        help="show which groups of a run are trained, dismissed or open",
+        description="Shows the state of each group of a run, for each trainer that consumes the "
+        "run: trained\n(with its step), dismissed (with the reason), or still open.",
     )
     ledger.add_argument("run", metavar="RUN", help="the run's name")
     ledger.add_argument("--consumer", metavar="NAME", help="show only this consumer")
@@ -251,14 +257,14 @@ def add_journal(journal: argparse.ArgumentParser) -> None:
 
 
 def add_policy(policy: argparse.ArgumentParser) -> None:
-    policy.description = "Looks at an inference engine."
+    policy.description = "Checks what an inference engine can do."
     actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
         help="show what an endpoint can do and what it lacks for training",
-        description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
-        "weight\nversions, seeds, streaming. Exits with 1 when it is not fit for training: for "
-        "evaluation\nonly, or for neither.",
+        description="Samples a few tokens and prints what the endpoint can do: token ids, "
+        "logprobs, weight\nversions, seeds, streaming. Exits with 1 if the endpoint is not fit "
+        "for training.",
     )
     check.add_argument("url", metavar="URL", help="the inference engine")
     check.add_argument(
@@ -271,9 +277,10 @@ def add_policy(policy: argparse.ArgumentParser) -> None:
 
 def add_resume(resume: argparse.ArgumentParser) -> None:
     resume.description = (
-        "Goes on with a run by its own command, which is recorded with it: in the\n"
-        "folder where it was given, and without secrets. Options of that command that are given\n"
-        "here are used instead of the recorded ones, and recorded.\n\n"
+        "Continues a run with its recorded command, in the folder where the command was first\n"
+        "given. The journal records no secrets. Options that you add replace the recorded ones,\n"
+        "and are recorded in turn.\n"
+        "\n"
         "  holdfast resume first\n"
         "  holdfast resume first --concurrency 8 --retry-failed"
     )
@@ -282,7 +289,7 @@ def add_resume(resume: argparse.ArgumentParser) -> None:
     resume.add_argument(
         "--folder",
         metavar="DIR",
-        help="find the command's files here (default: where they were)",
+        help="look for the command's files in this folder (default: where they were)",
     )
     resume.add_argument(
         "--print", action="store_true", help="only print the command", dest="only_print"
@@ -291,14 +298,16 @@ def add_resume(resume: argparse.ArgumentParser) -> None:
         "options",
         nargs=argparse.REMAINDER,
         metavar="OPTIONS",
-        help="options that replace those of the recorded command",
+        help="options that replace recorded ones",
     )
 
 
 def add_fork(fork: argparse.ArgumentParser) -> None:
     fork.description = (
-        "Samples on from a turn of a trajectory, in a run of its own. Everything before the turn\n"
-        "is taken from the journal, token by token. The rest of the command is that of the run.\n\n"
+        "Samples new continuations from a turn of a trajectory, as a new run. Everything before\n"
+        "the turn is taken from the journal, token by token. Other options are those of the old\n"
+        "run.\n"
+        "\n"
         "  holdfast fork first sum-1/3 --at 4 --samples 8\n"
         "  holdfast fork first sum-1/3 --at 4 --say 'Check the units.' --samples 8\n"
         "  holdfast fork first sum-1/3 --at 3 --edit answer.txt"
@@ -309,52 +318,53 @@ def add_fork(fork: argparse.ArgumentParser) -> None:
         "--at",
         required=True,
         metavar="STEP",
-        help="sample the turn at this step anew, or with --edit the turn after it "
-        "(`holdfast show RUN TASK/SAMPLE` lists the steps)",
+        help="sample anew from this step (`holdfast show RUN TASK/SAMPLE` lists them)",
     )
     fork.add_argument(
         "--say",
         metavar="TEXT",
-        help="add this message of the user before the turn (-: read it from standard input)",
+        help="first add this user message (-: from standard input)",
     )
     fork.add_argument(
         "--edit",
         metavar="FILE",
-        help="replace the last message that the turn was given, or the answer at a tool's step, "
-        "by the text of this file (-: of standard input)",
+        help="first replace the last message, or a tool's answer, by this file's text",
     )
     SAMPLES.add_to(fork, help="sample N forks (default: 1)", default=1)
     fork.add_argument(
-        "--run", dest="name", metavar="NAME", help="give the new run this name (default: RUN-fork)"
+        "--run", dest="name", metavar="NAME", help="name the new run (default: RUN-fork)"
     )
-    POLICY.add_to(fork, help="use this engine instead of the run's; repeat for replicas")
+    POLICY.add_to(fork, help="use this engine instead of the run's; repeatable")
     MODEL.add_to(fork, help="use this model instead of the run's")
-    SEED.add_to(fork, help="derive seeds from N (default: from the run's seed and the turn)")
+    SEED.add_to(fork, help="derive seeds from N (default: from the run's seed and the step)")
     JOURNAL.add_to(fork)
     fork.add_argument(
         "--folder",
         metavar="DIR",
-        help="find the files of the run's command in this folder (default: where they were)",
+        help="look for the command's files in this folder (default: where they were)",
     )
     _json(fork)
 
 
 def add_rm(rm: argparse.ArgumentParser) -> None:
     rm.description = (
-        "Deletes runs with everything that is recorded of them, and gives their space\n"
-        "back. A training goes with its evaluations; its checkpoints are files, and stay. A run\n"
-        "that somebody works on is not deleted."
+        "Deletes runs with all their records, and frees the disk space. With a training,\n"
+        "deletes its evaluations, but not its checkpoint files. Refuses to delete a run that a\n"
+        "worker holds."
     )
-    rm.add_argument("runs", nargs="+", metavar="RUN", help="names, as `holdfast runs` lists them")
+    rm.add_argument(
+        "runs", nargs="+", metavar="RUN", help="names of runs, as `holdfast runs` lists them"
+    )
     JOURNAL.add_to(rm)
     _yes(rm)
 
 
 def add_prune(prune: argparse.ArgumentParser) -> None:
     prune.description = (
-        "Deletes every run to which all that is given applies. Without any of it: runs "
-        "without\na name (agent-3) that were never finished or tagged. Runs that somebody works on "
-        "are left\nalone, and so is the newest of those without a name.\n\n"
+        "Deletes the runs that match all given options. Without options, deletes unnamed runs\n"
+        "(agent-3) that were never finished or tagged. Keeps every run that a worker holds, and\n"
+        "the newest unnamed run.\n"
+        "\n"
         "  holdfast prune --older-than 30d --untagged\n"
         "  holdfast prune --tag sweep --keep 3"
     )
@@ -362,7 +372,7 @@ def add_prune(prune: argparse.ArgumentParser) -> None:
         "--older-than",
         type=age,
         metavar="AGE",
-        help="delete runs that began longer ago: 90m, 12h, 30d, 8w",
+        help="delete runs older than this: 90m, 12h, 30d, 8w",
     )
     prune.add_argument("--tag", metavar="TAG", help="delete runs with this tag")
     _flag(prune, "--untagged", "delete runs without a tag")
@@ -374,7 +384,7 @@ def add_prune(prune: argparse.ArgumentParser) -> None:
 
 
 def add_rename(rename: argparse.ArgumentParser) -> None:
-    rename.description = "Gives a run another name. Trajectories are called by it from then on."
+    rename.description = "Gives a run another name. Its trajectories then have the new name, too."
     _run(rename)
     rename.add_argument("name", metavar="NAME", help="the new name")
     JOURNAL.add_to(rename)
@@ -393,7 +403,7 @@ def add_tag(tag: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="TAG",
-        help="add these tags (without any: list the run's tags)",
+        help="add these tags (without TAG and --remove: list the run's tags)",
     )
     tag.add_argument(
         "--remove", action="append", default=[], metavar="TAG", help="remove this tag; repeatable"
@@ -404,14 +414,18 @@ def add_tag(tag: argparse.ArgumentParser) -> None:
 
 def add_compare(compare: argparse.ArgumentParser) -> None:
     compare.description = (
-        "Compares two runs on the tasks that both have: the mean difference of B from\n"
-        "A with its standard error, interval and p value, the tasks that changed most, and what\n"
-        "differs in how the runs were made. A RUN that is not a run of the journal but a file is\n"
-        "read as results of another tool (EvaluationRows, Inspect logs, verifiers results)."
+        "Compares the scores of two runs on the tasks that both have. Prints the mean difference\n"
+        "(B minus A) with its standard error, confidence interval and p value, the tasks that\n"
+        "changed most, and what differs between the runs' settings.\n"
+        "\n"
+        "Instead of a run, you can give a results file of another tool: EvaluationRows, an\n"
+        "Inspect log or verifiers results."
     )
-    compare.add_argument("run_a", metavar="RUN_A", help="the run to compare with")
-    compare.add_argument("run_b", metavar="RUN_B", help="the run that is compared")
-    JOURNAL.add_to(compare)
+    compare.add_argument("run_a", metavar="RUN_A", help="the baseline")
+    compare.add_argument("run_b", metavar="RUN_B", help="the run to compare with the baseline")
+    JOURNAL._replace(
+        help="use this journal (default: {}; for an evaluation, .holdfast/evaluations.db)"
+    ).add_to(compare)
     compare.add_argument("--journal-b", metavar="PATH", help="read RUN_B from this journal")
     compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
     _flag(compare, "--by-id", "also compare tasks whose messages or ground truth differ")
@@ -420,10 +434,10 @@ def add_compare(compare: argparse.ArgumentParser) -> None:
 
 def add_report(report: argparse.ArgumentParser) -> None:
     report.description = (
-        "Prints what became of a run: outcomes, rewards, failures, what was trained,\n"
-        "and input, target and answer of its rows, by task. With --out, writes it as one HTML\n"
-        "file with the learning curve and every conversation, which opens without a server, asks\n"
-        "the network for nothing, and is replaced when all of it is there."
+        "Prints a run's results: outcomes, rewards, failures, training, and the input, target and\n"
+        "answer of each row. With --out, writes one HTML file with the learning curve and every\n"
+        "conversation. The file opens without a server or network. An existing file is replaced\n"
+        "only when the new one is complete."
     )
     _run(report)
     report.add_argument(
@@ -437,23 +451,24 @@ def add_report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--tokenizer",
         metavar="DIR",
-        help="show replies token by token, with the tokenizer in this folder",
+        help="also show tokens, with the tokenizer in this folder",
     )
     report.add_argument(
         "--max-megabytes",
         type=Whole(1),
         default=MEGABYTES,
         metavar="N",
-        help="keep the page below N megabytes (default: %(default)s)",
+        help="keep the file below N megabytes (default: %(default)s)",
     )
     _flag(report, "--json", "print the numbers, or the written file, as JSON")
 
 
 def add_config(config: argparse.ArgumentParser) -> None:
     config.description = (
-        "Shows which configuration file is used here, and what it sets: holdfast.toml,"
-        "\nor [tool.holdfast] in pyproject.toml, of this folder or of those above it in the same\n"
-        "project. The command line wins over it. HOLDFAST_CONFIG names another file; empty: none."
+        "Shows which configuration file applies in this folder, and what it sets. The file is\n"
+        "holdfast.toml, or [tool.holdfast] in pyproject.toml, of this folder or of a parent\n"
+        "folder in the same project. The command line overrides the file. HOLDFAST_CONFIG names\n"
+        "another file; if it is empty, no file is read."
     )
     _json(config)
 

@@ -32,13 +32,13 @@ LEARNING = (
     Option("samples", "roll out each task N times (default: {})", Whole(1), 8, "N"),
     Option(
         "learning-rate",
-        "set AdamW's rate (default: tiny 3e-4, LoRA 1e-5, else 1e-6)",
+        "set AdamW's rate (default: tiny model 3e-4, LoRA 1e-5, others 1e-6)",
         _RATE,
         metavar="R",
     ),
     Option(
         "schedule",
-        "keep or lower the rate after the warm-up (default: {})",
+        "keep the learning rate, or lower it like this (default: {})",
         None,
         "constant",
         choices=tuple(RateSchedule),
@@ -83,28 +83,28 @@ OBJECTIVE = (
     ),
     Option(
         "correction",
-        "correct engine-trainer gaps by this method (default: none)",
+        "correct for logprobs that differ between engine and trainer",
         None,
         choices=tuple(CORRECTIONS),
     ),
     switch(
         "recompute-old",
-        "compute old logprobs at each step, instead of the recorded ones",
+        "compute old logprobs at each step; do not use the recorded ones",
     ),
     switch(
         "dynamic",
-        "replace groups of equal rewards (always on with --loss dapo)",
+        "replace groups whose rewards are all equal (as --loss dapo does)",
     ),
     Option(
         "max-draws",
-        "with --dynamic, sample up to N times the groups (default: {})",
+        "with --dynamic, sample at most N times --groups (default: {})",
         Whole(1),
         3,
         "N",
     ),
     Option(
         "truncation",
-        "train on truncated trajectories, or only compare (default: {})",
+        "train on truncated trajectories or mask them (default: {})",
         None,
         "keep",
         choices=tuple(TruncationPolicy),
@@ -112,20 +112,22 @@ OBJECTIVE = (
     KEEP_INTERRUPTED,
     Option(
         "overlong-length",
-        "penalize trajectories of nearly N sampled tokens (default: not)",
+        "penalize trajectories that near or pass N sampled tokens",
         Whole(1),
         metavar="N",
     ),
     Option(
         "overlong-margin",
-        "begin that penalty N tokens before (default: a fifth of it)",
+        "begin N tokens before --overlong-length (default: a fifth of it)",
         Whole(1),
         metavar="N",
     ),
-    Option("overlong-penalty", "let the penalty grow to X (default: {})", POSITIVE, 1.0, "X"),
+    Option(
+        "overlong-penalty", "limit the penalty for length to X (default: {})", POSITIVE, 1.0, "X"
+    ),
     Option(
         "discount",
-        "discount later rewards by G per turn (default: use their sum)",
+        "discount later rewards by G per turn (default: add them up)",
         Number("0 to 1", lambda value: 0 <= value <= 1),
         metavar="G",
     ),
@@ -154,13 +156,13 @@ MACHINE = (
     Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),
     Option(
         "ranks",
-        "train in N processes, one GPU each (default: 1)",
+        "train in N processes with one GPU each (default: 1)",
         Whole(1),
         metavar="N",
     ),
     Option(
         "dtype",
-        "hold the model in this type, not the optimizer (default: {})",
+        "hold the model's weights in this type (default: {})",
         None,
         "float32",
         choices=DTYPES,
@@ -168,10 +170,10 @@ MACHINE = (
     Option(
         "row-tokens", "put up to N tokens into a micro-batch (default: {})", Whole(2), 8192, "N"
     ),
-    switch("gradient-checkpointing", "use less memory and more time"),
+    switch("gradient-checkpointing", "compute activations again to save memory"),
     Option(
         "weight-sync",
-        "send weights to engines by this method (default: {}, the best)",
+        "send weights to engines in this way (default: {}, the fastest)",
         None,
         "auto",
         choices=WEIGHT_SYNC,
@@ -197,7 +199,7 @@ MACHINE = (
     Option("lora-alpha", "set the adapter's scale (default: {})", Whole(1), 32, "N"),
     Option(
         "lora-targets",
-        "adapt these modules, comma-separated (default: all linear ones)",
+        "adapt these modules: q_proj,v_proj (default: all linear modules)",
         metavar="NAMES",
     ),
 )
@@ -238,13 +240,13 @@ PIPELINE = (
     ),
     Option(
         "straggler-wait",
-        "wait S seconds for a late group, then go on (default: 600)",
+        "wait S seconds for a late group, then go on without it (default: 600)",
         POSITIVE,
         metavar="S",
     ),
     Option(
         "too-old",
-        "train or dismiss groups older than --max-staleness (default: train)",
+        "train on groups older than --max-staleness, or dismiss them",
         None,
         choices=tuple(TooOld),
     ),
@@ -262,11 +264,15 @@ PIPELINE = (
     ),
     Option(
         "metrics-port",
-        "serve Prometheus metrics at this port of 127.0.0.1",
+        "serve Prometheus metrics on this port of 127.0.0.1",
         Whole(0, 65535),
         metavar="PORT",
     ),
-    Option("watch", "show a training that runs, with its --journal and --out", metavar="RUN"),
+    Option(
+        "watch",
+        "show the progress of this live training (give its --journal, --out)",
+        metavar="RUN",
+    ),
     Option(
         "only",
         "run only this part; another command runs the other",
@@ -277,7 +283,7 @@ PIPELINE = (
 
 TRAINED = (
     Option("eval-tasks", "evaluate on these held-out tasks", metavar="SOURCE"),
-    options.RUN._replace(help="name the training (default: agent-training-1, and so on)"),
+    options.RUN._replace(help="name the training (default: the file's name: agent-training-1)"),
     Option(
         "out",
         "write checkpoints, weights and metrics to this folder",
@@ -311,20 +317,20 @@ def add_train(train: Parser) -> None:
     train.common = COMMON
     train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE [options]"
     train.description = (
-        "Trains a model on a rollout. The same command again goes on from the last "
+        "Trains a model on a rollout. Repeat the command to continue from the last "
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
-        "Without --run and --out, both are called after the file: agent-training-1. If code, data\n"
-        "or settings change, the next number begins anew.\n\n"
-        "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
-        "model and to take weights (docs/weights.md says how).\n\n"
+        "Without --run and --out, the training and its folder are named after the file:\n"
+        "agent-training-1. After a change of code, data or settings, agent-training-2 begins.\n\n"
+        "Without --policy, the embedded engine samples. An engine at --policy must serve the same\n"
+        "model and accept new weights (see docs/weights.md).\n\n"
         f"Losses: {', '.join(PRESETS)}."
     )
     _what_is_trained(train)
     for title, listed in (
         ("change how it learns (part of the training's identity)", LEARNING),
-        ("change the loss (part of its identity, too)", OBJECTIVE),
+        ("change the loss (part of the training's identity)", OBJECTIVE),
         ("change how replies are sampled", SAMPLED),
         ("use the machine", MACHINE),
         ("save, evaluate and log", KEPT),
@@ -347,7 +353,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     add_vllm(train)
     add_group(train, "check the command", (options.DRY_RUN,))
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
-    add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
+    add_group(train, "continue an existing training", (options.RETRY_FAILED,))
 
 
 def _beside_rollouts(train: argparse.ArgumentParser) -> None:

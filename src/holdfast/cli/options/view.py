@@ -11,13 +11,16 @@ MAX_PORT = 65_535
 def add_view(view: argparse.ArgumentParser) -> None:
     view.description = (
         "Shows the runs of a journal in a browser: conversations, tokens, failures, and how a\n"
-        "training goes. Pages follow runs that are being worked on. They only read, except that\n"
-        "you can tag runs.\n\n"
+        "training goes. The pages of a live run update themselves. They change nothing in the\n"
+        "journal, unless you tag a run or fork a trajectory.\n\n"
         "  holdfast view\n"
         "  holdfast view first --journal other.db"
     )
     view.add_argument(
-        "run", metavar="RUN", nargs="?", help="begin with this run (default: the list of runs)"
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="open the page of this run (default: the list of runs)",
     )
     JOURNAL.add_to(view)
     view.add_argument(
@@ -36,9 +39,9 @@ def add_view(view: argparse.ArgumentParser) -> None:
 
 def add_trace(trace: argparse.ArgumentParser) -> None:
     trace.description = (
-        "Sends what a run has recorded to an OpenTelemetry collector: spans of the run, of its\n"
-        "trajectories, turns and tool calls, and of training steps. Sending a run again sends the\n"
-        "same spans. `holdfast run --otel URL` sends a run while it works.\n\n"
+        "Sends a recorded run to an OpenTelemetry collector: spans of the run, its trajectories,\n"
+        "turns and tool calls, and its training steps. If you send a run again, the spans have\n"
+        "the same ids. `holdfast run --otel URL` sends a run while it is live.\n\n"
         "  holdfast trace first --otel http://127.0.0.1:4318"
     )
     trace.add_argument("run", metavar="RUN", nargs="?", help="the run")

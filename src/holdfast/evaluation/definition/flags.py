@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PREFIX = "holdfast_"
 """The prefix of the names under which pytest keeps the values."""
+JOURNAL = ".holdfast/evaluations.db"
+"""The default journal of evaluations, under pytest's rootdir."""
 FAILS = options.FAIL_ON_PERMANENT_FAILURE._replace(default=None)
 _FAILS_DEST = PREFIX + FAILS.dest
 _OURS = {
@@ -288,7 +290,7 @@ _JUDGING = (
 )
 _FILES = (
     options.JOURNAL._replace(
-        help="record in this file (default: .holdfast/evaluations.db under pytest's rootdir)",
+        help=f"record in this file (default: {JOURNAL} under pytest's rootdir)",
         default=None,
         metavar="FILE",
     ),

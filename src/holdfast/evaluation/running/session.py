@@ -11,12 +11,11 @@ from pathlib import Path
 
 from holdfast.engine.connect import EmbeddedEngines
 from holdfast.engine.report import escape_lines
+from holdfast.evaluation.definition.flags import JOURNAL
 from holdfast.evaluation.definition.options import Options
 from holdfast.journal import check_address, is_server, take_password
 from holdfast.journal.types import MEMORY
 from holdfast.records.errors import UsageError
-
-FOLDER, FILE = ".holdfast", "evaluations.db"
 
 
 def _to_stderr(line: str) -> None:
@@ -52,11 +51,11 @@ class EvaluationSession:
                 with _writable(Path(place).absolute().parent):
                     Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
             return place
-        folder = self._root / FOLDER
-        with _writable(folder):
-            folder.mkdir(exist_ok=True)
-            _ignore_in_git(folder)
-        return str(folder / FILE)
+        journal = self._root / JOURNAL
+        with _writable(journal.parent):
+            journal.parent.mkdir(exist_ok=True)
+            _ignore_in_git(journal.parent)
+        return str(journal)
 
     def close(self) -> None:
         """Ends the embedded engines. A second call does nothing."""

@@ -14,18 +14,18 @@ from msgspec import Struct
 from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
-from holdfast.evaluation.stats.results import Results
+from holdfast.evaluation.stats.results import Results, TaskQuestion
 from holdfast.records.errors import UsageError
+from holdfast.records.failure import shortened
 from holdfast.records.message import Role
+from holdfast.records.run import RunSpec
 from holdfast.records.task import Task
 
 MAX_LISTED = 5
-_DIGEST_TEXTS = {
-    "rollout": "another rollout, or another version of its code",
-    "scorer": "another scorer, or another version of its code",
-    "tasks": "other tasks, contents or order",
-}
-"""Texts for values that are recorded as digests, which are not readable."""
+MAX_PROMPT = 60
+"""The longest prompt in a list, in characters."""
+_DIGESTS = ("rollout", "scorer", "tasks")
+"""The settings that are recorded as digests, which are not readable."""
 
 
 class Side(Struct, frozen=True):
@@ -54,6 +54,10 @@ class Comparison(Struct, frozen=True):
     """Tasks with the same id but another question."""
     by_id: bool = False
     """Whether the changed tasks are compared, too."""
+    changed_code: dict[str, str] = {}
+    """What changed in the code of the rollout and of the scorer, as text."""
+    prompts: dict[str, str] = {}
+    """The beginning and the end of the user's first message, for each task whose score changed."""
 
 
 def compare(
@@ -79,28 +83,40 @@ def compare(
             f"runs {a.run!r} and {b.run!r} have no scored task in common: {a.run!r} has "
             f"{_first_names(clusters[0])}, {b.run!r} has {_first_names(clusters[1])}"
         )
+    questions = a.questions | b.questions
+    moved = [name for name, _ in biggest_changes(difference) if name in questions]
     return Comparison(
-        _side(a), _side(b), metric or "score", difference, _spec_differences(a, b), changed, by_id
+        _side(a),
+        _side(b),
+        metric or "score",
+        difference,
+        _spec_differences(a, b),
+        changed,
+        by_id,
+        _changed_code(a.spec, b.spec),
+        {name: questions[name].text for name in moved},
     )
 
 
-def questions_of(tasks: Iterable[Task]) -> dict[str, str]:
-    """Returns the digest of each task's messages and ground truth, for `Results.questions`. System
-    messages are left out, because runs are often compared to compare two system messages."""
+def questions_of(tasks: Iterable[Task]) -> dict[str, TaskQuestion]:
+    """Returns each task's question, for `Results.questions`. Its digest covers the messages and the
+    ground truth, but no system messages, because runs are often compared to compare these."""
     return {task.id: _question(task) for task in tasks}
 
 
-def _question(task: Task) -> str:
+def _question(task: Task) -> TaskQuestion:
     messages = [message for message in task.messages if message.role is not Role.SYSTEM]
     content = msgspec.json.encode((messages, task.ground_truth), order="sorted")
-    return hashlib.sha256(content).hexdigest()
+    texts = [message.readable for message in messages if message.role is Role.USER]
+    line = " ".join(texts[0].split()) if texts else ""
+    return TaskQuestion(hashlib.sha256(content).hexdigest(), shortened(line, MAX_PROMPT))
 
 
 def _differ(a: Results, b: Results, task: str) -> bool:
     """Returns whether the two runs' tasks ask different questions; False if one question is
     unknown."""
     first, second = a.questions.get(task), b.questions.get(task)
-    return first is not None and second is not None and first != second
+    return first is not None and second is not None and first.digest != second.digest
 
 
 def _clusters(results: Results, metric: str | None) -> dict[str, list[float]]:
@@ -173,8 +189,22 @@ def _facts(results: Results) -> dict[str, object]:
     return facts
 
 
+def _changed_code(a: RunSpec | None, b: RunSpec | None) -> dict[str, str]:
+    """Returns a text for the rollout and one for the scorer, if they differ and are known."""
+    if a is None or b is None:
+        return {}
+    texts = {}
+    for field in ("rollout", "scorer"):
+        names = [getattr(spec, field).partition("@")[0] or "none" for spec in (a, b)]
+        changes = a.changed_code(b, code="its code", fields=[field])
+        if changes:
+            same = names[0] == names[1]
+            texts[field] = "; ".join(changes) if same else " → ".join(names)
+    return texts
+
+
 def _format_value(name: str, value: object) -> str:
-    return str(value) if name not in _DIGEST_TEXTS or value else "none"
+    return str(value) if name not in _DIGESTS or value else "none"
 
 
 # --- for people
@@ -187,7 +217,7 @@ def format_comparison(comparison: Comparison) -> str:
         lines += _format_left_out(name, side, only)
     lines += _format_changed(comparison)
     lines += _differences_of_specs(comparison)
-    lines += _format_changes(pairs)
+    lines += _format_changes(comparison)
     return "\n".join(lines)
 
 
@@ -256,11 +286,9 @@ def _differences_of_specs(comparison: Comparison) -> list[str]:
     if not comparison.spec_differences:
         return []
     lines = ["  the runs differ in"]
+    readable = {"tasks": "other tasks, contents or order", **comparison.changed_code}
     for name, (a, b) in comparison.spec_differences.items():
-        text = _DIGEST_TEXTS.get(name)
-        lines.append(
-            f"    {name}: {text}" if text else f"    {name}: {escape_text(a)} → {escape_text(b)}"
-        )
+        lines.append(f"    {name}: {escape_text(readable.get(name, f'{a} → {b}'))}")
     return lines
 
 
@@ -269,13 +297,14 @@ def biggest_changes(pairs: Paired) -> list[tuple[str, float]]:
     return sorted(moved, key=lambda item: (-abs(item[1]), item[0]))
 
 
-def _format_changes(pairs: Paired) -> list[str]:
-    moved = biggest_changes(pairs)
+def _format_changes(comparison: Comparison) -> list[str]:
+    moved = biggest_changes(comparison.paired)
     if not moved:
         return []
     lines = ["  biggest changes"]
     lines += [
-        f"    {number_text(change, sign='+')}  {escape_text(name)}"
+        f"    {number_text(change, sign='+')}  "
+        + escape_text(f"{name}  {comparison.prompts.get(name, '')}".rstrip())
         for name, change in moved[: 2 * MAX_LISTED]
     ]
     if len(moved) > 2 * MAX_LISTED:

@@ -70,6 +70,14 @@ class Root(Struct, omit_defaults=True):
     """The number of rows that failed for good because of this root."""
 
 
+class TaskQuestion(Struct, frozen=True):
+    """What a task asks, to compare it with the task of the same id in another run."""
+
+    digest: str
+    text: str
+    """The user's first message, shortened."""
+
+
 class Results(Struct, frozen=True, omit_defaults=True):
     """All rows of a run, in (task, sample) order, with tasks in the order of the data set."""
 
@@ -92,9 +100,8 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """The journal or the file of the results."""
     prices: Prices | None = None
     """The prices of the tokens."""
-    questions: dict[str, str] = {}
-    """The digest of each task's question, by the task's id. It is empty if the questions are
-    unknown."""
+    questions: dict[str, TaskQuestion] = {}
+    """Each task's question, by the task's id. It is empty if the questions are unknown."""
 
     @property
     def used(self) -> UsageByModel:

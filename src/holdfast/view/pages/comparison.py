@@ -53,6 +53,7 @@ async def compare_page(request: web.Request) -> str:
         metric=metric,
         metrics=[name for name in results[0].metrics if name in results[1].metrics],
         changes=changes[page * PAGE : (page + 1) * PAGE],
+        prompts=comparison.prompts,
         page=page,
         pages=pages,
     )

@@ -72,6 +72,22 @@ def test_json_is_one_object_for_scripts(holdfast, place):
     assert data["paired"]["by_task"]["t0"] == 1.0
 
 
+def test_an_evaluation_is_found_without_its_journal(holdfast, place, tmp_path):
+    (tmp_path / ".holdfast").mkdir()
+    journal_at(tmp_path / ".holdfast" / "evaluations.db", (spec("test_sums", samples=1), HIGH))
+    code, out, err = holdfast("compare", "test_sums", "test_sums", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    _, _, err = holdfast("compare", "test_sum", "test_sums", cwd=tmp_path)
+    assert "did you mean test_sums?" in err
+    journal_at(tmp_path / "holdfast.db", (spec("low", samples=1), LOW))
+    code, out, err = holdfast("compare", "low", "test_sums", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert "B - A: +0.5000" in out
+    assert "there is no run" in holdfast("compare", "low", "gone", cwd=tmp_path)[2]
+    named = ("compare", "low", "test_sums", "--journal", place / "holdfast.db")
+    assert "there is no run 'test_sums'" in holdfast(*named, cwd=tmp_path)[2]
+
+
 def test_the_second_run_may_be_in_another_journal(holdfast, place):
     code, out, _ = holdfast("compare", "high", "high", "--journal-b", "other.db", cwd=place)
     assert code == 0

@@ -8,6 +8,8 @@ from msgspec import structs
 
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import print_json, visible
+from holdfast.engine.options import JOURNAL
+from holdfast.evaluation.definition.flags import JOURNAL as EVALUATIONS
 from holdfast.evaluation.stats.comparison import compare as compared
 from holdfast.evaluation.stats.comparison import format_comparison, questions_of
 from holdfast.evaluation.stats.results import Results, results_of
@@ -30,8 +32,11 @@ async def compare(args: argparse.Namespace) -> int:
 
 
 async def _results(name: str, where: str) -> Results:
-    """Returns the results of the journal's run with that name, or else of the file or folder with
-    that name."""
+    """Returns the results of the run with that name, or else of the file or folder with that name.
+    Without --journal, the run may be in the journal of evaluations."""
+    if where == JOURNAL.default and not await _has(where, name):
+        is_there = await _has(EVALUATIONS, name) or not Path(where).exists()
+        where = EVALUATIONS if is_there and Path(EVALUATIONS).is_file() else where
     if Path(name).exists() and not await _has(where, name):
         from holdfast.evaluation.importers.load import results_from
 
