@@ -35,12 +35,14 @@ def view_beside(journal: str, *, option: str = "--view") -> Iterator[None]:
 
 
 @contextmanager
-def trace_beside(journal: str, url: str) -> Iterator[Callable[[str], None]]:
+def trace_beside(
+    journal: str, url: str, *, option: str = "--otel"
+) -> Iterator[Callable[[str], None]]:
     """Sends the spans of runs to a collector until the end of the block. Yields a function that
     takes the name of each run that is to be sent."""
-    check_collector(url)
+    check_collector(url, option=option)
     if journal == MEMORY:
-        raise UsageError(f"--otel needs a journal that another process can read, not {MEMORY}")
+        raise UsageError(f"{option} needs a journal that another process can read, not {MEMORY}")
     arguments = ("trace", "--journal", journal, "--otel", url)
     with _beside(*arguments, stop_seconds=2 * TRACE_SECONDS) as child:
 
@@ -53,18 +55,20 @@ def trace_beside(journal: str, url: str) -> Iterator[Callable[[str], None]]:
         yield follow
 
 
-def check_collector(url: str) -> None:
+def check_collector(url: str, *, option: str = "--otel") -> None:
     """Raises `UsageError` if the URL cannot be a collector's, or if the exporter is not installed.
     Makes log output and messages hide the secrets in the exporter's headers."""
     if not is_http_address(url):
-        raise UsageError(f"--otel wants the address of a collector, as http://HOST:4318, not {url}")
+        raise UsageError(
+            f"{option} wants the address of a collector, as http://HOST:4318, not {url}"
+        )
     if "@" in urlsplit(url).netloc:
-        raise UsageError(f"--otel takes no password: give it in the variable {_HEADERS[0]}")
+        raise UsageError(f"{option} takes no password: give it in the variable {_HEADERS[0]}")
     for pair in ",".join(os.environ.get(name, "") for name in _HEADERS).split(","):
         value = pair.partition("=")[2]
         hide(value)
         hide(unquote(value))
-    with needed_by("--otel", extra="otel"):
+    with needed_by(option, extra="otel"):
         import opentelemetry.exporter.otlp.proto.http
         import opentelemetry.sdk  # noqa: F401 - Whether they are there.
 

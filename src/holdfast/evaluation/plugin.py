@@ -13,6 +13,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,9 +233,13 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
     if _session not in config.stash:
         from holdfast.evaluation.running.session import EvaluationSession
 
-        config.stash[_session] = EvaluationSession(
+        session = EvaluationSession(
             _options_of(config), root=_root_of(config), notify=_notifier(config)
         )
+        if session.options.otel is not None:
+            with _uncaptured(config):  # The process beside this one prints what could not be sent.
+                session.trace(session.options.otel)
+        config.stash[_session] = session
     return config.stash[_session]
 
 
@@ -260,19 +265,20 @@ def _root_of(config: pytest.Config) -> Path:
 def _notifier(config: pytest.Config) -> Callable[[str], None]:
     """Returns a function that prints progress while a test runs, although pytest captures
     output."""
-    capture = config.pluginmanager.getplugin("capturemanager")
+    begin = "\n" if config.pluginmanager.hasplugin("capturemanager") else ""
 
     def notify(message: str) -> None:
         from holdfast.engine.report import escape_lines
 
-        line = escape_lines(message)
-        if capture is None:
-            print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
-            return
-        with capture.global_and_fixture_disabled():
-            print(f"\nholdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        with _uncaptured(config):
+            print(f"{begin}holdfast: {escape_lines(message)}", file=sys.stderr, flush=True)  # noqa: T201
 
     return notify
+
+
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return nullcontext() if capture is None else capture.global_and_fixture_disabled()
 
 
 # --- reporting
@@ -426,6 +432,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Collector(config), "holdfast-evaluations")
         if config.getoption(flags.PREFIX + "view"):
             config.add_cleanup(_show(config))
+        if (url := config.getoption(flags.PREFIX + "otel")) is not None:
+            _check_collector(url)
 
 
 def _show(config: pytest.Config) -> Callable[[], None]:
@@ -441,6 +449,16 @@ def _show(config: pytest.Config) -> Callable[[], None]:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     return stack.close
+
+
+def _check_collector(url: str) -> None:
+    from holdfast.beside import check_collector
+    from holdfast.records.errors import UsageError
+
+    try:
+        check_collector(url, option="--holdfast-otel")
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

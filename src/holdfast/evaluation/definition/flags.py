@@ -39,6 +39,7 @@ _OURS = {
     "journal",
     "report",
     "view",
+    options.OTEL.name,
     *(option.name for option in options.SPENDING),
 }
 """Flags that eval-protocol does not have."""
@@ -263,7 +264,7 @@ _WORK = (
     switch(
         "resume", "continue the recorded runs; fail if a recorded run differs from the evaluation"
     ),
-    switch("new", "begin a new run of each evaluation, even if one is recorded"),
+    switch("new", "begin a new run of each evaluation, and reuse no recorded rollouts"),
     switch(
         "retry-failed",
         "retry rows that failed for good, from their journal; ask a judge again where its verdict "
@@ -305,5 +306,6 @@ _FILES = (
     ),
     Option("report", "write each run as one HTML file into DIR", _folder, None, "DIR"),
     switch("view", "show the journal in a browser until the session ends"),
+    options.OTEL,
     switch("print-summary", "print each evaluation's score as soon as it is known"),
 )

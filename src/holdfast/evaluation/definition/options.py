@@ -39,6 +39,7 @@ class Options(Struct, frozen=True):
     max_tokens_total: int | None = None
     price: str | None = None
     patience: float | None = None
+    otel: str | None = None
 
     def __post_init__(self) -> None:
         if self.resume and self.new:

@@ -193,6 +193,7 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
             work.journal, plan.spec, models=models, even_failed=not retry
         )
         if finished is not None:
+            experiment.session.follow(finished.spec.name)
             work.notes.append(_finished_note(finished))
             return finished
         recorded = await rolled_out_already(
@@ -284,6 +285,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
     run = opened.run
+    work.experiment.session.follow(run.spec.name)
     if finished is not None and finished.id != run.id:
         await _bind_judges(work, plan)
     work.notes += await _resume_notes(work.journal, opened, retry=options.retry_failed)

@@ -6,9 +6,10 @@ Policies and the open journal are not part of it. They belong to one evaluation 
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from holdfast.beside import trace_beside
 from holdfast.engine.connect import EmbeddedEngines
 from holdfast.engine.report import escape_lines
 from holdfast.evaluation.definition.flags import JOURNAL
@@ -36,6 +37,20 @@ class EvaluationSession:
         self.notify = notify
         self._root = root or Path.cwd()
         self.engines = EmbeddedEngines(notify)
+        self._beside = ExitStack()
+        self._follow: Callable[[str], None] = lambda _: None
+        self._followed: set[str] = set()
+
+    def trace(self, url: str) -> None:
+        """Sends the spans of the session's runs to this collector until the session is closed."""
+        tracing = trace_beside(self.journal(), url, option="--holdfast-otel")
+        self._follow = self._beside.enter_context(tracing)
+
+    def follow(self, run: str) -> None:
+        """Adds a run to those whose spans are sent."""
+        if run not in self._followed:
+            self._followed.add(run)
+            self._follow(run)
 
     def journal(self) -> str:
         """Returns the journal's address, after creating its folder. A password in a URL is removed,
@@ -58,7 +73,8 @@ class EvaluationSession:
         return str(journal)
 
     def close(self) -> None:
-        """Ends the embedded engines. A second call does nothing."""
+        """Sends the last spans, and ends the embedded engines. A second call does nothing."""
+        self._beside.close()
         self.engines.close()
 
 
