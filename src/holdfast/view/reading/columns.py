@@ -31,25 +31,24 @@ class Share(Struct, frozen=True):
 
 
 class Columns:
-    """Reads the columns of a run's data set, and keeps them until another run is read."""
+    """Reads the columns of a run's data set, and keeps them until other tasks are read."""
 
     def __init__(self) -> None:
-        self._run: tuple[int, int, int] = (-1, -1, -1)
+        self._read: tuple[int, int, Sequence[int]] = (-1, -1, ())
         self.by_name: dict[str, dict[int, str]] = {}
         """The value of each task, by the name of the column and the task's ordinal."""
         self.is_cut = False
 
     async def read(self, journal: Journal, run: Run, ordinals: Sequence[int]) -> None:
-        """Reads the columns of these tasks. Does nothing if the last call was for the same run with
-        the same number of tasks, and the run did not change."""
-        key = (run.id, len(ordinals), len(run.changes))
-        if key == self._run:
-            return
-        self.is_cut = len(ordinals) > MAX_TASKS
+        """Reads the columns of these tasks, or of the first of many. Does nothing if the last call
+        was for the same tasks, and the run did not change."""
         some = ordinals[:MAX_TASKS]
-        tasks = await journal.tasks(run, ordinals=some)
-        self.by_name = _columns_of(list(zip(some, tasks, strict=True)))
-        self._run = key
+        key = (run.id, len(run.changes), some)
+        if key != self._read:
+            tasks = await journal.tasks(run, ordinals=some)
+            self.by_name = _columns_of(list(zip(some, tasks, strict=True)))
+            self._read = key
+        self.is_cut = len(ordinals) > MAX_TASKS
 
     def breakdown(self, column: str, entries: Iterable[Entry]) -> list[Share]:
         values = self.by_name.get(column, {})
