@@ -14,6 +14,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from holdfast.server_tokens import known_token
 from holdfast.testing import FakeEngine
+from support.axe import check_accessible
 from support.cli.shell import CommandLine
 from support.view import Viewed, viewing
 
@@ -118,6 +119,9 @@ def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> N
         page.goto(f"{viewed.url}/run/r/0/0#token={known_token(viewed.url)}")
         page.locator("li.item", has_text="step 2").get_by_role("button", name="fork").click()
         assert page.locator("[name=at]").input_value() == "2"
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            check_accessible(page)
         page.get_by_label("say this before the turn").fill("<b>Check</b> the units.")
         page.get_by_label("samples").fill("3")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
