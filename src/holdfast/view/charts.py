@@ -15,6 +15,7 @@ from msgspec import Struct
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 28
 Line = Sequence[tuple[float, float]]
+MAX_BAR = 96
 LEVELS = 11
 """The number of colours between the lowest and the highest reward."""
 
@@ -134,7 +135,7 @@ def bar_chart(bars: Sequence[tuple[str, int, str]], *, title: str) -> Markup:
     """Returns a chart of bars. Each bar is given as (name, count, link)."""
     most = max((count for _, count, _ in bars), default=1) or 1
     frame = _Frame([0, max(len(bars), 1)], [0, most])
-    wide = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
+    wide = min((WIDTH - LEFT - RIGHT) / max(len(bars), 1), MAX_BAR)
     parts = [f'<path class="grid" d="M{LEFT} {frame.y(0)}H{WIDTH - RIGHT}"/>']
     for at, (name, count, href) in enumerate(bars):
         x, y = round(LEFT + at * wide, 1), frame.y(count)

@@ -116,7 +116,8 @@ def _curves(
         drawn = {label: line for label, line in lines.items() if line}
         if drawn:
             curves.append((title, drawn))
-    return curves
+    stale: dict[str, Line] = {r.consumer: _line(r.stale) for r in reports if len(r.stale) > 1}
+    return [*curves, ("staleness, in versions", stale)] if stale else curves
 
 
 def _line(curve: Sequence[tuple[int, float]]) -> Line:
