@@ -103,12 +103,18 @@ def _svg(body: str, *, title: str, text: str, height: int = HEIGHT) -> Markup:
 
 
 def line_chart(
-    lines: Mapping[str, Line], *, title: str, axis: str, marks: Sequence[Mark] = ()
+    lines: Mapping[str, Line],
+    *,
+    title: str,
+    axis: str,
+    marks: Sequence[Mark] = (),
+    span: tuple[float, float] | None = None,
 ) -> Markup:
-    """Returns a chart of lines with common axes. If there are few points, each is also a dot, with
-    its numbers as a tooltip."""
+    """Returns a chart of lines with common axes. The x axis has the values from `span[0]` to
+    `span[1]`, or those of the lines. If there are few points, each is also a dot, with its numbers
+    as a tooltip."""
     points = [p for line in lines.values() for p in line if math.isfinite(p[1])]
-    frame = _Frame([x for x, _ in points], [y for _, y in points])
+    frame = _Frame(span or [x for x, _ in points], [y for _, y in points])
     parts = [frame.axes()]
     for mark in marks:
         x = frame.x(min(max(mark.x, frame.left), frame.right))

@@ -65,7 +65,7 @@ async def compare_page(request: web.Request) -> str:
     named = [run.spec.name for run in others]
     return context.render(
         "compare.html",
-        title=" and ".join([a.spec.name, *named]),
+        title=", ".join([a.spec.name, *named]),
         named=named,
         a=a,
         others=others,
