@@ -249,7 +249,7 @@ import holdfast
 
 
 async def solve(t: holdfast.Rollout) -> float:
-    while int(t.task.id[1:]) >= 50 and not Path("watched").exists():
+    while int(t.task.id[1:]) >= 70 and not Path("watched").exists():
         await asyncio.sleep(0.1)
     t.add(*t.task.messages)
     for _ in range(3):
@@ -299,7 +299,8 @@ def test_a_page_follows_a_run_of_500_trajectories_that_is_killed_and_resumed(bro
             expect(page.locator("#head code")).to_contain_text("holdfast resume live")
             process = begin()
             expect(page.locator("#head .badge")).to_have_text("working", timeout=60_000)
-            (tmp_path / "watched").touch()  # No more than 50 tasks are over before.
+            expect(page.locator("#heat")).to_contain_text("Tasks 61 to 120", timeout=120_000)
+            (tmp_path / "watched").touch()  # No more than 70 tasks are over before.
             expect(page.locator("#head .badge")).to_have_text("finished", timeout=120_000)
             expect(page.locator("#head")).to_contain_text("500 of 500 trajectories are settled")
             expect(page.locator("#numbers a[href*='state=failed']")).to_have_text("12")
