@@ -133,14 +133,15 @@ class Heat(Struct, frozen=True):
 
 
 def _heat(run: Run, digest: RunDigest, query: Mapping[str, str]) -> Heat | None:
-    """Returns the part of the map that the address names, or the part that is worked on."""
+    """Returns the part of the map that the address names, or the first that is not finished."""
     ordinals = sorted(digest.groups)
     if not ordinals:
         return None
     each = max(1, min(MAX_CELLS // max(run.spec.samples, 1), 60))
     parts = -(-len(ordinals) // each)
-    worked_on = (at for at, o in enumerate(ordinals) if any(e.is_running for e in digest.groups[o]))
-    part = min(whole_from(query, "heat", next(worked_on, 0) // each), parts - 1)
+    groups = (digest.groups[ordinal] for ordinal in ordinals)
+    is_open = (at for at, group in enumerate(groups) if not all(e.settled for e in group))
+    part = min(whole_from(query, "heat", next(is_open, 0) // each), parts - 1)
     some = ordinals[part * each : (part + 1) * each]
     entries = [entry for ordinal in some for entry in digest.groups[ordinal][:MAX_CELLS]]
     rewards = [entry.reward for entry in digest.entries() if entry.reward is not None]
