@@ -77,6 +77,8 @@ def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
+            while not lines:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert not working.done()
             assert engine.calls() == []
