@@ -18,16 +18,14 @@ NARROW_BAR_WIDTH = 10
 
 
 @contextlib.asynccontextmanager
-async def displayed(
-    progress: Progress, *, quiet: bool, every: float = PLAIN_SECONDS
-) -> AsyncIterator[None]:
+async def displayed(progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
     """Shows `progress` on standard error during the block. If standard error is not a terminal,
-    prints a line every `every` seconds instead. With `quiet`, shows nothing."""
+    prints a line every `PLAIN_SECONDS` instead. With `quiet`, shows nothing."""
     if quiet:
         yield
         return
     progress.shows_rewards = True
-    show = _live(progress) if sys.stderr.isatty() else _plain(progress, every)
+    show = _live(progress) if sys.stderr.isatty() else _plain(progress)
     try:
         async with in_background(show, name="progress"):
             yield
@@ -36,9 +34,9 @@ async def displayed(
             _print(progress)
 
 
-async def _plain(progress: Progress, every: float) -> None:
+async def _plain(progress: Progress) -> None:
     while True:
-        await asyncio.sleep(every)
+        await asyncio.sleep(PLAIN_SECONDS)
         _print(progress)
 
 
