@@ -107,6 +107,17 @@ async def test_a_group_that_waits_for_a_member_has_not_failed(tmp_path, engine):
         assert len((await stream.roll_out(2, [LATE]))[0].samples) == 2
 
 
+async def test_without_a_step_a_stream_goes_on_after_the_last_commit(tmp_path, engine):
+    async with opened(tmp_path, engine, 0) as stream:
+        await stream.roll_out(1, [GOOD])
+        await stream.commit(1)
+    async with opened(tmp_path, engine, None) as stream:
+        assert [str(entry.end) for entry in await stream.ledger()] == ["trained"]
+    async with opened(tmp_path, engine, 0) as stream:
+        assert [str(entry.end) for entry in await stream.ledger()] == ["open"]
+        assert await stream.rewind(0) == 0, "its checkpoint holds nothing"
+
+
 async def test_a_training_that_begins_leaves_the_run_of_another_as_it_is(tmp_path, engine):
     async with opened(tmp_path, engine, 0, begins=True) as stream:
         await stream.roll_out(1, [GOOD])

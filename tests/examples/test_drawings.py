@@ -207,11 +207,14 @@ def test_a_browser_that_does_not_start_ends_the_run_and_leaves_no_driver(browser
     browsers.assert_gone()
 
 
-async def test_a_browser_that_is_dead_already_is_closed(browsers):
-    processor = drawings.Drawing()
-    await processor.acleanup()  # Nothing is there yet.
-    await processor.setup()
-    browsers.kill()
-    await processor.acleanup()
-    await processor.acleanup()
+def test_a_browser_that_is_dead_already_is_closed(browsers):
+    async def main():
+        processor = drawings.Drawing()
+        await processor.acleanup()  # Nothing is there yet.
+        await processor.setup()
+        browsers.kill()
+        await processor.acleanup()
+        await processor.acleanup()
+
+    asyncio.run(main())
     browsers.assert_gone()

@@ -96,7 +96,7 @@ def test_hostile_drawings_reach_nobody_and_cost_only_themselves(browsers):
     browsers.assert_gone()
 
 
-async def test_the_same_drawings_reach_out_where_nothing_holds_them_back(browsers):
+def test_the_same_drawings_reach_out_where_nothing_holds_them_back(browsers):
     """What the test above would hear, if a drawing were a page and not an image."""
     requests: list[bytes] = []
     expected = {b"/frame", b"/img", b"/image.png"}
@@ -104,15 +104,18 @@ async def test_the_same_drawings_reach_out_where_nothing_holds_them_back(browser
     def paths() -> set[bytes]:
         return {line.split()[1] for line in requests if line}
 
-    processor = drawings.Drawing()
-    try:
-        browser = await processor._running()
-        async with listening(requests) as url:
-            page = await browser.new_page()
-            await page.set_content(hostile(url)["frame"] + hostile(url)["image"])
-            await until(lambda: paths() >= expected)
-    finally:
-        await processor.acleanup()
+    async def main():
+        processor = drawings.Drawing()
+        try:
+            browser = await processor._running()
+            async with listening(requests) as url:
+                page = await browser.new_page()
+                await page.set_content(hostile(url)["frame"] + hostile(url)["image"])
+                await until(lambda: paths() >= expected)
+        finally:
+            await processor.acleanup()
+
+    asyncio.run(main())
     assert paths() == expected
 
 

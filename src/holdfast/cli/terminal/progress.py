@@ -18,14 +18,16 @@ NARROW_BAR_WIDTH = 10
 
 
 @contextlib.asynccontextmanager
-async def displayed(progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
+async def displayed(
+    progress: Progress, *, quiet: bool, every: float = PLAIN_SECONDS
+) -> AsyncIterator[None]:
     """Shows `progress` on standard error during the block. If standard error is not a terminal,
-    prints a line every `PLAIN_SECONDS` instead. With `quiet`, shows nothing."""
+    prints a line every `every` seconds instead. With `quiet`, shows nothing."""
     if quiet:
         yield
         return
     progress.shows_rewards = True
-    show = _live(progress) if sys.stderr.isatty() else _plain(progress)
+    show = _live(progress) if sys.stderr.isatty() else _plain(progress, every)
     try:
         async with in_background(show, name="progress"):
             yield
@@ -34,9 +36,9 @@ async def displayed(progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
             _print(progress)
 
 
-async def _plain(progress: Progress) -> None:
+async def _plain(progress: Progress, every: float) -> None:
     while True:
-        await asyncio.sleep(PLAIN_SECONDS)
+        await asyncio.sleep(every)
         _print(progress)
 
 
