@@ -222,7 +222,7 @@ class _Writer:
                 msgspec.structs.asdict(root) | {"traceback": fold_traceback(root.traceback)}
                 for root in results.roots
             ],
-            "slowest": [rows.index(row) for row in slowest(results.rows)],
+            "slowest": [rows.index(row) for row in slowest(results.rows, MAX_SLOWEST)],
             "metrics": metrics,
             "tokens": self._with_tokens,
             "refills": self._refills,
@@ -239,7 +239,9 @@ def listed_rows(results: Results) -> list[int]:
     rows = results.rows
     if len(rows) <= MAX_ROWS:
         return list(range(len(rows)))
-    names = {root.example for root in results.roots} | {row.name for row in slowest(rows)}
+    names = {root.example for root in results.roots} | {
+        row.name for row in slowest(rows, MAX_SLOWEST)
+    }
     named = {place for place, row in enumerate(rows) if row.name in names}
     return sorted(named | {place * len(rows) // SOME_ROWS for place in range(SOME_ROWS)})
 

@@ -135,10 +135,10 @@ def _format_work(results: Results) -> str:
     return line if results.cost is None else f"{line}\n  cost: {escape_text(str(results.cost))}"
 
 
-def slowest(rows: Sequence[RowResult]) -> list[RowResult]:
+def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowResult]:
     """Returns the rows that took longest, or [] without measured times."""
     timed = [row for row in rows if row.seconds > 0]
-    return sorted(timed, key=lambda row: (-row.seconds, row.task, row.sample))[:MAX_SLOWEST]
+    return sorted(timed, key=lambda row: (-row.seconds, row.task, row.sample))[:number]
 
 
 def _format_failures(roots: Sequence[Root]) -> list[str]:
