@@ -361,6 +361,11 @@ def test_a_very_large_run_lists_failures_the_slowest_and_some_and_counts_all(tmp
     assert page.data("c1") != page.data("c2"), "each listed row has its own conversation"
 
 
+def test_the_ten_slowest_rows_are_named(tmp_path):
+    _, text = report(tmp_path, {f"t{place}": [with_tools()] for place in range(12)})
+    assert len(Blocks(text).data("index")["slowest"]) == 10
+
+
 def test_tokens_never_push_a_conversation_out(tmp_path):
     tasks = {f"t{place}": [with_tools()] for place in range(4)}
     plain, _ = report(tmp_path, tasks, limit=9_000)
