@@ -462,7 +462,7 @@ ATTEMPT_DEADLINE = seconds(
     "attempt-deadline", 21600.0, "give up one attempt at a trajectory after this time"
 )
 SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "give up a call of the scorer after this time")
-LEASE = seconds("lease", 30.0, "let others take over from a worker silent for this time")
+LEASE = seconds("lease", 30.0, "let others take over from a worker silent this long")
 GRACE = seconds(
     "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
 )
