@@ -1,6 +1,5 @@
 """Tasks from anywhere: the same tasks from each kind of source, and each mistake is one line."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -187,12 +186,9 @@ def test_a_name_on_the_hub_without_a_network_says_what_to_do():
     assert "save_to_disk" in last
 
 
-def test_inside_a_running_loop():
-    async def inside() -> list[Task]:
-        assert read_tasks(ROWS) == EXPECTED
-        return await load_tasks(lambda: ROWS)
-
-    assert asyncio.run(inside()) == EXPECTED
+async def test_inside_a_running_loop():
+    assert read_tasks(ROWS) == EXPECTED
+    assert (await load_tasks(lambda: ROWS)) == EXPECTED
 
 
 def test_prompts_conversations_and_files_in_one_list(tmp_path):
