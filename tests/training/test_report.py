@@ -55,6 +55,7 @@ async def test_steps_dismissals_versions_staleness_and_both_curves():
     assert result.groups["trained"] + result.groups["open"] + 3 == report.groups
     assert (result.versions, result.newest) == (2, "v2")
     assert result.staleness == {0: 4, 1: 4}, "all were sampled by v1"
+    assert result.stale == [(1, 0.0), (2, 1.0)]
     assert result.rewards[0] == (1, 5 / 7), "of a, b, d and e; dismissed ones count"
     assert result.held_out == [(0, 1.0)], "an evaluation that is not over says nothing"
     assert as_lines(result) == [
