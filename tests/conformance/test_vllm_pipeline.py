@@ -31,13 +31,13 @@ from support.crash.pipeline import ROLLOUTER, SUPERVISOR, TRAINER, Pipeline
 from support.crash.pipeline_checks import assert_whole
 from support.crash.training import RUN
 
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "15"))
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(3600),
+    pytest.mark.timeout(3600 + 240 * KILLS),
     pytest.mark.skipif("HOLDFAST_VLLM_PYTHON" not in os.environ, reason="make vllm"),
 ]
 VLLM = "vllm"
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "15"))
 SEED = int(os.environ.get("HOLDFAST_SEED", "0")) or random.randrange(1 << 30)
 STEPS = 4 * KILLS
 TOLERANCE = 1e-3
