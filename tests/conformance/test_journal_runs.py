@@ -67,6 +67,18 @@ def test_the_listing_counts_what_there_is(check: Check) -> None:
     check(body)
 
 
+def test_a_run_has_live_workers_until_they_leave_or_it_is_deleted(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, _ = await ready(journal, "a")
+        assert await journal.live_workers(run) == (str(worker.identity),)
+        await journal.leave(worker)
+        assert await journal.live_workers(run) == ()
+        await journal.delete_run(run)
+        assert await journal.live_workers(run) == ()
+
+    check(body)
+
+
 def test_the_listing_says_which_runs_are_open_for_more_tasks(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(), (), sealed=False)

@@ -7,8 +7,10 @@ reply is computed again with the weights that it is labelled with.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
+import urllib.request
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -28,7 +30,7 @@ from holdfast import crashpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.training.model.network import Lora, Network
 from holdfast.training.run import weights
@@ -49,6 +51,7 @@ from holdfast.weights.sync import WeightSync
 from holdfast.weights.version import WeightFolder
 from support.conformance.vllm_server import VllmServer
 from support.conformance.vllm_weights import server_of, write_tied_model
+from support.weights.lying_proxy import LyingProxy
 
 pytestmark = [
     pytest.mark.vllm,
@@ -120,7 +123,9 @@ def strategy(way: str) -> WeightStrategy:
 
 
 @asynccontextmanager
-async def synced(server: VllmServer, way: str) -> AsyncIterator[tuple[EnginePolicy, WeightSync]]:
+async def synced(
+    server: VllmServer | LyingProxy, way: str
+) -> AsyncIterator[tuple[EnginePolicy, WeightSync]]:
     lines: list[str] = []
     policy = EnginePolicy(server.url, server.model, patience=300.0, notify=lines.append)
     await policy.check()
@@ -305,6 +310,74 @@ async def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
         monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
         with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
             await sync.publish(structs.replace(third, path=second.path))
+
+
+def keep_old(path: str, body: bytes) -> bytes | None:
+    """A reload succeeds, and changes nothing."""
+    return b'{"results": [null]}' if b"reload_weights" in body else None
+
+
+class LoadHalf:
+    """A reload loads every second tensor of the version, and the others of the one before."""
+
+    def __init__(self, server: VllmServer, versions: list[WeightFolder]):
+        self._server, self._versions = server, versions
+
+    def __call__(self, path: str, body: bytes) -> bytes | None:
+        if b"reload_weights" not in body:
+            return None
+        old, new = (version.path for version in self._versions[-2:])
+        mixed = new.with_name("mixed")
+        shutil.copytree(new, mixed, dirs_exist_ok=True)
+        tensors = load_file(old / "model.safetensors")
+        tensors |= dict(list(load_file(new / "model.safetensors").items())[::2])
+        save_file(tensors, mixed / "model.safetensors", metadata={"format": "pt"})
+        changed = body.replace(str(new).encode(), str(mixed).encode())
+        assert changed != body
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._server.url}{path}", changed, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
+
+
+@pytest.mark.parametrize("lie", ["old", "half", "slow"])
+@pytest.mark.parametrize("seen_by", ["fingerprint", "logprobs"])
+def test_a_proxy_that_lies_about_an_update_gets_no_token_counted(
+    server: VllmServer,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: str,
+    seen_by: str,
+) -> None:
+    server.start()
+    trainer = Trainer(model, tmp_path, lora=False)
+    if seen_by == "logprobs":
+        monkeypatch.setattr(DiskStrategy, "fingerprints", lambda self, replica: False)
+
+    async def body(proxy: LyingProxy) -> None:
+        async with synced(proxy, "disk") as (policy, sync):
+            await sync.publish_first(trainer.step())
+            version = trainer.step()
+            calls = await under_way(policy)
+            if lie == "slow":
+                proxy.delay = 0.5
+                await sync.publish(version)
+                for number, completion in enumerate(await asyncio.gather(*calls)):
+                    assert trainer.worst_gap(completion, PROMPTS[number]) < TOLERANCE
+                return
+            proxy.lie = keep_old if lie == "old" else LoadHalf(server, trainer.versions)
+            why = "fingerprint is" if seen_by == "fingerprint" else "serves other weights"
+            with pytest.raises(weights.WeightsNotTaken, match=why):
+                await sync.publish(version)
+            assert policy.endpoints[0].weights is None
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(outcome, HoldfastError) for outcome in outcomes), outcomes
+
+    with LyingProxy(server.url) as proxy:
+        proxy.model = server.model
+        asyncio.run(body(proxy))
+    restart(server)
 
 
 @pytest.mark.parametrize("way", ["disk", "gloo", "ipc"])

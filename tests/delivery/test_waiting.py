@@ -135,11 +135,3 @@ async def test_a_run_in_which_all_failed_says_how_many_and_why(
 def test_a_bound_is_a_number_of_seconds(wait: object) -> None:
     with pytest.raises(UsageError, match="wait must be"):
         holdfast.Delivery("holdfast.db", "run", groups=1, wait=wait)  # type: ignore[arg-type]
-
-
-async def test_a_run_that_is_deleted_meanwhile_is_no_error_of_ours() -> None:
-    journal = MemoryJournal()
-    run = await make_run(journal)
-    wait = GroupWait(journal, run, address=None, limit=None, clock=ManualClock())
-    await journal.delete_run(run)
-    assert await wait._workers() == ()

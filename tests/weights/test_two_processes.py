@@ -245,7 +245,7 @@ def test_a_proxy_that_answers_200_and_keeps_the_weights_or_is_slow_mislabels_not
             assert bool(failed) == (lie is not None), sender.lines
 
     with engine() as server, LyingProxy(server.url) as proxy:
-        proxy.model = server.model  # type: ignore[attr-defined]
+        proxy.model = server.model
         asyncio.run(body([server], proxy))
 
 

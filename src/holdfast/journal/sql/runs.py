@@ -498,13 +498,6 @@ def _run_row(store: Store, run: Run, *, counted: bool) -> RunRow:
         run=run.id,
     )
     assert row is not None, "an aggregate has one row"
-    workers = store.rows(
-        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
-        f"WHERE run = :run AND {IS_LEASED} ORDER BY id",
-        run=run.id,
-        **store.now().parameters,
-    )
-    identities = [WorkerIdentity(*worker) for worker in workers]
     return RunRow(
         name=run.spec.name,
         created=run.created,
@@ -518,5 +511,17 @@ def _run_row(store: Store, run: Run, *, counted: bool) -> RunRow:
         if counted
         else progress(store, run).settled,
         sealed=bool(row[1]),
-        live_workers=tuple(str(worker) for worker in identities if not is_gone(worker)),
+        live_workers=live_workers(store, run),
     )
+
+
+def live_workers(store: Store, run: Run) -> tuple[str, ...]:
+    """Returns the workers whose leases have not ended and whose processes are not gone."""
+    workers = store.rows(
+        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
+        f"WHERE run = :run AND {IS_LEASED} ORDER BY id",
+        run=run.id,
+        **store.now().parameters,
+    )
+    identities = [WorkerIdentity(*worker) for worker in workers]
+    return tuple(str(worker) for worker in identities if not is_gone(worker))
