@@ -29,6 +29,7 @@ from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_env
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.threads.contain import end_task as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
+from holdfast.worlds.contract.spec import Mount
 
 SILENCE_SECONDS = 1800.0
 NO_CALLS = (
@@ -131,6 +132,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def _accepts_refusals(self) -> bool:
         return self._on_refused is OnRefused.ACCEPT
 
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """The folders of this machine that an agent's container gets."""
+        return ()
+
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
@@ -186,7 +192,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     async def rollout(self, t: Rollout) -> Returned:
         setup = AttemptSetup(t)
-        await setup.open(self.world, self.environments)
+        await setup.open(self.world, self.environments, self.mounts)
         trajectory = AgentTrajectory(t.session)
         trajectory.set_tools((*self.tools, *setup.tools), made_before=setup.steps_before)
         is_over = setup.is_over

@@ -1,6 +1,6 @@
 """An agent's process. It is started with the addresses and keys that its SDKs read, watched, and
 ended together with everything that it started. The same holds for a process in the sandbox of its
-workspace."""
+workspace. A process in a container ends alone, and what it started goes on with the container."""
 
 import asyncio
 import contextlib
@@ -27,6 +27,8 @@ from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.processes.user_process import tie
+from holdfast.worlds.contract.world import World
+from holdfast.worlds.forwarding import forward
 
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
@@ -171,6 +173,27 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+class WorldProcess(Struct, frozen=True):
+    """The process of one attempt of an agent in a container. Its stdout and stderr go to one file
+    when it has ended."""
+
+    world: World
+    command: Sequence[str]
+    env: Mapping[str, str]
+    output: Path
+
+    async def run(self) -> int:
+        """Runs the process and returns its exit code, which is negative for a signal."""
+        await forward(self.world)
+        result = await self.world.exec(self.command, env=self.env, timeout=math.inf)
+        self.output.write_text(result.output)
+        return _code_of(result.exit_code)
+
+    @property
+    def last_output(self) -> str:
+        return end_of(self.output, TAIL_CHARACTERS)
+
+
 class SandboxedProcess(Struct, frozen=True):
     """The process of one attempt of an agent in a sandbox. Its stdout and stderr go to one file.
     When `run` is over, everything that the agent started has ended, as far as its sandbox can
@@ -185,9 +208,14 @@ class SandboxedProcess(Struct, frozen=True):
         ended = await run_in_thread(
             lambda stop: run(self.launch, bounds, stop=stop, into=self.output)
         )
-        # Above 128, the exit code of a sandbox stands for a signal.
-        return ended.exit_code if ended.exit_code <= 128 else 128 - ended.exit_code
+        return _code_of(ended.exit_code)
 
     @property
     def last_output(self) -> str:
         return end_of(self.output, TAIL_CHARACTERS)
+
+
+def _code_of(code: int) -> int:
+    """Returns the exit code of a sandbox or a container, where a code above 128 stands for a
+    signal."""
+    return code if code <= 128 else 128 - code

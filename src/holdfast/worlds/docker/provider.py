@@ -193,7 +193,7 @@ def _capabilities(info: Mapping[str, Any], networks: Any) -> Capabilities:
     return Capabilities(
         snapshots=True,
         attach=True,
-        networks=frozenset({WorldNetwork.NONE, WorldNetwork.GATEWAY} | bridges),
+        networks=frozenset({WorldNetwork.NONE} | bridges),
         limits=frozenset(name for name, supported in limits.items() if supported),
         settings=SETTINGS,
     )

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import Function, Tool
-from holdfast.worlds.contract.spec import WorldSpec, as_spec
+from holdfast.worlds.contract.spec import Mount, WorldSpec, as_spec
 from holdfast.worlds.contract.world import COMMAND_SECONDS, World
 from holdfast.worlds.running.cadence import Cadence
 from holdfast.worlds.running.comparison import without_chance
@@ -75,6 +75,8 @@ class WorldEnvironment(Environment):
             path: text.encode() if isinstance(text, str) else text for path, text in files.items()
         }
         self._tools = tuple(tools)
+        self.mounts: tuple[Mount, ...] = ()
+        """Files and folders of this machine that new worlds get in addition to those of the spec."""
         self._seconds = command_timeout
         self._output = output_limit
         self.timeout = command_timeout + 2 * LEEWAY_SECONDS
@@ -101,7 +103,8 @@ class WorldEnvironment(Environment):
 
     async def reset(self, *, seed: int) -> Observation:
         del seed
-        self.world = await self._worlds.create(self._owner, self.spec, cuts=self.cuts)
+        spec = self._with_mounts(self.spec)
+        self.world = await self._worlds.create(self._owner, spec, cuts=self.cuts)
         for path, content in self._files.items():
             await self.world.write(os.path.join(self.spec.workdir or "/", path), content)
         return Observation("")
@@ -125,9 +128,11 @@ class WorldEnvironment(Environment):
             kept = msgspec.msgpack.decode(state, type=WorldState)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise JournalCorrupt(f"the snapshot of {self.name} is damaged: {error}") from error
-        self.world = await self._worlds.restore(
-            self._owner, kept.spec, kept.snapshot, cuts=self.cuts
-        )
+        spec = self._with_mounts(kept.spec)
+        self.world = await self._worlds.restore(self._owner, spec, kept.snapshot, cuts=self.cuts)
+
+    def _with_mounts(self, spec: WorldSpec) -> WorldSpec:
+        return structs.replace(spec, mounts=(*spec.mounts, *self.mounts))
 
     async def attach(self) -> bool:
         world = await self._worlds.attach(self._owner, self.spec, cuts=self.cuts)
