@@ -214,8 +214,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         returned: Returned = None
+        limit = ""
         try:
             returned = await self._watch(t, trajectory, binding)
+        except Truncated as reached:
+            limit = reached.reason
         except (AgentFailed, AgentSilent, Rewound) as gone:
             # If the agent was told about a reached limit, its failure follows from the limit.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
@@ -232,7 +235,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
             and (refused := trajectory.rejected_calls.failure()) is not None
         ):
             raise t.session.state.fail(refused)
-        limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
+        limit = limit if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).with_judgement(returned)
         if self.is_mute(trajectory, end.returned):
             raise t.session.state.fail(self.never_answered(trajectory))

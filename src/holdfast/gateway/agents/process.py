@@ -24,8 +24,9 @@ from holdfast.environments.workspace.sandbox.command import (
 from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.task import Task
+from holdfast.records.trajectory import Truncation
 from holdfast.rollout.processes.user_process import tie
 from holdfast.worlds.contract.world import World
 from holdfast.worlds.forwarding import forward
@@ -36,6 +37,8 @@ MAX_ROUNDS = 5
 """The most rounds of searching for an agent's leftover processes. They may start further processes
 meanwhile."""
 TAIL_CHARACTERS = 2_000
+MAX_VARIABLE_BYTES = 100_000
+"""The most bytes of a variable. The operating system limits the length of each."""
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """The driver's variables that an agent gets. It gets no other variables of the driver, so it gets
@@ -65,8 +68,15 @@ def variables(
         MARK: binding.bound_url,
         "HOLDFAST_MODEL": model,
         "HOLDFAST_TASK": str(folder / TASK_FILE),
+        "INSTRUCTION": instruction_of(task),
         **more,
     }
+
+
+def instruction_of(task: Task) -> str:
+    """Returns the text of the task's last message, or "" if it is too large for a variable."""
+    text = "".join(message.text for message in task.messages[-1:]).replace("\0", "")
+    return text if len(text.encode("utf-8", "replace")) <= MAX_VARIABLE_BYTES else ""
 
 
 class AgentProcess(Struct):
@@ -181,12 +191,15 @@ class WorldProcess(Struct, frozen=True):
     command: Sequence[str]
     env: Mapping[str, str]
     output: Path
+    seconds: float
 
     async def run(self) -> int:
         """Runs the process and returns its exit code, which is negative for a signal."""
         await forward(self.world)
-        result = await self.world.exec(self.command, env=self.env, timeout=math.inf)
+        result = await self.world.exec(self.command, env=self.env, timeout=self.seconds)
         self.output.write_text(result.output)
+        if result.timed_out:
+            raise Truncated(Truncation.TIME_BUDGET)
         return _code_of(result.exit_code)
 
     @property

@@ -222,7 +222,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         command, env = self._prepared(home, t, within, folder)
         world, task = environment.world, f"{INPUTS}/{TASK_FILE}"
         await world.write(task, (folder / TASK_FILE).read_bytes(), mode=0o644)
-        process = WorldProcess(world, command, env | {"HOLDFAST_TASK": task}, logs / "stdout")
+        env |= {"HOLDFAST_TASK": task}
+        seconds = environment.agent_seconds
+        process = WorldProcess(world, command, env, logs / "stdout", seconds)
         _check_exit_code(await process.run(), process.last_output)
         return process
 

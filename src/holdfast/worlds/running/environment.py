@@ -6,6 +6,7 @@ answered. Otherwise, the newest snapshot is restored in a new world, and the lat
 again. This is safe, because their effects were lost with the old world.
 """
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,11 @@ class WorldEnvironment(Environment):
         }
         self._tools = tuple(tools)
         self.mounts: tuple[Mount, ...] = ()
-        """Files and folders of this machine that new worlds get in addition to those of the spec."""
+        """Files and folders of this machine that new worlds get, besides those of the spec."""
+        self.env: Mapping[str, str] = {}
+        """Variables that new worlds get, besides those of the spec. They are not recorded."""
+        self.agent_seconds = math.inf
+        """The most seconds that a black-box agent may work in the world."""
         self._seconds = command_timeout
         self._output = output_limit
         self.timeout = command_timeout + 2 * LEEWAY_SECONDS
@@ -103,7 +108,7 @@ class WorldEnvironment(Environment):
 
     async def reset(self, *, seed: int) -> Observation:
         del seed
-        spec = self._with_mounts(self.spec)
+        spec = self._complete(self.spec)
         self.world = await self._worlds.create(self._owner, spec, cuts=self.cuts)
         for path, content in self._files.items():
             await self.world.write(os.path.join(self.spec.workdir or "/", path), content)
@@ -128,11 +133,12 @@ class WorldEnvironment(Environment):
             kept = msgspec.msgpack.decode(state, type=WorldState)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise JournalCorrupt(f"the snapshot of {self.name} is damaged: {error}") from error
-        spec = self._with_mounts(kept.spec)
+        spec = self._complete(kept.spec)
         self.world = await self._worlds.restore(self._owner, spec, kept.snapshot, cuts=self.cuts)
 
-    def _with_mounts(self, spec: WorldSpec) -> WorldSpec:
-        return structs.replace(spec, mounts=(*spec.mounts, *self.mounts))
+    def _complete(self, spec: WorldSpec) -> WorldSpec:
+        mounts = (*spec.mounts, *self.mounts)
+        return structs.replace(spec, mounts=mounts, env={**spec.env, **self.env})
 
     async def attach(self) -> bool:
         world = await self._worlds.attach(self._owner, self.spec, cuts=self.cuts)
