@@ -95,7 +95,14 @@ class ContainerProvider:
             await self._check_ours(name, label)
         else:
             await self._check_limits(name, answer.get("Warnings") or [])
-        await self._call(f"/containers/{name}/start", {})
+        try:
+            await self._call(f"/containers/{name}/start", {})
+        except EngineRefusal as error:
+            # An engine that was killed during a start may refuse this container's start for ever.
+            # Nothing ever ran in the container, so the next try makes a new one.
+            if error.status >= 500:
+                await self.destroy(name)
+            raise
         return self._container(name)
 
     async def _call(self, path: str, query: Mapping[str, object], body: object = None) -> Any:

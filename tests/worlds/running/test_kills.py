@@ -1,0 +1,219 @@
+"""Everything is killed at random while a run goes on, on a real engine (`make worlds`).
+
+Drivers, the engine, containerd and single containers get SIGKILL. The exported samples are those of
+a calm run, and no container, image, volume or network is left.
+
+    KILLS, KILLS_TRAJECTORIES, KILLS_TURNS, KILLS_SEED: how many, of what size, in which order
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing import FakeEngine
+from holdfast.worlds.docker.address import container_engine
+from holdfast.worlds.docker.api import ContainerApi
+from holdfast.worlds.docker.provider import ContainerProvider
+from support.paths import SUPPORT
+
+REAL = os.environ.get("HOLDFAST_WORLDS", "")
+START = os.environ.get("HOLDFAST_WORLDS_START", "")
+"""The command that starts the engine, which writes its process id into `pid` beside its socket."""
+KILLS = int(os.environ.get("KILLS", "12"))
+TRAJECTORIES = int(os.environ.get("KILLS_TRAJECTORIES", "16"))
+TARGETS = {"driver": 3, "worker": 2, "containers": 3, "dockerd": 1, "containerd": 1}
+"""What is killed, by how often it is."""
+pytestmark = pytest.mark.skipif(not (REAL and START), reason="make worlds starts a real engine")
+
+
+def left() -> dict[str, list[str]]:
+    """Returns what the engine has of Holdfast's."""
+
+    async def listed() -> dict[str, list[str]]:
+        provider, api = (
+            ContainerProvider("docker", REAL),
+            ContainerApi(container_engine("docker", REAL)),
+        )
+        try:
+            volumes = (await api.get("/volumes"))["Volumes"] or []
+            networks = [each["Name"] for each in await api.get("/networks")]
+            dangling = await api.get("/images/json", filters={"dangling": ["true"]})
+            return {
+                "containers": [info.handle for info in await provider.worlds()],
+                "images": [info.handle for info in await provider.snapshots()]
+                + [each["Id"] for each in dangling],
+                "volumes": [each["Name"] for each in volumes],
+                "networks": sorted(set(networks) - {"none", "host", "bridge"}),
+            }
+        finally:
+            await api.close()
+            await provider.close()
+
+    return asyncio.run(listed())
+
+
+class Killing:
+    """One run, whose processes are started again after each kill."""
+
+    def __init__(self, folder: Path, engine: FakeEngine, tasks: Path):
+        self.folder = folder
+        self.outside = folder / "outside"
+        self._command = [
+            *(sys.executable, "-m", "holdfast", "run", str(SUPPORT / "worlds_kills_rollout.py")),
+            *("--tasks", str(tasks), "--run", "kills", "--policy", engine.url, "--model", "fake"),
+            *("--journal", str(folder / "journal.db"), "--concurrency", "12", "--worlds", "4"),
+            *("--lease", "5", "--max-retry", "100", "--quiet", "--patience", "120"),
+        ]
+        self._env = os.environ | {"DOCKER_HOST": REAL, "KILLS_OUTSIDE": str(self.outside)}
+        self._log = (folder / "log").open("ab")
+        self.drivers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *more: str) -> None:
+        self.drivers[name] = subprocess.Popen(
+            [*self._command, *more], env=self._env, stdout=self._log, stderr=self._log
+        )
+
+    def export(self) -> list[str]:
+        out = self.folder / "samples.jsonl"
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "holdfast", "export", "kills", "--what", "samples"),
+                *("--journal", str(self.folder / "journal.db"), "--out", str(out), "--force"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        lines = out.read_text().splitlines()
+        return [line for line in lines if "do pay" not in line]
+
+    def run_to_end(self) -> None:
+        for driver in self.drivers.values():
+            driver.wait()
+        self.start("driver")
+        assert self.drivers["driver"].wait() == 0, (self.folder / "log").read_text()[-3000:]
+
+    @property
+    def is_over(self) -> bool:
+        return self.drivers["driver"].poll() == 0
+
+
+def end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_containers(chosen: random.Random) -> None:
+    """Kills the first processes of some containers, as a machine without memory would."""
+    names = subprocess.run(
+        ["docker", "-H", REAL, "ps", "-q"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    for name in chosen.sample(names, min(3, len(names))):
+        shown = subprocess.run(
+            ["docker", "-H", REAL, "inspect", "-f", "{{.State.Pid}}", name],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if (pid := shown.stdout.strip()).isdigit() and pid != "0":
+            end(int(pid))
+
+
+def engine_pid() -> int:
+    return int((Path(REAL.removeprefix("unix://")).parent / "pid").read_text())
+
+
+def kill_dockerd(log: Path) -> None:
+    end(engine_pid())
+    # `dockerd` refuses to start beside a process of the same id.
+    time.sleep(1)
+    with log.open("ab") as out:
+        subprocess.Popen([START], stdout=out, stderr=out, start_new_session=True)
+    until(lambda: answers(), 60)
+
+
+def kill_containerd() -> None:
+    """Kills the engine's containerd, which the engine starts again."""
+    path = Path(f"/proc/{engine_pid()}/task/{engine_pid()}/children")
+    children = [int(pid) for pid in path.read_text().split()]
+    for pid in children:
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "containerd":
+                end(pid)
+
+
+def answers() -> bool:
+    return (
+        subprocess.run(
+            ["docker", "-H", REAL, "version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(7200)
+def test_kills_of_everything_change_no_sample_and_leave_nothing(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    # An interrupted payment is no result, so only the trajectories without payments are compared.
+    names = [f"{'pay' if number % 8 == 0 else 't'}{number}" for number in range(TRAJECTORIES)]
+    rows = [{"id": name, "prompt": f"do {name}"} for name in names]
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seed = int(os.environ.get("KILLS_SEED", str(time.time_ns())))
+    print(f"seed {seed}")
+    chosen, done = random.Random(seed), Counter[str]()
+    with FakeEngine(mean_length=8) as engine:
+        places = {name: tmp_path / name for name in ("calm", "killed")}
+        for place in places.values():
+            place.mkdir()
+        calm = Killing(places["calm"], engine, tasks)
+        begun = time.monotonic()
+        calm.run_to_end()
+        print(f"the calm run took {time.monotonic() - begun:.0f} s")
+        expected = calm.export()
+        assert not any(left().values()), left()
+
+        killed = Killing(places["killed"], engine, tasks)
+        killed.start("driver")
+        begun = time.monotonic()
+        while sum(done.values()) < KILLS and not killed.is_over:
+            time.sleep(chosen.uniform(1, 8))
+            target = chosen.choices(list(TARGETS), weights=list(TARGETS.values()))[0]
+            match target:
+                case "containers":
+                    kill_containers(chosen)
+                case "dockerd":
+                    kill_dockerd(tmp_path / "dockerd.log")
+                case "containerd":
+                    kill_containerd()
+                case _:
+                    if (driver := killed.drivers.get(target)) is not None:
+                        driver.kill()
+                        driver.wait()
+            done[target] += 1
+            for name, more in (("driver", ()), ("worker", ("--join",))):
+                driver = killed.drivers.get(name)
+                if driver is None or driver.poll() not in (None, 0):
+                    killed.start(name, *more)
+        killed.run_to_end()
+        print(f"{sum(done.values())} kills {dict(done)} in {time.monotonic() - begun:.0f} s")
+        assert killed.export() == expected
+        assert not any(left().values()), left()
+        orders = (
+            Counter(killed.outside.read_text().split()) if killed.outside.exists() else Counter()
+        )
+        assert not [order for order, count in orders.items() if count > 1]
