@@ -1,6 +1,9 @@
-"""Folders of Harbor tasks, read as tasks. Harbor's own package reads the same (`make oracles`)."""
+"""Folders of Harbor tasks, read as tasks. Harbor's own package reads the same."""
 
+import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,11 @@ from holdfast.worlds.contract.spec import WorldNetwork, spec_of
 from support.harbor import HARBOR_TASKS, harbor_task_folder
 from support.paths import TESTS
 
+SETTINGS = (
+    "[environment]\ndocker_image = 'busybox'\ncpus = 2\nmemory_mb = 64\nworkdir = '/work'\n"
+    "allow_internet = false\n[agent]\ntimeout_sec = 12\nuser = 1000\n"
+    "[verifier]\ntimeout_sec = 34\n[verifier.env]\nA = '${HOME:-x}'"
+)
 EXAMPLES = TESTS.parent / "examples" / "harbor"
 
 
@@ -28,12 +36,7 @@ def test_a_folder_of_tasks_is_read_in_the_order_of_their_names() -> None:
 
 
 def test_image_limits_network_user_and_timeouts_come_from_the_folder(tmp_path) -> None:
-    folder = harbor_task_folder(
-        tmp_path,
-        "[environment]\ndocker_image = 'busybox'\ncpus = 2\nmemory_mb = 64\nworkdir = '/work'\n"
-        "allow_internet = false\n[agent]\ntimeout_sec = 12\nuser = 1000\n"
-        "[verifier]\ntimeout_sec = 34\n[verifier.env]\nA = '${HOME:-x}'",
-    )
+    folder = harbor_task_folder(tmp_path, SETTINGS)
     task = read_one(folder)
     spec = spec_of(task)
     assert spec is not None
@@ -116,3 +119,73 @@ def test_the_tasks_of_these_tests_are_whole(tmp_path) -> None:
         read_one(copy).metadata[TASK]["digest"]
         == read_one(HARBOR_TASKS / "add-line").metadata[TASK]["digest"]
     )
+
+
+HARBOR = os.environ.get("HOLDFAST_HARBOR", "")
+"""A Python (3.12 or later) that has Harbor's own package, which is compared with this reading."""
+READ_BY_HARBOR = """
+import json, sys
+from harbor.models.task.task import Task
+
+for folder in sys.argv[1:]:
+    if not Task.is_valid_dir(folder):
+        print(json.dumps(None))
+        continue
+    task = Task(folder)
+    config, env = task.config, task.config.environment
+    print(json.dumps({
+        "instruction": task.instruction, "image": env.docker_image, "cpus": env.cpus,
+        "memory_mb": env.memory_mb, "network": env.network_mode.value, "workdir": env.workdir,
+        "env": env.env, "agent_seconds": config.agent.timeout_sec, "user": config.agent.user,
+        "verifier_seconds": config.verifier.timeout_sec, "verifier_env": config.verifier.env,
+        "solution_env": config.solution.env, "has_steps": task.has_steps,
+    }))
+"""
+
+
+@pytest.mark.skipif(not HARBOR, reason="HOLDFAST_HARBOR names no Python with Harbor")
+def test_harbor_reads_the_same(tmp_path) -> None:
+    configs = [
+        SETTINGS,
+        "[environment]\ndocker_image = 'a'\nmemory = '2G'\n[solution.env]\nB = '1'",
+        "version = '1.0'\n[environment]\ndocker_image = 'a'\nnetwork_mode = 'public'",
+    ]
+    made = []
+    for number, config in enumerate(configs):
+        folder = harbor_task_folder(tmp_path / str(number), config)
+        (folder / "instruction.md").write_text("<!-- canary GUID 1 -->\n\nDo it.\n")
+        made.append(folder)
+    folders = [*HARBOR_TASKS.iterdir(), *EXAMPLES.iterdir(), *made]
+    read = subprocess.run(
+        [HARBOR, "-W", "ignore", "-c", READ_BY_HARBOR, *map(str, folders)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for folder, line in zip(folders, read.stdout.splitlines(), strict=True):
+        theirs, task = json.loads(line), read_one(folder)
+        spec, harbor = spec_of(task), task.metadata[TASK]
+        assert spec is not None
+        memory = None if theirs["memory_mb"] is None else theirs["memory_mb"] * MIB
+        network = {"public": "bridge", "no-network": "none"}[theirs["network"]]
+        assert task.messages[0].text == theirs["instruction"]
+        assert (spec.image, spec.cpus, spec.memory) == (
+            theirs["image"] or "",
+            theirs["cpus"],
+            memory,
+        )
+        assert (str(spec.network), spec.workdir) == (network, theirs["workdir"] or "")
+        assert spec.user == str(theirs["user"] or "")
+        for name in ("env", "agent_seconds", "verifier_seconds", "verifier_env", "solution_env"):
+            assert harbor[name] == theirs[name], name
+
+
+@pytest.mark.skipif(not HARBOR, reason="HOLDFAST_HARBOR names no Python with Harbor")
+@pytest.mark.parametrize("missing", ["instruction.md", "tests/test.sh", "task.toml"])
+def test_harbor_refuses_the_same(tmp_path, missing) -> None:
+    folder = harbor_task_folder(tmp_path)
+    (folder / missing).unlink()
+    read = subprocess.run(
+        [HARBOR, "-c", READ_BY_HARBOR, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(read.stdout) is None
+    with pytest.raises(UsageError):
+        read_one(folder)

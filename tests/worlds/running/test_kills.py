@@ -30,6 +30,7 @@ from support.paths import SUPPORT
 REAL = os.environ.get("HOLDFAST_WORLDS", "")
 START = os.environ.get("HOLDFAST_WORLDS_START", "")
 """The command that starts the engine, which writes its process id into `pid` beside its socket."""
+RUN = "kills"
 KILLS = int(os.environ.get("KILLS", "12"))
 TRAJECTORIES = int(os.environ.get("KILLS_TRAJECTORIES", "16"))
 TARGETS = {"driver": 3, "worker": 2, "containers": 3, "dockerd": 1, "containerd": 1}
@@ -50,8 +51,12 @@ def left() -> dict[str, list[str]]:
             networks = [each["Name"] for each in await api.get("/networks")]
             dangling = await api.get("/images/json", filters={"dangling": ["true"]})
             return {
-                "containers": [info.handle for info in await provider.worlds()],
-                "images": [info.handle for info in await provider.snapshots()]
+                "containers": [
+                    info.handle for info in await provider.worlds() if info.label.run == RUN
+                ],
+                "images": [
+                    info.handle for info in await provider.snapshots() if info.label.run == RUN
+                ]
                 + [each["Id"] for each in dangling],
                 "volumes": [each["Name"] for each in volumes],
                 "networks": sorted(set(networks) - {"none", "host", "bridge"}),
@@ -71,13 +76,24 @@ class Killing:
         self.outside = folder / "outside"
         self._command = [
             *(sys.executable, "-m", "holdfast", "run", str(SUPPORT / "worlds_kills_rollout.py")),
-            *("--tasks", str(tasks), "--run", "kills", "--policy", engine.url, "--model", "fake"),
+            *("--tasks", str(tasks), "--run", RUN, "--seed", "1"),
+            *("--policy", engine.url, "--model", "fake"),
             *("--journal", str(folder / "journal.db"), "--concurrency", "12", "--worlds", "4"),
             *("--lease", "5", "--max-retry", "100", "--quiet", "--patience", "120"),
         ]
         self._env = os.environ | {"DOCKER_HOST": REAL, "KILLS_OUTSIDE": str(self.outside)}
-        self._log = (folder / "log").open("ab")
         self.drivers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Killing":
+        self.folder.mkdir()
+        self._log = (self.folder / "log").open("ab")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for driver in self.drivers.values():
+            driver.kill()
+            driver.wait()
+        self._log.close()
 
     def start(self, name: str, *more: str) -> None:
         self.drivers[name] = subprocess.Popen(
@@ -88,14 +104,14 @@ class Killing:
         out = self.folder / "samples.jsonl"
         subprocess.run(
             [
-                *(sys.executable, "-m", "holdfast", "export", "kills", "--what", "samples"),
+                *(sys.executable, "-m", "holdfast", "export", RUN, "--what", "samples"),
                 *("--journal", str(self.folder / "journal.db"), "--out", str(out), "--force"),
             ],
             check=True,
             capture_output=True,
         )
         lines = out.read_text().splitlines()
-        return [line for line in lines if "do pay" not in line]
+        return [line for line in lines if '"task":"pay' not in line]
 
     def run_to_end(self) -> None:
         for driver in self.drivers.values():
@@ -127,17 +143,21 @@ def kill_containers(chosen: random.Random) -> None:
             end(int(pid))
 
 
+def pid_file() -> Path:
+    return Path(REAL.removeprefix("unix://")).parent / "pid"
+
+
 def engine_pid() -> int:
-    return int((Path(REAL.removeprefix("unix://")).parent / "pid").read_text())
+    return int(pid_file().read_text())
 
 
 def kill_dockerd(log: Path) -> None:
     end(engine_pid())
-    # `dockerd` refuses to start beside a process of the same id.
-    time.sleep(1)
+    # `dockerd` refuses to start while a process has the id in this file, which may be a new one.
+    pid_file().unlink()
     with log.open("ab") as out:
-        subprocess.Popen([START], stdout=out, stderr=out, start_new_session=True)
-    until(lambda: answers(), 60)
+        subprocess.run(["setsid", "--fork", START], stdout=out, stderr=out, check=True)
+    until(answers, 120)
 
 
 def kill_containerd() -> None:
@@ -177,43 +197,34 @@ def test_kills_of_everything_change_no_sample_and_leave_nothing(tmp_path: Path) 
     print(f"seed {seed}")
     chosen, done = random.Random(seed), Counter[str]()
     with FakeEngine(mean_length=8) as engine:
-        places = {name: tmp_path / name for name in ("calm", "killed")}
-        for place in places.values():
-            place.mkdir()
-        calm = Killing(places["calm"], engine, tasks)
-        begun = time.monotonic()
-        calm.run_to_end()
-        print(f"the calm run took {time.monotonic() - begun:.0f} s")
-        expected = calm.export()
+        with Killing(tmp_path / "calm", engine, tasks) as calm:
+            begun = time.monotonic()
+            calm.run_to_end()
+            print(f"the calm run took {time.monotonic() - begun:.0f} s")
+            expected = calm.export()
         assert not any(left().values()), left()
-
-        killed = Killing(places["killed"], engine, tasks)
-        killed.start("driver")
-        begun = time.monotonic()
-        while sum(done.values()) < KILLS and not killed.is_over:
-            time.sleep(chosen.uniform(1, 8))
-            target = chosen.choices(list(TARGETS), weights=list(TARGETS.values()))[0]
-            match target:
-                case "containers":
+        with Killing(tmp_path / "killed", engine, tasks) as killed:
+            begun = time.monotonic()
+            killed.start("driver")
+            killed.start("worker", "--join")
+            while sum(done.values()) < KILLS and not killed.is_over:
+                time.sleep(chosen.uniform(0.5, 6))
+                target = chosen.choices(list(TARGETS), weights=list(TARGETS.values()))[0]
+                if target in killed.drivers:
+                    killed.drivers[target].kill()
+                elif target == "containers":
                     kill_containers(chosen)
-                case "dockerd":
+                elif target == "dockerd":
                     kill_dockerd(tmp_path / "dockerd.log")
-                case "containerd":
+                else:
                     kill_containerd()
-                case _:
-                    if (driver := killed.drivers.get(target)) is not None:
-                        driver.kill()
-                        driver.wait()
-            done[target] += 1
-            for name, more in (("driver", ()), ("worker", ("--join",))):
-                driver = killed.drivers.get(name)
-                if driver is None or driver.poll() not in (None, 0):
-                    killed.start(name, *more)
-        killed.run_to_end()
-        print(f"{sum(done.values())} kills {dict(done)} in {time.monotonic() - begun:.0f} s")
-        assert killed.export() == expected
+                done[target] += 1
+                for name, more in (("driver", ()), ("worker", ("--join",))):
+                    if killed.drivers[name].poll() not in (None, 0):
+                        killed.start(name, *more)
+            killed.run_to_end()
+            print(f"{sum(done.values())} kills {dict(done)} in {time.monotonic() - begun:.0f} s")
+            assert killed.export() == expected
+            payments = Counter(killed.outside.read_text().split())
         assert not any(left().values()), left()
-        orders = (
-            Counter(killed.outside.read_text().split()) if killed.outside.exists() else Counter()
-        )
-        assert not [order for order, count in orders.items() if count > 1]
+        assert [order for order, count in payments.items() if count > 1] == []
