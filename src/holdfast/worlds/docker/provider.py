@@ -21,13 +21,15 @@ from holdfast.worlds.contract.world import (
 )
 from holdfast.worlds.docker.address import ContainerEngine, container_engine
 from holdfast.worlds.docker.api import ContainerApi, EngineRefusal
-from holdfast.worlds.docker.container import Container, remove_container
+from holdfast.worlds.docker.container import SNAPSHOTS, Container, remove_container
 from holdfast.worlds.docker.creation import container_body
 from holdfast.worlds.docker.images import Images
 
 PATIENT_SECONDS = 600.0
 """The most seconds for creating or starting a container on a busy engine."""
 SETTINGS = frozenset({"folder", "user", "read_only", "mounts", "platform"})
+NAME_TAKEN = "is already in use"
+"""How Podman says what Docker says with the status 409."""
 QUOTA_DRIVERS = ("btrfs", "zfs")
 
 
@@ -90,7 +92,7 @@ class ContainerProvider:
         try:
             answer = await self._call("/containers/create", query, body)
         except EngineRefusal as error:
-            if error.status != 409:
+            if error.status != 409 and NAME_TAKEN not in error.message:
                 raise
             await self._check_ours(name, label)
         else:
@@ -184,8 +186,9 @@ def _info(
 
 
 def _reference(row: Mapping[str, Any]) -> str:
+    """Returns the name of a snapshot, without the registry that Podman puts before it."""
     tags = [tag for tag in row.get("RepoTags") or [] if not tag.startswith("<none>")]
-    return str(tags[0] if tags else row["Id"])
+    return SNAPSHOTS + tags[0].rpartition(SNAPSHOTS)[2] if tags else str(row["Id"])
 
 
 def _capabilities(info: Mapping[str, Any], networks: Any) -> Capabilities:
