@@ -24,7 +24,14 @@ from holdfast.worlds.contract.world import COMMAND_SECONDS, World
 from holdfast.worlds.running.cadence import Cadence
 from holdfast.worlds.running.comparison import without_chance
 from holdfast.worlds.running.worlds import WorldOwner, Worlds
-from holdfast.worlds.tools import LEEWAY_SECONDS, OUTPUT, TOOLS, result_text, world_tools
+from holdfast.worlds.tools import (
+    LEEWAY_SECONDS,
+    OUTPUT,
+    TOOLS,
+    in_persistent_shell,
+    result_text,
+    world_tools,
+)
 
 NO_FILES: Mapping[str, str | bytes] = {}
 
@@ -62,6 +69,7 @@ class WorldEnvironment(Environment):
         command_timeout: float = COMMAND_SECONDS,
         output_limit: int = OUTPUT,
         snapshot_every: int | str | None = None,
+        persistent_shell: bool = False,
     ):
         """`files` maps paths to the contents of files that every new world gets. Relative paths are
         below the spec's `workdir`, or below / if it has none.
@@ -69,7 +77,12 @@ class WorldEnvironment(Environment):
         `snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
         "64m" (bytes written). By default, a snapshot is taken once repeating the commands since the
         last snapshot would take longer than a few snapshots.
+
+        With `persistent_shell`, each command begins with the working folder and the exported
+        variables of the previous one. Both are kept in a file of the world, so they are restored
+        with its files.
         """
+        self._persistent_shell = persistent_shell
         self._cadence = Cadence.of(snapshot_every)
         self._given = None if spec is None else as_spec(spec)
         self._files = {
@@ -89,12 +102,17 @@ class WorldEnvironment(Environment):
     @property
     def identity(self) -> str:
         digest = sha256(msgspec.msgpack.encode(self._files, order="sorted")).hexdigest()
-        return f"{self.spec.identity} {digest[:16]}" if self._files else self.spec.identity
+        shell = " with a persistent shell" if self._persistent_shell else ""
+        return self.spec.identity + (f" {digest[:16]}" if self._files else "") + shell
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
         return world_tools(
-            lambda: self.world, names=self._tools, seconds=self._seconds, output=self._output
+            lambda: self.world,
+            names=self._tools,
+            seconds=self._seconds,
+            output=self._output,
+            persistent_shell=self._persistent_shell,
         )
 
     def bind(self, session: Session, path: str) -> None:
@@ -115,7 +133,8 @@ class WorldEnvironment(Environment):
         return Observation("")
 
     async def step(self, action: str) -> Observation:
-        result = await self.world.exec(action, timeout=self._seconds, output=self._output)
+        text = in_persistent_shell(action) if self._persistent_shell else action
+        result = await self.world.exec(text, timeout=self._seconds, output=self._output)
         info = {"exit_code": result.exit_code, "timed_out": result.timed_out}
         return Observation(result_text(result, self._seconds), info=info)
 
