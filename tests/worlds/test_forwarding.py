@@ -61,8 +61,8 @@ async def assert_reached(world: World) -> None:
     await forward(world)
     ask = f"curl -sS --data-binary @/big {ADDRESS}/ | cmp - /big && echo same"
     await world.exec(f"head -c {SIZE} /dev/urandom > /big")
-    asked = await asyncio.gather(*(world.exec(ask, timeout=60) for _ in range(3)))
-    assert [result.output for result in asked] == ["same\n"] * 3
+    results = await asyncio.gather(*(world.exec(ask, timeout=60) for _ in range(3)))
+    assert [result.output for result in results] == ["same\n"] * 3
     assert (await world.exec("ls /sys/class/net")).output == "lo\n"
 
 
