@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from holdfast.records.exit_codes import Exit
 from support.crash.killable_run import (
     KillableRun,
     kill_and_resume,
@@ -131,7 +132,14 @@ def test_a_server_that_is_killed_again_and_again_changes_nothing(slow, baseline)
 def test_connections_that_the_server_ends_change_nothing(slow, baseline):
     place = slow.fresh("terminated")
     done, codes, ended = threading.Event(), [], 0
-    driver = threading.Thread(target=lambda: (codes.append(slow.drive(place)), done.set()))
+
+    def drive() -> None:
+        # On a busy machine, the server is not reached at the start: the same command goes on.
+        while not codes or codes[-1] == Exit.STOPPED:
+            codes.append(slow.drive(place))
+        done.set()
+
+    driver = threading.Thread(target=drive)
     driver.start()
     name = (place / "url").read_text().split("?")[0].rpartition("/")[2]
     # Not for ever: on a slow machine, no connection lives long enough to commit.
@@ -143,7 +151,7 @@ def test_connections_that_the_server_ends_change_nothing(slow, baseline):
         )
         ended += len(rows)
     driver.join()
-    assert codes == [0]
+    assert codes[-1] == 0
     assert ended > 0
     after = slow.world(place)
     verify(baseline, after, after, place, killable=slow)

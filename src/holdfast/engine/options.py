@@ -462,9 +462,7 @@ ATTEMPT_DEADLINE = seconds(
     "attempt-deadline", 21600.0, "give up one attempt at a trajectory after this time"
 )
 SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "give up a call of the scorer after this time")
-LEASE = seconds(
-    "lease", 30.0, "let others take over a worker's trajectories if it is silent so long"
-)
+LEASE = seconds("lease", 30.0, "let others take over from a worker silent this long")
 GRACE = seconds(
     "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
 )
@@ -475,7 +473,7 @@ RUN_DEADLINE = Option(
 DEADLINES = (
     seconds("try-timeout", 1800.0, "give up one try of a request after this time"),
     seconds("stall-timeout", 300.0, "give up a stream that sends nothing for this time"),
-    seconds("call-deadline", 3600.0, "give up a request, with all its tries, after this time"),
+    seconds("call-deadline", 3600.0, "end all tries of a request after this time"),
     ATTEMPT_DEADLINE,
     PATIENCE,
     LEASE,

@@ -41,13 +41,13 @@ _AGENTS = (
     seconds(
         "silence",
         1800.0,
-        "fail the trajectory of an agent that sends nothing for this time",
+        "fail an agent that is silent for this time",
         SECONDS_OR_NONE,
     ),
     seconds(
         "rejoin",
         30.0,
-        "after a restart, wait this long for agents to call again",
+        "after a restart, give agents this long to call again",
         SECONDS_OR_NONE,
     ),
     seconds(

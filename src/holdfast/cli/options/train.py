@@ -240,7 +240,7 @@ PIPELINE = (
     ),
     Option(
         "straggler-wait",
-        "wait S seconds for a late group, then go on without it (default: 600)",
+        "wait S seconds for a late group, then leave it out (default: 600)",
         POSITIVE,
         metavar="S",
     ),
