@@ -200,6 +200,7 @@ class Journal:
     runs = reads(run_tables.listing)
     tasks = reads(run_tables.tasks_of)
     trajectories = reads(run_tables.trajectories)
+    is_rolled_out = reads(run_tables.is_rolled_out)
 
     # --- workers and leases
 
