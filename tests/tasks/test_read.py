@@ -446,3 +446,11 @@ def test_messages_of_other_libraries_are_taken_in_rows():
         assert read_tasks([{"id": "a", field: [message, reply]}]) == [dumped]
     with pytest.raises(UsageError, match="task 1: Encoding objects of type object is unsupported"):
         read_tasks([{"id": "a", "messages": [object()]}])
+
+
+def test_rows_of_a_file_are_parsed_one_by_one(tmp_path):
+    """A list of all rows as they are in the file would take more memory than the tasks."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"prompt": 5}\nnot JSON\n')
+    with pytest.raises(UsageError, match=r"tasks\.jsonl:1: prompt is 5"):
+        read_tasks(path)
