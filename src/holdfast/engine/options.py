@@ -125,7 +125,7 @@ API_KEY_ENV = Option(
 )
 TASKS = Option(
     "tasks",
-    "read tasks from a file, a folder, hf:NAME:SPLIT or FILE.py:NAME",
+    "read tasks from a file, a folder, hf:NAME:SPLIT, harbor:DIR or FILE.py:NAME",
     metavar="SOURCE",
 )
 SYSTEM = Option(
@@ -462,7 +462,7 @@ ATTEMPT_DEADLINE = seconds(
     "attempt-deadline", 21600.0, "give up one attempt at a trajectory after this time"
 )
 SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "give up a call of the scorer after this time")
-LEASE = seconds("lease", 30.0, "let others take over from a worker silent for this time")
+LEASE = seconds("lease", 30.0, "let others take over from a worker silent this long")
 GRACE = seconds(
     "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
 )
@@ -526,6 +526,12 @@ WORLD = Option(
     "give each trajectory a container of docker:IMAGE or podman:IMAGE",
     text,
     metavar="SPEC",
+)
+AGENT = Option(
+    "agent",
+    "instead of FILE.py: terminal, oracle, or a command to run in each container",
+    text,
+    metavar="AGENT",
 )
 WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
 ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")
