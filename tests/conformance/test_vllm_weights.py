@@ -259,23 +259,19 @@ def test_a_sender_that_is_killed_in_the_middle_leaves_whole_weights(
         assert trainer.worst_gap(completion, PROMPTS[number]) < TOLERANCE
 
 
-def test_an_update_that_a_dead_trainer_began_does_not_block_the_next(
+async def test_an_update_that_a_dead_trainer_began_does_not_block_the_next(
     server: VllmServer, model: Path, tmp_path: Path
 ) -> None:
     server.start()
     trainer = Trainer(model, tmp_path, lora=False)
-
-    async def body() -> None:
-        async with synced(server, "gloo") as (policy, sync):
-            await policy.endpoints[0].send("POST", "/pause?mode=keep")
-            await policy.endpoints[0].send("POST", "/start_weight_update")
-            await sync.publish_first(trainer.step())
-            assert policy.endpoints[0].weights == trainer.versions[0].name
-
-    asyncio.run(body())
+    async with synced(server, "gloo") as (policy, sync):
+        await policy.endpoints[0].send("POST", "/pause?mode=keep")
+        await policy.endpoints[0].send("POST", "/start_weight_update")
+        await sync.publish_first(trainer.step())
+        assert policy.endpoints[0].weights == trainer.versions[0].name
 
 
-def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
+async def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
     server: VllmServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.start()
@@ -285,43 +281,35 @@ def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
         return ()
 
     monkeypatch.setattr(Replica, "_find_workers", no_workers)
-
-    async def body() -> None:
-        with pytest.raises(UsageError, match="would answer 200 and keep its old head"):
-            async with synced(server, "disk"):
-                pass
-        policy = EnginePolicy(server.url, server.model)
-        await policy.check()
-        sync = WeightSync(policy, [DiskStrategy()])  # It is not told that the head is tied.
-        await sync.start()
-        with pytest.raises(weights.WeightsNotTaken, match="serves other weights"):
-            await sync.publish_first(trainer.step())
-        await sync.aclose()
-        await policy.aclose()
-
-    asyncio.run(body())
+    with pytest.raises(UsageError, match="would answer 200 and keep its old head"):
+        async with synced(server, "disk"):
+            pass
+    policy = EnginePolicy(server.url, server.model)
+    await policy.check()
+    sync = WeightSync(policy, [DiskStrategy()])  # It is not told that the head is tied.
+    await sync.start()
+    with pytest.raises(weights.WeightsNotTaken, match="serves other weights"):
+        await sync.publish_first(trainer.step())
+    await sync.aclose()
+    await policy.aclose()
 
 
 @pytest.mark.parametrize("way", ["disk", "ipc"])
-def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
+async def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
     server: VllmServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     server.start()
     trainer = Trainer(model, tmp_path, lora=False)
-
-    async def body() -> None:
-        async with synced(server, way) as (_, sync):
-            first, second, third = trainer.step(), trainer.step(1e-9), trainer.step(1e-9)
-            await sync.publish_first(first)
-            await sync.publish(second)
-            # What is sent are the weights before, and the trainer knows what it has.
-            expected = fingerprint_of(third.path)
-            assert fingerprint_of(second.path) != expected
-            monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
-            with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
-                await sync.publish(structs.replace(third, path=second.path))
-
-    asyncio.run(body())
+    async with synced(server, way) as (_, sync):
+        first, second, third = trainer.step(), trainer.step(1e-9), trainer.step(1e-9)
+        await sync.publish_first(first)
+        await sync.publish(second)
+        # What is sent are the weights before, and the trainer knows what it has.
+        expected = fingerprint_of(third.path)
+        assert fingerprint_of(second.path) != expected
+        monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
+        with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
+            await sync.publish(structs.replace(third, path=second.path))
 
 
 def keep_old(path: str, body: bytes) -> bytes | None:
@@ -394,7 +382,7 @@ def test_a_proxy_that_lies_about_an_update_gets_no_token_counted(
 
 @pytest.mark.parametrize("way", ["disk", "gloo", "ipc"])
 @pytest.mark.parametrize("unfit", ["name", "shape"])
-def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
+async def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
     server: VllmServer, model: Path, tmp_path: Path, way: str, unfit: str
 ) -> None:
     """Before anything is sampled. Loading it may end the engine: it gets no request."""
@@ -407,15 +395,11 @@ def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
     tensor = state.pop(name)
     state |= {"model.layers.0.other": tensor} if unfit == "name" else {name: tensor[:, :3].clone()}
     save_file(state, file, metadata={"format": "pt"})
-
-    async def body() -> None:
-        async with synced(server, way) as (policy, sync):
-            with pytest.raises(weights.WeightsNotTaken) as caught:
-                await sync.publish_first(version)
-            print(caught.value)
-            assert policy.endpoints[0].weights is None
-
-    asyncio.run(body())
+    async with synced(server, way) as (policy, sync):
+        with pytest.raises(weights.WeightsNotTaken) as caught:
+            await sync.publish_first(version)
+        print(caught.value)
+        assert policy.endpoints[0].weights is None
 
 
 def test_vllms_own_backend_takes_the_requests_that_are_sent_for_it(tmp_path: Path) -> None:

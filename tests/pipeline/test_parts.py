@@ -65,8 +65,8 @@ def test_rollouts_and_training_in_one_process(tmp_path: Path) -> None:
     assert any(line.startswith("weights: holdfast") for line in lines), lines
 
 
-def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    async def body() -> None:
+async def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="staleness"):
         await train_async(
             solve,
             tasks=TASKS,
@@ -78,9 +78,6 @@ def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Pa
             settings=SMALL,
             pipeline=PipelineSettings(max_staleness=1000),
         )
-
-    with pytest.raises(UsageError, match="staleness"):
-        asyncio.run(body())
     assert list(tmp_path.iterdir()) == []
 
 

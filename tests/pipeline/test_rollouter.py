@@ -78,6 +78,8 @@ def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
+            while not lines:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert not working.done()
             assert engine.calls() == []
@@ -264,27 +266,24 @@ def test_one_that_waits_can_be_stopped(tmp_path, monkeypatch):
         asyncio.run(main(engine))
 
 
-def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_path):
-    async def main():
-        address = str(tmp_path / "journal.db")
-        out = tmp_path / "out"
+async def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_path):
+    address = str(tmp_path / "journal.db")
+    out = tmp_path / "out"
+    assert await newest_version(address, "run", folder=out) is None
+    assert not (tmp_path / "journal.db").exists(), "looking makes no journal"
+    journal = open_journal(address)
+    try:
+        run = await journal.create_run(a_plan().spec, (), sealed=False)
         assert await newest_version(address, "run", folder=out) is None
-        assert not (tmp_path / "journal.db").exists(), "looking makes no journal"
-        journal = open_journal(address)
-        try:
-            run = await journal.create_run(a_plan().spec, (), sealed=False)
-            assert await newest_version(address, "run", folder=out) is None
-            for step in range(3):
-                await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
-                (out / "weights" / f"step-{step}").mkdir(parents=True)
-            newest = await newest_version(address, "run", folder=out)
-            assert newest == (out / "weights" / "step-2", "step-2")
-            (out / "weights" / "step-2").rmdir()
-            results = await newest_version(address, "run", folder=out)
-            assert results is not None
-            assert results[1] == "step-1"
-            assert await newest_version(address, "other", folder=out) is None
-        finally:
-            await journal.close()
-
-    asyncio.run(main())
+        for step in range(3):
+            await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
+            (out / "weights" / f"step-{step}").mkdir(parents=True)
+        newest = await newest_version(address, "run", folder=out)
+        assert newest == (out / "weights" / "step-2", "step-2")
+        (out / "weights" / "step-2").rmdir()
+        results = await newest_version(address, "run", folder=out)
+        assert results is not None
+        assert results[1] == "step-1"
+        assert await newest_version(address, "other", folder=out) is None
+    finally:
+        await journal.close()

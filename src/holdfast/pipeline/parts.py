@@ -229,7 +229,7 @@ def _numbers(progress: RolloutProgress) -> Mapping[str, float]:
     }
 
 
-async def notice_commits(address: str, changes: Changes, *, every: float = COMMIT_SECONDS) -> None:
+async def notice_commits(address: str, changes: Changes) -> None:
     """Notifies `changes` after each commit to the SQLite journal at `address`, for ever. Does
     nothing for other journals, which notify by themselves.
 
@@ -249,7 +249,7 @@ async def notice_commits(address: str, changes: Changes, *, every: float = COMMI
         elif until and clock() >= until:
             until = 0.0
             changes.notify()
-        await asyncio.sleep(every)
+        await asyncio.sleep(COMMIT_SECONDS)
 
 
 def _mark(path: str) -> tuple[int, int] | None:

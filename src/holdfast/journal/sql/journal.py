@@ -201,6 +201,7 @@ class Journal:
     live_workers = reads(run_tables.live_workers)
     tasks = reads(run_tables.tasks_of)
     trajectories = reads(run_tables.trajectories)
+    is_rolled_out = reads(run_tables.is_rolled_out)
 
     # --- workers and leases
 

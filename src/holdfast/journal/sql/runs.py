@@ -419,6 +419,23 @@ def trajectories(
     return trajectory_rows(store, run.spec.name, rows)
 
 
+def is_rolled_out(store: Store, run: Run, *, retries_failed: bool) -> bool:
+    """Returns whether every rollout of the run is over. With `retries_failed`, a trajectory that
+    failed for good does not count as over. Rows stay in the database, because a run may have a
+    million of them."""
+    if not progress(store, run).sealed:
+        return False
+    unsettled = "" if retries_failed else " AND t.settled IS NULL"
+    row = store.row(
+        "SELECT 1 FROM trajectories t JOIN task_groups g "  # noqa: S608 - ours
+        "ON g.run = t.run AND g.task = t.task AND g.current "
+        f"WHERE t.run = :run AND NOT (t.status = ANY(:outcomes)){unsettled} LIMIT 1",
+        run=run.id,
+        outcomes=OUTCOMES,
+    )
+    return row is None
+
+
 def summarized(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | None]]:
