@@ -314,7 +314,7 @@ async def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
 
 def keep_old(path: str, body: bytes) -> bytes | None:
     """A reload succeeds, and changes nothing."""
-    return b'{"results": [null]}' if b"reload_weights" in body else None
+    return b'{"results": [null]}' if b"weights_path" in body else None
 
 
 class LoadHalf:
@@ -324,7 +324,7 @@ class LoadHalf:
         self._server, self._versions = server, versions
 
     def __call__(self, path: str, body: bytes) -> bytes | None:
-        if b"reload_weights" not in body:
+        if b"weights_path" not in body:
             return None
         old, new = (version.path for version in self._versions[-2:])
         mixed = new.with_name("mixed")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.policy.client import endpoint as endpoint_module
 from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.step import VersionSource
 from holdfast.weights import sync as sync_module
@@ -105,6 +106,30 @@ def test_a_replica_that_fails_an_update_gets_no_calls_until_it_has_it(tmp_path: 
 
     # Half loaded, its next request would end it.
     with_engines(body, {"fail": "reload", "fail_times": 2}, {})
+
+
+def test_a_replica_that_hangs_as_its_update_begins_gets_the_weights_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen engine takes connections and does not answer."""
+    real, hangs = endpoint_module.find_incarnation, []
+
+    async def hang(*arguments: Any) -> str:
+        if hangs:
+            raise hangs.pop()
+        return await real(*arguments)
+
+    monkeypatch.setattr(endpoint_module, "find_incarnation", hang)
+
+    async def body(engines: Any) -> None:
+        async with synced(engines) as it:
+            await it.sync.publish_first(version_at(tmp_path, 1))
+            hangs.append(TimeoutError())
+            await it.sync.publish(version_at(tmp_path, 2))
+            assert it.weights == ["step-2"]
+            assert any("does not answer (TimeoutError)" in line for line in it.lines), it.lines
+
+    with_engines(body, {})
 
 
 def test_a_replica_that_takes_no_weights_is_given_up_with_its_root_cause(tmp_path: Path) -> None:

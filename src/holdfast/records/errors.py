@@ -188,7 +188,8 @@ class EndpointDown(PolicyError):
 
 
 class PartGone(EndpointDown):
-    """A part of a training waited too long for another part, which nobody runs or which hangs."""
+    """An engine or another part of a training stayed away for longer than `--patience`. To start
+    again whoever waited for it would not help."""
 
 
 class RowEndpointDown(PolicyError):

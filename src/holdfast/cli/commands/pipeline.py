@@ -86,7 +86,7 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
     """Returns the errors that would occur again after a restart: those of the user's own code and
-    data, and of a part that waited for another one."""
+    data, and of a part that waited as long as it should for an engine or another part."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
@@ -150,15 +150,18 @@ async def roll_out_alone(
     signals = Signals(stop, resume=resume, quiet=args.until_stdin_closes)
     signals.watch()
     async with shared_journal(args.journal) as journal:
-        ending = await roll_out(
-            plan,
-            journal=journal,
-            model=model,
-            folder=Path(args.out),
-            address=address,
-            report=notify,
-            stop=stop,
-        )
+        try:
+            ending = await roll_out(
+                plan,
+                journal=journal,
+                model=model,
+                folder=Path(args.out),
+                address=address,
+                report=notify,
+                stop=stop,
+            )
+        except PartGone as error:
+            return end_after_sampling(args, error)
     if ending is not None and ending.fatal is not None:
         if isinstance(ending.fatal, HoldfastError):
             return end_after_sampling(args, ending.fatal)
