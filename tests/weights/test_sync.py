@@ -1,14 +1,12 @@
 """Weights into replicas, all or nothing for each: what fails, comes back, lies or dies."""
 
 import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from holdfast.policy.client import circuit_breaker
 from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.step import VersionSource
 from holdfast.weights import sync as sync_module
@@ -16,20 +14,8 @@ from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.version import WeightsNotTaken
 from support.policy.clients import until
 from support.policy.recorded import record_weights
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**each)) for each in options]
-        asyncio.run(body(engines))
 
 
 def span_names(completion: Any) -> list[str]:

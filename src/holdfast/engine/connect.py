@@ -101,7 +101,7 @@ async def connect(
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await _until_up(address, notify, lambda: _find_model(address, urls, models)),
+            await until_up(address, notify, lambda: _find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -110,11 +110,11 @@ async def connect(
             is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
-        await _until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
+        await until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
         yield Connection(policy, renderer or _renderer(policy, address))
 
 
-async def _until_up(
+async def until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
     """Calls `ask` and returns its result. If `address.waits` is true, calls it again while the

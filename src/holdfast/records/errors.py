@@ -187,6 +187,10 @@ class EndpointDown(PolicyError):
     retryable = False
 
 
+class PartGone(EndpointDown):
+    """A part of a training waited too long for another part, which nobody runs or which hangs."""
+
+
 class RowEndpointDown(PolicyError):
     """An endpoint that only some rows name stayed unreachable. Only these rows fail; the run goes
     on."""

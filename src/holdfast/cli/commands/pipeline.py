@@ -24,7 +24,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import HoldfastError, PartGone, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
@@ -85,12 +85,12 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
-    """Returns the errors of the user's own code and data, which would occur again after a
-    restart."""
+    """Returns the errors that would occur again after a restart: those of the user's own code and
+    data, and of a part that waited for another one."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
-    return NothingRewarded, NothingValid, LossFailed
+    return NothingRewarded, NothingValid, LossFailed, PartGone
 
 
 def _nothing_trainable() -> type[HoldfastError]:
@@ -129,7 +129,13 @@ async def trainer_part(
         return
     from holdfast.pipeline.parts import assembly, shared_journal
 
-    made = assembly(paced, tasks=tasks, folder=Path(args.out), rolls_out=False, report=report)
+    made = assembly(
+        paced,
+        tasks=tasks,
+        folder=Path(args.out),
+        rollout_patience=args.patience,
+        report=report,
+    )
     async with shared_journal(args.journal) as journal:
         yield journal, made
 

@@ -234,6 +234,17 @@ class CircuitBreaker:
             await asyncio.gather(self._prober, return_exceptions=True)
 
 
+async def wait_for_any(breakers: Sequence[CircuitBreaker]) -> None:
+    """Returns when calls pass at one of the breakers, or when one of them is abandoned."""
+    waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in breakers]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
 class Downtime:
     """Watches the breakers of all replicas and counts the time during which all replicas are
     down."""
