@@ -446,7 +446,7 @@ def exit_code(
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
     if report.nothing_succeeded:
-        return say(f"nothing succeeded: {report.all_failed} for good", Exit.NOTHING)
+        return say(f"nothing succeeded: {report.all_failed}", Exit.NOTHING)
     return Exit.OK
 
 

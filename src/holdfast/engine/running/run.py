@@ -324,7 +324,7 @@ def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
     """
     if report.nothing_succeeded:
         _log.warning(
-            "run %s: nothing succeeded: %s for good; the most frequent error: %s",
+            "run %s: nothing succeeded: %s; the most frequent error: %s",
             report.run,
             report.all_failed,
             report.causes[0].message if report.causes else "none is recorded",
