@@ -547,7 +547,7 @@ def _rewards(report: RunReport) -> list[str]:
     )
     if report.rewards is None:
         return [*missing, *_why_none_is_scored(report.unscored)]
-    rates = [f"pass@{k} {rate:.2f}" for k, rate in report.pass_at.items()]
+    rates = [f"pass@{k} {rate:.3f}" for k, rate in report.pass_at.items()]
     lines = [f"  mean reward: {', '.join([str(report.rewards), *rates])}"]
     if disturbed.mean is not None:
         parts = [

@@ -44,7 +44,7 @@ from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, opened_journal
+from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Worker
 from holdfast.records.encoding.redaction import redact
@@ -168,6 +168,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
+    folder = Path(args.journal).absolute().parent
+    if not (is_server(args.journal) or folder.exists()):
+        raise UsageError(f"journal {args.journal}: there is no folder {folder}; make it first")
     series = series_of(args) if args.run is None else ""
     plan = plan_run(
         f"{series}-1" if args.run is None else args.run,
