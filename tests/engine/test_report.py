@@ -180,6 +180,16 @@ def test_a_scorer_that_never_gives_a_score_is_asked_about_its_return():
     assert "  scorer forgetful returned None each time; is a return missing?" in text
 
 
+def test_a_run_whose_verdicts_cannot_be_read_has_not_succeeded():
+    def unread(view):
+        return holdfast.Score(None, {}, {}, {"judge": {"unread": True}})
+
+    local = LocalRun("a", samples=2)
+    local.run(failing(), unread)
+    assert local.report().nothing_succeeded
+    assert "could not be read for 2 trajectories" in local.report().all_failed
+
+
 def test_why_nothing_was_scored_is_grouped_and_only_said_where_nothing_was():
     def wrong(view):
         reason = "no verdict after 3 answers: it is not JSON"

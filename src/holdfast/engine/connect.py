@@ -101,7 +101,7 @@ async def connect(
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await until_up(address, notify, lambda: _find_model(address, urls, models)),
+            await until_up(address, notify, lambda: find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -180,7 +180,8 @@ def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, re
     )
 
 
-async def _find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:
+async def find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:
+    """Asks the replicas for their models, and returns the name of the one to use."""
     from holdfast.policy.client.discovery import served_models
     from holdfast.policy.client.replicas import EnginePolicy
 

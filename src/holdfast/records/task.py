@@ -456,6 +456,8 @@ def _messages(row: _Row, raw: Mapping[str, object], *, where: str) -> tuple[Mess
     if row.messages is not None and row.prompt is not None:
         raise UsageError(f"{where}: give 'messages' or 'prompt', not both")
     if isinstance(row.prompt, str):
+        if not row.prompt.strip():
+            raise UsageError(f"{where}: the prompt is empty; write one")
         return (user(row.prompt),)
     if row.prompt is not None:
         return as_messages(row.prompt, where=f"{where}: prompt")

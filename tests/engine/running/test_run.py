@@ -201,6 +201,17 @@ def test_plain_values_are_enough_and_the_same_call_goes_on(plain, served):
     assert len(names) == 4, "what is finished is not sampled again"
 
 
+def test_a_finished_run_is_no_result_of_another_model(plain):
+    check_result(holdfast.run_sync(one_turn, **plain))
+    named = {**plain, "name": "one_turn-sums-1"}
+    with FakeEngine(model="other") as other:
+        for changes in ({}, {"accept_changes": True}):
+            with pytest.raises(RunChanged, match="model: recorded"):
+                holdfast.run_sync(one_turn, **{**named, "policy": other.url, **changes})
+        assert other.stats().requests == 0
+        assert holdfast.run_sync(one_turn, **{**plain, "policy": other.url}).name != named["name"]
+
+
 def test_a_finished_run_needs_no_engine(plain, served):
     check_result(holdfast.run_sync(one_turn, **plain))
     gone = {**plain, "policy": "http://127.0.0.1:9"}

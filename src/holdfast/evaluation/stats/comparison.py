@@ -246,7 +246,8 @@ def _format_difference(pairs: Paired) -> str:
     line += f" ± {number_text(pairs.standard_error)} (SE), 95% [{ends}]"
     if pairs.p_value is None:
         return f"{line}; no task differs"
-    return f"{line}, p = {pairs.p_value:.3g} (sign flips)"
+    sign, how = ("=", "sign") if pairs.p_is_exact else ("≈", "random sign")
+    return f"{line}, p {sign} {pairs.p_value:.3g} ({how} flips)"
 
 
 def _format_wins(pairs: Paired) -> str:
