@@ -275,6 +275,7 @@ class _Training:
             await stack.enter_async_context(self._engines.connected())
             state = await in_thread(self._load)
             restored = await in_thread(state.restore)
+            call.progress.is_loading = False
             if not restored.step:
                 check_disk(call.out, state.bytes_on_disk)
             opening = use_journal(call.journal, restored.step > 0)
