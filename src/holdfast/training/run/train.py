@@ -70,6 +70,7 @@ from holdfast.training.run.metrics import Tracker, TrainingMetrics, TrainingRepo
 from holdfast.training.run.open_training import (
     adopt_code,
     begin_record,
+    check_unchanged,
     find_lost_versions,
     open_again,
     open_training,
@@ -270,6 +271,7 @@ class _Training:
 
     async def run(self) -> TrainingReport:
         call, spec = self._call, self._plan.spec
+        await check_unchanged(call.journal, spec, settings=self._settings, folder=call.out)
         async with AsyncExitStack() as stack:
             # Before the model is loaded, because that takes minutes and the engines may be unfit.
             await stack.enter_async_context(self._engines.connected())
