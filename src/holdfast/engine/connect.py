@@ -149,6 +149,12 @@ def recorded_connection(spec: RunSpec) -> Connection:
     return Connection(NoPolicy(spec.model, why), MessagesOnly(spec.renderer))
 
 
+def no_connection() -> Connection:
+    """Returns a connection for rollouts that sample nothing."""
+    why = UsageError("a rollout that declares that it needs no policy asked for a sample")
+    return Connection(NoPolicy("none", why), MessagesOnly())
+
+
 async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
     """Raises an error if the engine is down, does not serve the model, or does not speak the
     dialect.

@@ -19,6 +19,8 @@ from holdfast.rollout.replay.budget import Limits
 from holdfast.worlds.running.environment import WorldEnvironment
 
 ORACLE, TERMINAL = "oracle", "terminal"
+TURNS = 200
+"""The most turns of the terminal agent."""
 SYSTEM = (
     "You work in a Linux container through the tool `bash`; other tools read and write files. Do "
     "what the user asks, and check the result. Nobody answers questions. When it is done, reply "
@@ -39,6 +41,8 @@ async def verify(t: Rollout, episodes: Sequence[Episode]) -> Returned:
 
 class OracleProcessor(RolloutProcessor):
     """Runs the solutions of Harbor tasks, as a check of the tasks themselves."""
+
+    needs_policy = False
 
     async def rollout(self, t: Rollout) -> Returned:
         if harbor_task(t.task) is None:
@@ -63,7 +67,7 @@ def agent_named(text: str) -> RolloutProcessor:
         return OracleProcessor()
     if text == TERMINAL:
         return TerminalProcessor(
-            environments=[environment_of], system_prompt=SYSTEM, finish=verify, max_turns=None
+            environments=[environment_of], system_prompt=SYSTEM, finish=verify, max_turns=TURNS
         )
     return BlackBoxRolloutProcessor(
         ["/bin/sh", "-c", text], world=WorkspaceWorld(environment_of), finish=verify

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.testing import FakeContainers
+from support.environments.workspaces import needs_bwrap
 from support.harbor import HARBOR_TASKS
 
 
@@ -38,3 +40,23 @@ def test_an_engine_of_containers_that_is_not_there_is_one_line(tasks, monkeypatc
         arguments = ["run", "--agent", "terminal", "--tasks", f"harbor:{HARBOR_TASKS}"]
         assert main([*arguments, "--policy", engine.url, "--model", "fake", "--quiet"]) != 0
     assert "docker at unix:///nowhere/socket does not answer" in capsys.readouterr().err
+
+
+@needs_bwrap
+def test_the_oracle_starts_and_contacts_no_engine(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FakeContainers() as containers:
+        monkeypatch.setenv("DOCKER_HOST", containers.address)
+        folder = f"harbor:{HARBOR_TASKS / 'add-line'}"
+        code = main(
+            ["run", "--agent", "oracle", "--tasks", folder, "--policy", "http://127.0.0.1:9"]
+        )
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert "mean reward: 1.0000" in output.out
+
+
+def test_agents_and_a_cluster_do_not_go_together(tasks, capsys) -> None:
+    arguments = ["run", "--agent", "terminal", "--tasks", str(tasks), "--cluster", "auto"]
+    assert main(arguments) == 2
+    assert "--agent does not go with --cluster" in capsys.readouterr().err

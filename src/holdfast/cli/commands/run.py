@@ -30,7 +30,7 @@ from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
 from holdfast.engine.arguments import series_from
-from holdfast.engine.connect import Connection, recorded_connection
+from holdfast.engine.connect import Connection, no_connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
@@ -83,6 +83,8 @@ class Work(msgspec.Struct, frozen=True):
 def run(args: argparse.Namespace) -> int:
     if (args.rollout is None) == (args.agent is None):
         raise UsageError("name the rollout, FILE.py[:NAME], or an agent (--agent), not both")
+    if args.agent is not None and args.cluster is not None:
+        raise UsageError("--agent does not go with --cluster: agents run on this machine")
     args.rollout = args.rollout or f"{AGENT}{args.agent}"
     if args.as_worker is not None:
         from holdfast.cli.commands.cluster import worker
@@ -231,7 +233,9 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 async def _work(args: argparse.Namespace, work: Work) -> int:
     connecting: AbstractAsyncContextManager[Connection] = connect_command(args)
     run: Run | None = None
-    if work.on_open is None and not work.quiet:
+    if not work.plan.processor.needs_policy:
+        connecting = nullcontext(no_connection())
+    elif work.on_open is None and not work.quiet:
         meant = await meant_by_command(args) if _goes_on(args) else Meant()
         finished = await report_finished(args, meant, work.plan)
         if finished is not None:
