@@ -1,5 +1,9 @@
 """The trainer: what its settings say of rewards reaches the tokens."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -82,3 +86,25 @@ def test_the_divergence_is_taken_off_the_reward_before_it_is_compared():
     assert results[0] == pytest.approx([half] * 5, abs=1e-4)
     assert results[1] == pytest.approx([-half] * 5, abs=1e-4)
     assert abs(half) > 1e-3
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_the_number_of_threads_does_not_depend_on_the_machines_load():
+    code = (
+        "import torch; from holdfast.embedded.model.files import TINY\n"
+        "from holdfast.training.settings import TrainerSettings\n"
+        "from holdfast.training.trainer import Trainer\n"
+        "Trainer(TINY, TrainerSettings()); print('made', flush=True)\n"
+        "torch.ones(64, 64) @ torch.ones(64, 64)"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "MKL_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    products = [line for line in done.stdout.partition("made\n")[2].splitlines() if "GEMM" in line]
+    assert products, "MKL computes the product"
+    assert all("Dyn:0" in line for line in products)

@@ -20,7 +20,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PartGone, PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -101,7 +101,7 @@ async def connect(
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await _until_up(address, notify, lambda: find_model(address, urls, models)),
+            await until_up(address, notify, lambda: find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -110,11 +110,11 @@ async def connect(
             is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
-        await _until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
+        await until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
         yield Connection(policy, renderer or _renderer(policy, address))
 
 
-async def _until_up(
+async def until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
     """Calls `ask` and returns its result. If `address.waits` is true, calls it again while the
@@ -124,8 +124,10 @@ async def _until_up(
         try:
             return await ask()
         except EndpointDown as error:
-            if not address.waits or time.monotonic() - began >= address.patience:
+            if not address.waits:
                 raise
+            if (waited := time.monotonic() - began) >= address.patience:
+                raise PartGone(f"{error} (waited {waited:.0f} s)") from error
             if not is_reported:
                 notify(f"{error}; waiting for it")
             is_reported = True

@@ -336,21 +336,7 @@ async def rolled_out_run(
             same = structs.replace(same, tasks=run.spec.tasks)
         if run.spec.differences(same) and not run.spec.differs_by_code(same):
             return None
-    return run if await is_rolled_out(journal, run, retries_failed=False) else None
-
-
-async def is_rolled_out(journal: Journal, run: Run, *, retries_failed: bool) -> bool:
-    """Returns whether every rollout of the run is over.
-
-    With `retries_failed`, a trajectory that failed for good does not count as over.
-    """
-    if not (await journal.progress(run)).sealed:
-        return False
-    return all(
-        row.status.is_outcome or (row.settled and not retries_failed)
-        for row in await journal.trajectories(run)
-        if not row.resting
-    )
+    return run if await journal.is_rolled_out(run, retries_failed=False) else None
 
 
 async def is_trained(journal: Journal, run: Run) -> bool:

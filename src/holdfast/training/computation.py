@@ -121,6 +121,8 @@ class Computation:
 
     def __init__(self, build: Build, ranks: RankGroup, loss: Loss):
         torch.manual_seed(build.seed)
+        # Otherwise MKL may use fewer threads while the machine is busy, which rounds differently.
+        torch.set_num_threads(torch.get_num_threads())
         self.settings = build.settings
         self._ranks = ranks
         self._loss = loss

@@ -104,6 +104,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(place, capsys):
         "training first: 40 steps, each of 1 task × 4 samples",
         "  folder: out, begins",
     ]
+    assert "  loss: grpo" in lines
     assert "  scored by: Numeric" in lines
     assert any(line.startswith("  first prompt, of a:") for line in lines)
     assert {path.name for path in place.iterdir()} - before <= {"__pycache__"}
@@ -247,12 +248,11 @@ def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
         ([0.25, 0.75], {0: 0.5, 2: 0.5}, False),
     ],
 )
-def test_a_tiny_model_that_did_not_improve_is_named_as_the_limit(rewards, held_out, is_better):
+def test_a_reward_that_did_not_rise_is_named(rewards, held_out, is_better):
     report = trained(rewards=rewards, held_out=held_out)
-    line = "no better:   our tiny model only learns sums with a tool; give --model DIR"
-    tiny, other = train_arguments(), train_arguments("--model", "models/qwen")
-    assert (line in _last_lines(_parser().parse_args(tiny), report)) == (not is_better)
-    assert line not in _last_lines(_parser().parse_args(other), report)
+    lines = _last_lines(_parser().parse_args(train_arguments()), report)
+    found = [line for line in lines if line.startswith("no better:   the reward did not rise in")]
+    assert bool(found) == (not is_better)
 
 
 @pytest.mark.parametrize(("skipped", "message", "code"), [(0, "", 0), (2, "2", 0), (3, "all", 7)])

@@ -29,6 +29,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import PolicyRefused
 from holdfast.records.exit_codes import Exit
 from holdfast.records.group import Shortfall
+from holdfast.records.task import Task
 from holdfast.worlds.running.providers import Providers
 from holdfast.worlds.running.removal import remove_leftovers
 
@@ -41,18 +42,25 @@ SEPARATOR = "│"
 
 
 async def dry_run(args: argparse.Namespace, plan: RunPlan, connection: Connection) -> int:
-    return await _show(await _about_run(args, plan), plan, connection)
+    return await _show(args, await _about_run(args, plan), plan, connection)
 
 
-async def _show(lines: Sequence[str], plan: RunPlan, connection: Connection) -> int:
-    lines = [*lines, *_about_settings(plan), *await _first_prompt(plan, connection)]
+async def _show(
+    args: argparse.Namespace, lines: Sequence[str], plan: RunPlan, connection: Connection
+) -> int:
+    lines = [*lines, *_about_settings(plan, args.scorer), *await _first_prompt(plan, connection)]
     with reader_may_leave():
         print(visible(redact("\n".join(lines))), flush=True)
     return Exit.OK
 
 
 async def dry_training(
-    args: argparse.Namespace, plan: RunPlan, settings: "TrainingSettings", *, model: Path
+    args: argparse.Namespace,
+    plan: RunPlan,
+    settings: "TrainingSettings",
+    held_out: Sequence[Task],
+    *,
+    model: Path,
 ) -> int:
     from holdfast.training.run.loop import newest_step
 
@@ -63,8 +71,12 @@ async def dry_training(
     lines = [
         f"training {plan.spec.name}: {many(settings.trainer.steps, 'step')}, each of {shape}",
         f"  folder: {args.out}, {f'goes on after step {step}' if step else 'begins'}",
+        f"  loss: {args.loss}",
     ]
-    return await _show(lines, plan, connection)
+    if held_out:
+        every = many(settings.eval_every, "step")
+        lines.append(f"  evaluated on: {many(len(held_out), 'task')}, every {every}")
+    return await _show(args, lines, plan, connection)
 
 
 async def _about_run(args: argparse.Namespace, plan: RunPlan) -> list[str]:
@@ -99,7 +111,7 @@ async def _about_recorded(
     ]
 
 
-def _about_settings(plan: RunPlan) -> list[str]:
+def _about_settings(plan: RunPlan, scorer: str | None) -> list[str]:
     spec, group = plan.spec, plan.spec.group
     changed = {
         name: value
@@ -108,12 +120,13 @@ def _about_settings(plan: RunPlan) -> list[str]:
     }
     sampling = ", ".join(f"{name} {value}" for name, value in changed.items())
     seed = "" if spec.seed is None else f", seed {spec.seed}"
+    own = spec.scorer.partition("@")[0]
     kept = f"groups with {group.at_least} or more of {spec.samples} outcomes"
     if group.shortfall is Shortfall.DROP:
         kept = f"groups with all of their {spec.samples} outcomes"
     return [
         f"  model: {spec.model}, {sampling}{seed}",
-        f"  scored by: {spec.scorer.partition('@')[0] or 'the rollout itself, if it returns one'}",
+        f"  scored by: {scorer or own or 'the rollout itself, if it returns one'}",
         f"  kept: {kept}",
     ]
 

@@ -24,7 +24,7 @@ from holdfast.cli.setup.connect import connect_command, meant_by_command
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
-from holdfast.cli.setup.user_code import load_code, split
+from holdfast.cli.setup.user_code import AGENT, load_code, split
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
@@ -81,6 +81,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.rollout is None) == (args.agent is None):
+        raise UsageError("name the rollout, FILE.py[:NAME], or an agent (--agent), not both")
+    args.rollout = args.rollout or f"{AGENT}{args.agent}"
     if args.as_worker is not None:
         from holdfast.cli.commands.cluster import worker
 
@@ -200,6 +203,9 @@ def plan_of(
 def series_of(args: argparse.Namespace) -> str:
     """Returns the name of the series to which a run without a name belongs. It is made from the
     names of the rollout's file and of the tasks."""
+    if args.rollout.startswith(AGENT):
+        name = args.rollout.removeprefix(AGENT).split()[0]
+        return series_from(Path(name).name, args.tasks)
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 

@@ -104,7 +104,7 @@ def train(args: argparse.Namespace) -> int:
         from holdfast.training.run.train import check_training
 
         check_training(plan, settings, model=model, address=address)
-        return run_in_own_loop(dry_training(args, plan, settings, model=model))
+        return run_in_own_loop(dry_training(args, plan, settings, held_out, model=model))
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
     if paced is not None and args.only is None:
@@ -300,9 +300,14 @@ async def _train(
     words = ["holdfast", *pipeline.without_retry(sys.argv[1:])]
     model, address = model_folder(args.model), _address(args)
     stop = Stop()
-    signals = Signals(stop, resume=redact(shlex.join(words)), quiet=args.until_stdin_closes)
-    signals.watch()
     progress = TrainingProgress()
+    signals = Signals(
+        stop,
+        resume=redact(shlex.join(words)),
+        quiet=args.until_stdin_closes,
+        is_idle=lambda: progress.is_loading,
+    )
+    signals.watch()
     show = notify if args.json else _print_line
     try:
         async with (
@@ -375,8 +380,10 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
             f"the model:   {report.model}",
             f"serve it:    holdfast serve --model {model}",
         ]
-    if grown and not args.model and not _is_better(report):
-        lines.append("no better:   our tiny model only learns sums with a tool; give --model DIR")
+    if grown and not _is_better(report):
+        steps = many(report.steps, "step")
+        more = "try more --steps or another --learning-rate"
+        lines.append(f"no better:   the reward did not rise in {steps}; {more}")
     name = shlex.quote(args.run)
     lines.append(f"look at it:  holdfast report {name}{journal} [--out FILE.html]")
     return lines

@@ -1,10 +1,11 @@
 """Handles SIGINT and SIGTERM. After the first signal, work in flight is finished; the second signal
-ends the process at once."""
+ends the process at once, as does the first one if nothing is in flight."""
 
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.engine.stop import Stop
@@ -16,12 +17,21 @@ CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 class Signals:
     """Watches for both signals while the run works."""
 
-    def __init__(self, stop: Stop, *, resume: str, quiet: bool = False):
+    def __init__(
+        self,
+        stop: Stop,
+        *,
+        resume: str,
+        quiet: bool = False,
+        is_idle: Callable[[], bool] = lambda: False,
+    ):
         """`resume` is the command that continues the run. `quiet` is set if another process prints
-        the messages."""
+        the messages. While `is_idle`, nothing is in flight, so the first signal ends the
+        process."""
         self._stop = stop
         self._resume = resume
         self._quiet = quiet
+        self._is_idle = is_idle
         self.received: Exit | None = None
         self._count = 0
 
@@ -37,7 +47,7 @@ class Signals:
 
     def _counted(self, number: int, _: object) -> None:
         self._count += 1
-        if self._count > 1:
+        if self._count > 1 or self._is_idle():
             # Every acknowledged record is durable, so there is nothing to save.
             if not self._quiet:
                 last_word(f"holdfast: stopped at once\nto go on: {self._resume}")

@@ -210,14 +210,17 @@ def _format_value(name: str, value: object) -> str:
 # --- for people
 
 
-def format_comparison(comparison: Comparison) -> str:
+def format_comparison(comparison: Comparison, *, changes: bool = True) -> str:
+    """Returns the comparison as text. With `changes`, the text ends with the tasks whose scores
+    changed most."""
     pairs = comparison.paired
     lines = [_format_head(comparison), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
     for name, side, only in (("A", comparison.a, pairs.only_a), ("B", comparison.b, pairs.only_b)):
         lines += _format_left_out(name, side, only)
     lines += _format_changed(comparison)
     lines += _differences_of_specs(comparison)
-    lines += _format_changes(comparison)
+    if changes:
+        lines += _format_changes(comparison)
     return "\n".join(lines)
 
 

@@ -205,6 +205,8 @@ PRESETS = {
     "sapo": Objective(clip=Gate()),
     "rloo": Objective(ESTIMATORS["rloo"], clip=Unclipped()),
     "reinforce++": Objective(ESTIMATORS["reinforce++"], mean=Mean.TOKENS),
+    "reinforce++-baseline": Objective(ESTIMATORS["reinforce++-baseline"], mean=Mean.TOKENS),
+    "maxrl": Objective(ESTIMATORS["maxrl"]),
 }
 """The objectives by their names in papers."""
 

@@ -129,6 +129,15 @@ def newest_step(folder: Path, settings: TrainingSettings, *, run: str) -> int:
     return state.step
 
 
+def read_restored(folder: Path) -> Restored:
+    """Returns the point at which training probably continues. Reads no tensors, so a damaged
+    checkpoint counts."""
+    state = checkpoint.newest_state(folder / CHECKPOINTS)
+    if state is None:
+        return Restored(0, ())
+    return Restored(state.step, (), _train_on(state, folder), state.folder)
+
+
 def different_settings(recorded: object, settings: TrainingSettings) -> list[str]:
     """Returns a line for each setting that differs, with both values. Ignores the number of
     steps."""

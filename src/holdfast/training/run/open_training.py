@@ -15,6 +15,7 @@ from msgspec import structs
 from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
 from holdfast.engine.scoring.retry import open_for_retry
+from holdfast.journal import is_server
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
 from holdfast.journal.sql.journal import Journal
@@ -23,8 +24,8 @@ from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.samples.version import newest_of
-from holdfast.training.run.folder import OtherTraining
-from holdfast.training.run.loop import Restored, different_settings
+from holdfast.training.run.folder import OtherTraining, use_journal
+from holdfast.training.run.loop import Restored, different_settings, read_restored
 from holdfast.training.settings import TrainingRecord, TrainingSettings, training_of
 
 
@@ -61,6 +62,18 @@ async def open_training(
     if not restored.step and await is_trained(journal, run):
         _check_settings(run, settings, folder=folder)
     return run
+
+
+async def check_unchanged(
+    journal: Journal | Path | str, spec: RunSpec, *, settings: TrainingSettings, folder: Path
+) -> None:
+    """Raises the errors of `open_training` for a run that exists, before its model is loaded."""
+    if isinstance(journal, Path | str) and not is_server(journal) and not Path(journal).exists():
+        return
+    async with use_journal(journal, False) as opened:
+        if await opened.find_run(spec.name) is not None:
+            restored = read_restored(folder)
+            await open_training(opened, spec, restored, settings=settings, folder=folder)
 
 
 def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> None:

@@ -14,6 +14,8 @@ class TrainingProgress(Progress):
         super().__init__()
         self.has_begun = False
         """Whether a trajectory was sampled, or may have been sampled."""
+        self.is_loading = True
+        """Whether the model is loaded or checked. Nothing is recorded meanwhile."""
         self._doing = "loading the model"
         self._watched: Progress = self
         self._settled_before = 0

@@ -70,6 +70,7 @@ from holdfast.training.run.metrics import Tracker, TrainingMetrics, TrainingRepo
 from holdfast.training.run.open_training import (
     adopt_code,
     begin_record,
+    check_unchanged,
     find_lost_versions,
     open_again,
     open_training,
@@ -270,11 +271,13 @@ class _Training:
 
     async def run(self) -> TrainingReport:
         call, spec = self._call, self._plan.spec
+        await check_unchanged(call.journal, spec, settings=self._settings, folder=call.out)
         async with AsyncExitStack() as stack:
             # Before the model is loaded, because that takes minutes and the engines may be unfit.
             await stack.enter_async_context(self._engines.connected())
             state = await in_thread(self._load)
             restored = await in_thread(state.restore)
+            call.progress.is_loading = False
             if not restored.step:
                 check_disk(call.out, state.bytes_on_disk)
             opening = use_journal(call.journal, restored.step > 0)
