@@ -584,9 +584,8 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 
 def _headline(cause: RootCause) -> str:
-    is_healed = cause.healed == cause.failures
     end = f"{cause.permanent} for good" if cause.permanent else f"{cause.healed} healed"
-    end = "healed" if is_healed else end
+    end = "healed" if cause.healed == cause.failures else end
     return (
         f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
         f"in {escape_text(cause.example)})"

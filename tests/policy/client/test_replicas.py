@@ -180,7 +180,7 @@ def test_only_a_replica_can_be_drained() -> None:
         ([], {}, "at least one address"),
         (["http://a:1", "http://a:1/v1/"], {}, "same address twice"),
         ("http://a:1", {"dialect": "klingon"}, "no dialect 'klingon'; there are: vllm, "),
-        ("a:1", {}, "looks like http://"),
+        ("a:1", {}, "looks like http://127.0.0.1:8000, not 'a:1'; is 'http://a:1' meant?"),
         (["http://a:1", "ftp://b"], {}, "looks like http://"),
     ],
 )
