@@ -1,4 +1,4 @@
-"""The wire as docs/reference/http-protocol.md describes it, and what a server does with the rest."""
+"""The wire as docs/reference/http-protocol.md describes it, and how a server treats the rest."""
 
 import asyncio
 import json
