@@ -34,12 +34,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--record", action="store_true", help="record the ratios of this run")
+    parser.add_argument("--full", action="store_true", help="the largest sizes, where there are")
     arguments = parser.parse_args()
+    # Otherwise each process that is measured compiles what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     recorded: dict[str, float] = json.loads(RATIOS.read_text())
     ratios, held = {}, True
     print(_where())
     for name in arguments.names or ALL:
-        for result in importlib.import_module(name).measure():
+        module = importlib.import_module(name)
+        measure = (
+            getattr(module, "measure_full", module.measure) if arguments.full else module.measure
+        )
+        for result in measure():
             print(_line(result), _change(result, recorded.get(result.name)), flush=True)
             held = held and result.holds is not False
             if result.unit == "×":

@@ -21,6 +21,8 @@ import holdfast
 import holdfast.engine.running.run
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 
+MOST_AT_ONCE = 1_024
+
 
 async def proxy(url: str, folder: str, *, tokens: bool) -> None:
     """Relays, parses both ways, and writes what it saw: many calls to one fsync.
@@ -89,13 +91,14 @@ async def gateway(url: str, folder: str, trajectories: int) -> None:
             print(self.url, flush=True)
 
     journal = holdfast.open_journal(Path(folder) / "journal.db")
-    policy = holdfast.EnginePolicy(url, "fake", connections=2 * trajectories)
+    at_once = min(trajectories, MOST_AT_ONCE)
+    policy = holdfast.EnginePolicy(url, "fake", connections=2 * at_once)
     try:
         run = holdfast.run(
             Telling(),
             tasks=[{"id": str(number), "messages": []} for number in range(trajectories)],
             policy=policy, journal=journal, name="bench", seed=1,
-            settings=holdfast.Settings(concurrency=trajectories),
+            settings=holdfast.Settings(concurrency=at_once),
         )  # fmt: skip
         work = asyncio.create_task(run)
         await _serve()

@@ -6,6 +6,9 @@
 #   HOLDFAST_WORLDS      the address of an engine that runs already: nothing is started
 #   HOLDFAST_WORLDS_DIR  where the engine lies (.worlds)
 #   PYTEST_PYTHON        the Python of the tests (.venv/bin/python)
+#
+# The tests also read HOLDFAST_WORLDS_START, a command that starts the engine again, and
+# HOLDFAST_WORLDS_PYTHON, an image with Python (python:3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +19,7 @@ install() {
     rm -rf "$folder/debs" "$folder/root"
     mkdir -p "$folder/debs" "$folder/root"
     (cd "$folder/debs" && apt-get update -qq && apt-get download -qq \
-        docker.io containerd runc libdevmapper1.02.1 busybox-static)
+        docker.io containerd runc libdevmapper1.02.1 busybox-static debootstrap)
     for package in "$folder"/debs/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
     touch "$folder/installed"
 }
@@ -35,6 +38,33 @@ make_image() {
     tar -C "$image" -c . | docker import --change 'ENV PATH=/bin' - busybox >/dev/null
 }
 
+# A Debian with Python, some minutes.
+make_python_image() {
+    local image=$folder/debian
+    rm -rf "$image"
+    echo "making a Debian with Python in $image …"
+    DEBOOTSTRAP_DIR=$folder/root/usr/share/debootstrap LD_LIBRARY_PATH='' debootstrap \
+        --variant=minbase --include=python3,curl stable "$image" http://deb.debian.org/debian \
+        >"$folder/debootstrap.log"
+    rm -rf "$image"/var/cache/apt/archives/*.deb "$image"/var/lib/apt/lists/*
+    tar -C "$image" -c . |
+        docker import --change 'ENV PATH=/usr/bin:/bin:/usr/sbin:/sbin' - python:3 >/dev/null
+    rm -rf "$image"
+}
+
+# The command that starts the engine, also after a test has killed it.
+write_start() {
+    cat >"$folder/start" <<END
+#!/bin/sh
+export PATH=$folder/root/usr/sbin:$folder/root/usr/bin:\$PATH
+export LD_LIBRARY_PATH=$folder/root/usr/lib/$(uname -m)-linux-gnu
+exec dockerd --data-root "$folder/run/data" --exec-root "$folder/run/exec" \\
+    --pidfile "$folder/run/pid" -H "$DOCKER_HOST" --bridge=none --iptables=false \\
+    --ip6tables=false --ip-forward=false --storage-driver=overlay2 >>"$folder/log" 2>&1
+END
+    chmod +x "$folder/start"
+}
+
 stop() {
     [ -f "$folder/run/pid" ] || return 0
     local pid
@@ -51,13 +81,14 @@ if [ -z "${HOLDFAST_WORLDS:-}" ]; then
     export DOCKER_HOST=unix://$folder/run/socket
     mkdir -p "$folder/run"
     trap stop EXIT
-    dockerd --data-root "$folder/run/data" --exec-root "$folder/run/exec" \
-        --pidfile "$folder/run/pid" -H "$DOCKER_HOST" --bridge=none --iptables=false \
-        --ip6tables=false --ip-forward=false --storage-driver=overlay2 >"$folder/log" 2>&1 &
+    write_start
+    "$folder/start" &
     for _ in $(seq 100); do docker version >/dev/null 2>&1 && break; sleep 0.2; done
     docker image inspect busybox >/dev/null 2>&1 || make_image
+    docker image inspect python:3 >/dev/null 2>&1 || make_python_image
     unset LD_LIBRARY_PATH
-    export HOLDFAST_WORLDS=$DOCKER_HOST
+    export HOLDFAST_WORLDS=$DOCKER_HOST HOLDFAST_WORLDS_START=$folder/start
 fi
 
-"${PYTEST_PYTHON:-.venv/bin/python}" -m pytest tests/worlds --timeout 1200 --durations 10 "$@"
+"${PYTEST_PYTHON:-.venv/bin/python}" -m pytest tests/worlds tests/crash/test_world_agents_crash.py \
+    --timeout 1200 --durations 10 "$@"

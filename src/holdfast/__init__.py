@@ -17,6 +17,7 @@ holdfast` costs milliseconds.
   progress.
 - `scorers`: Ready scorers, which compare a trajectory with its task's ground truth.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
+- `harbor`: Agents in containers that a command names (`--agent`), and Harbor's verifier.
 - `weights`: Sends weights from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
 - `pipeline`: Rollouts and training at the same time, each at its own pace.

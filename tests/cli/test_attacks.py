@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from support.cli.shell import CommandLine, Done, end, start
+from support.processes import is_alive
 
 CANARY = "tkn4f9a8b7c6d5e"
 NOWHERE = "127.0.0.1:9"
@@ -106,14 +107,6 @@ def engines_of(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     children = [int(word) for file in tasks for word in file.read_text().split()]
     return [child for child in children if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 @contextmanager

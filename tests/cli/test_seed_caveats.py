@@ -1,7 +1,5 @@
 """Where equal bytes cannot be kept, it is said where they are promised."""
 
-import asyncio
-
 import pytest
 
 import holdfast
@@ -51,26 +49,23 @@ def test_an_engine_that_takes_no_seeds_is_named(tmp_path):
     assert "--enable-deterministic-inference" in line
 
 
-def test_from_python_it_is_told_to_whoever_listens(seeded, tmp_path):
+async def test_from_python_it_is_told_to_whoever_listens(seeded, tmp_path):
     lines = []
 
     async def rollout(t):
         t.add(*t.task.messages)
         await t.generate(max_tokens=4)
 
-    async def main():
-        journal = holdfast.open_journal(tmp_path / "holdfast.db")
-        policy = holdfast.EnginePolicy(seeded.url, seeded.model, notify=lines.append)
-        try:
-            await holdfast.run(
-                rollout, tasks=[{"id": "a", "prompt": "b"}], policy=policy, journal=journal,
-                name="r", seed=1, settings=Settings(partial_tokens=4),
-            )  # fmt: skip
-        finally:
-            await policy.aclose()
-            await journal.close()
-
-    asyncio.run(main())
+    journal = holdfast.open_journal(tmp_path / "holdfast.db")
+    policy = holdfast.EnginePolicy(seeded.url, seeded.model, notify=lines.append)
+    try:
+        await holdfast.run(
+            rollout, tasks=[{"id": "a", "prompt": "b"}], policy=policy, journal=journal,
+            name="r", seed=1, settings=Settings(partial_tokens=4),
+        )  # fmt: skip
+    finally:
+        await policy.aclose()
+        await journal.close()
     (line,) = lines
     assert WHOLE_REQUESTS in line
 

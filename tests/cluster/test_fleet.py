@@ -54,81 +54,66 @@ def test_the_fleet_grows_with_the_queue_and_not_beyond(most, each, open_, room, 
     assert FleetSize(most, each).wanted(open_, room=room) == wanted
 
 
-def test_an_error_after_the_end_of_a_process_ends_the_fleet():
-    async def body():
-        ray = FakeRay()
-        fleet = a_fleet(ray, on_gone=broken)
-        await fleet.grow(1)
-        await ray.actors[0].end()
-        await until(lambda: not fleet.members)
-        assert isinstance(fleet.error, OSError)
-        await fleet.grow(1)
-        assert len(ray.actors) == 1, "nothing is started after it"
-
-    asyncio.run(body())
+async def test_an_error_after_the_end_of_a_process_ends_the_fleet():
+    ray = FakeRay()
+    fleet = a_fleet(ray, on_gone=broken)
+    await fleet.grow(1)
+    await ray.actors[0].end()
+    await until(lambda: not fleet.members)
+    assert isinstance(fleet.error, OSError)
+    await fleet.grow(1)
+    assert len(ray.actors) == 1, "nothing is started after it"
 
 
-def test_a_process_is_judged_whatever_came_after_its_end():
-    async def body():
-        ray = FakeRay()
-        fleet = a_fleet(ray, on_gone=broken)
-        await fleet.grow(1)
-        await ray.actors[0].report(WorkerReport(refused="other code"))
-        await ray.actors[0].end()
-        await until(lambda: not fleet.members)
-        assert isinstance(fleet.error, WorkerRefused)
-
-    asyncio.run(body())
+async def test_a_process_is_judged_whatever_came_after_its_end():
+    ray = FakeRay()
+    fleet = a_fleet(ray, on_gone=broken)
+    await fleet.grow(1)
+    await ray.actors[0].report(WorkerReport(refused="other code"))
+    await ray.actors[0].end()
+    await until(lambda: not fleet.members)
+    assert isinstance(fleet.error, WorkerRefused)
 
 
-def test_an_error_while_a_report_is_handled_ends_the_fleet_and_not_the_process():
-    async def body():
-        ray = FakeRay()
-        fleet = a_fleet(ray, on_report=broken)
-        await fleet.grow(1)
-        await ray.actors[0].report(WorkerReport(url="http://here"))
-        await until(lambda: fleet.error is not None)
-        assert isinstance(fleet.error, OSError)
-        assert not ray.killed
-        stopping = asyncio.create_task(fleet.stop("an error", grace=LONG_SECONDS))
-        await until(lambda: ray.actors[0].orders)
-        assert ray.actors[0].orders == [Order(stop="an error")], "it may finish what is in flight"
-        await ray.actors[0].end(0)
-        await stopping
-
-    asyncio.run(body())
+async def test_an_error_while_a_report_is_handled_ends_the_fleet_and_not_the_process():
+    ray = FakeRay()
+    fleet = a_fleet(ray, on_report=broken)
+    await fleet.grow(1)
+    await ray.actors[0].report(WorkerReport(url="http://here"))
+    await until(lambda: fleet.error is not None)
+    assert isinstance(fleet.error, OSError)
+    assert not ray.killed
+    stopping = asyncio.create_task(fleet.stop("an error", grace=LONG_SECONDS))
+    await until(lambda: ray.actors[0].orders)
+    assert ray.actors[0].orders == [Order(stop="an error")], "it may finish what is in flight"
+    await ray.actors[0].end(0)
+    await stopping
 
 
-def test_reports_that_nobody_can_read_end_the_fleet():
-    async def body():
-        ray = FakeRay()
-        fleet = a_fleet(ray)
-        await fleet.grow(1)
-        await ray.actors[0].report(b"{")
-        await until(lambda: not fleet.members)
-        assert fleet.error is not None
-        assert ray.killed == ray.actors
-
-    asyncio.run(body())
+async def test_reports_that_nobody_can_read_end_the_fleet():
+    ray = FakeRay()
+    fleet = a_fleet(ray)
+    await fleet.grow(1)
+    await ray.actors[0].report(b"{")
+    await until(lambda: not fleet.members)
+    assert fleet.error is not None
+    assert ray.killed == ray.actors
 
 
-def test_an_error_while_the_fleet_stops_is_shown():
-    async def body():
-        ray, lines = FakeRay(), []
-        fleet = a_fleet(ray, lines=lines, on_gone=broken)
-        await fleet.grow(1)
-        await ray.actors[0].end(0)
-        await fleet.stop("over", grace=LONG_SECONDS)
-        await until(lambda: lines)
-        assert "no space left" in lines[0]
-
-    asyncio.run(body())
+async def test_an_error_while_the_fleet_stops_is_shown():
+    ray, lines = FakeRay(), []
+    fleet = a_fleet(ray, lines=lines, on_gone=broken)
+    await fleet.grow(1)
+    await ray.actors[0].end(0)
+    await fleet.stop("over", grace=LONG_SECONDS)
+    await until(lambda: lines)
+    assert "no space left" in lines[0]
 
 
 @pytest.mark.parametrize(
     ("options", "started"), [({"one_per_node": True}, 3), ({"off_gpu_nodes": True}, 2), ({}, 2)]
 )
-def test_the_loop_does_not_wait_for_the_list_of_nodes(options, started):
+async def test_the_loop_does_not_wait_for_the_list_of_nodes(options, started):
     """Ray asks its control plane for it."""
 
     threads = []
@@ -138,16 +123,13 @@ def test_the_loop_does_not_wait_for_the_list_of_nodes(options, started):
             threads.append(threading.current_thread())
             return super().nodes()
 
-    async def body():
-        ray = Watched(3)
-        fleet = a_fleet(ray, **options)
-        assert await fleet.room() == 12
-        await fleet.grow(2)
-        assert len(ray.actors) == started
-        assert threading.main_thread() not in threads
-        for actor in ray.actors:
-            await actor.end(0)
-        await fleet.stop("over", grace=LONG_SECONDS)
-
     pytest.importorskip("ray", reason="the extra `ray`")
-    asyncio.run(body())
+    ray = Watched(3)
+    fleet = a_fleet(ray, **options)
+    assert await fleet.room() == 12
+    await fleet.grow(2)
+    assert len(ray.actors) == started
+    assert threading.main_thread() not in threads
+    for actor in ray.actors:
+        await actor.end(0)
+    await fleet.stop("over", grace=LONG_SECONDS)

@@ -27,11 +27,12 @@ from holdfast.journal.sql.find_run import run_named
 from holdfast.records.exit_codes import Exit
 from holdfast.records.step import Finished, Generated, Scored
 from holdfast.testing import FakeEngine
-from support.cluster.command_line import ClusterCommandLine, ancestors, is_alive, kill
+from support.cluster.command_line import ClusterCommandLine, ancestors, kill
 from support.cluster.own_postgres import OwnPostgres
 from support.cluster.simulated import SimulatedCluster
 from support.exhaustive import points
 from support.paths import EXAMPLES, TESTS
+from support.processes import is_alive
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("HOLDFAST_CLUSTER") != "1", reason="make cluster"),

@@ -52,22 +52,21 @@ def test_what_it_is_and_what_it_serves_is_found_out(engine: Engine) -> None:
     assert (endpoint.described.seeds == "position") is engine.can.seeds_by_position
 
 
-def test_a_model_that_it_does_not_serve_is_refused_with_those_that_it_does(engine: Engine) -> None:
-    async def main() -> None:
-        policy = EnginePolicy(engine.server.url, "gpt-none", dialect=engine.named)
-        try:
-            with pytest.raises(PolicyRefused) as refused:
-                await policy.check()
-            assert "'gpt-none'" in str(refused.value)
-            assert f"serves: {engine.server.model}" in str(refused.value)
-            with pytest.raises(PolicyRefused, match="gpt-none"):
-                await policy.sample(request(engine))
-        finally:
-            await policy.aclose()
-
+async def test_a_model_that_it_does_not_serve_is_refused_with_those_that_it_does(
+    engine: Engine,
+) -> None:
     if engine.dialect == "sglang":
         pytest.skip("its requests name no model")
-    asyncio.run(main())
+    policy = EnginePolicy(engine.server.url, "gpt-none", dialect=engine.named)
+    try:
+        with pytest.raises(PolicyRefused) as refused:
+            await policy.check()
+        assert "'gpt-none'" in str(refused.value)
+        assert f"serves: {engine.server.model}" in str(refused.value)
+        with pytest.raises(PolicyRefused, match="gpt-none"):
+            await policy.sample(request(engine))
+    finally:
+        await policy.aclose()
 
 
 # --- tokens
@@ -183,17 +182,14 @@ def test_a_prompt_that_is_too_long_is_an_overflow(engine: Engine) -> None:
         drawn(engine, body)
 
 
-def test_an_engine_that_nobody_asked_for_its_limit_says_itself_that_it_is_exceeded(
+async def test_an_engine_that_nobody_asked_for_its_limit_says_itself_that_it_is_exceeded(
     engine: Engine,
 ) -> None:
-    async def main() -> None:
-        async with policy_for(engine) as policy:
-            policy.endpoints[0].described.max_model_len = None
-            for body in _too_long(engine):
-                with pytest.raises(ContextOverflow):
-                    await policy.sample(body)
-
-    asyncio.run(main())
+    async with policy_for(engine) as policy:
+        policy.endpoints[0].described.max_model_len = None
+        for body in _too_long(engine):
+            with pytest.raises(ContextOverflow):
+                await policy.sample(body)
 
 
 def _too_long(engine: Engine) -> list[Request]:

@@ -10,7 +10,7 @@ from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
-from support.records import joined, make_tasks, me, ready, someone_else, spec, values
+from support.records import joined, make_tasks, me, ready, settle_one, someone_else, spec, values
 
 FOR_EVER = 600.0
 SOON = 0.05
@@ -155,6 +155,18 @@ def test_leaving_gives_leases_back_at_once(check: Check) -> None:
         assert [claim.task.id for claim in await journal.claim(other, groups=1)] == ["a"]
         with pytest.raises(LeaseLost):
             await journal.append(claims[0].open[0], values(1))
+
+    check(body)
+
+
+def test_a_worker_claims_its_first_group_again_after_it_was_opened_again(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, claims = await ready(journal, "a", samples=1)
+        await settle_one(journal, claims[0].open[0], status=Status.FAILED)
+        assert await journal.claim(worker, groups=1) == []
+        assert await journal.reopen(run, reason="try again") == 1
+        (claim,) = await journal.claim(worker, groups=1)
+        assert claim.ordinal == 0
 
     check(body)
 

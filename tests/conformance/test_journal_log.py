@@ -140,6 +140,17 @@ def test_a_lease_whose_append_failed_takes_no_more(check: Check) -> None:
     check(body)
 
 
+def test_a_settled_trajectory_that_fails_later_counts_as_failed(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", samples=1)
+        (lease,) = claims[0].open
+        await settle_one(journal, lease)
+        await journal.append(lease, [finished(Status.FAILED)], status=Status.FAILED)
+        assert (await journal.progress(run)).failed == 1
+
+    check(body)
+
+
 # --- reopening and cutting
 
 

@@ -51,6 +51,32 @@ def test_planning_makes_every_sample_of_every_task_in_order(check: Check) -> Non
     check(body)
 
 
+def test_a_run_is_rolled_out_once_nothing_is_left_to_sample(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, claims = await ready(journal, "a", "b")
+
+        async def states() -> tuple[bool, bool]:
+            return (
+                await journal.is_rolled_out(run, retries_failed=False),
+                await journal.is_rolled_out(run, retries_failed=True),
+            )
+
+        await settle(journal, claims[0])
+        assert await states() == (False, False)
+        done, failed = claims[1].open
+        # An outcome without a score counts, and a trajectory that failed for good may be retried.
+        await journal.append(done, values(1), status=Status.COMPLETED)
+        await journal.append(failed, values(1), status=Status.FAILED, settled=True)
+        assert await states() == (True, False)
+        await journal.leave(worker)
+        await journal.amend_run(run, run.spec, make_tasks("a"), differences=[])
+        assert await states() == (True, True)
+        await journal.unseal(run)
+        assert await states() == (False, False)
+
+    check(body)
+
+
 def test_the_listing_counts_what_there_is(check: Check) -> None:
     async def body(journal: Journal) -> None:
         _, worker, claims = await ready(journal, "a", "b")
@@ -63,6 +89,18 @@ def test_the_listing_counts_what_there_is(check: Check) -> None:
         await journal.leave(worker)
         (row,) = await journal.runs()
         assert row.live_workers == ()
+
+    check(body)
+
+
+def test_a_run_has_live_workers_until_they_leave_or_it_is_deleted(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, _ = await ready(journal, "a")
+        assert await journal.live_workers(run) == (str(worker.identity),)
+        await journal.leave(worker)
+        assert await journal.live_workers(run) == ()
+        await journal.delete_run(run)
+        assert await journal.live_workers(run) == ()
 
     check(body)
 

@@ -82,11 +82,11 @@ def test_a_summary_that_is_not_of_the_whole_log_is_not_used(check: Check) -> Non
         worker = await joined(journal, run)
         first, second = [claim.open[0] for claim in await journal.claim(worker, groups=2)]
         await settle(journal, first, [started(), finished(), scored()], turns=KEPT)
-        await journal.append(first, [value(1)])
+        await journal.append(first, [value(1), scored(0.25)])
         await settle(journal, second, [started(), finished(), scored()], turns=KEPT)
         row = (await journal.trajectories(run))[1]
         await journal.rescore(run, [row.id])
         assert await turns_of(journal, run) == [0, 0]
-        assert len(await journal.rewards(run)) == 1
+        assert await journal.rewards(run) == [("a", 0.25)]
 
     check(body)

@@ -7,8 +7,10 @@ reply is computed again with the weights that it is labelled with.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
+import urllib.request
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -28,7 +30,7 @@ from holdfast import crashpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.training.model.network import Lora, Network
 from holdfast.training.run import weights
@@ -49,6 +51,7 @@ from holdfast.weights.sync import WeightSync
 from holdfast.weights.version import WeightFolder
 from support.conformance.vllm_server import VllmServer
 from support.conformance.vllm_weights import server_of, write_tied_model
+from support.weights.lying_proxy import LyingProxy
 
 pytestmark = [
     pytest.mark.vllm,
@@ -120,7 +123,9 @@ def strategy(way: str) -> WeightStrategy:
 
 
 @asynccontextmanager
-async def synced(server: VllmServer, way: str) -> AsyncIterator[tuple[EnginePolicy, WeightSync]]:
+async def synced(
+    server: VllmServer | LyingProxy, way: str
+) -> AsyncIterator[tuple[EnginePolicy, WeightSync]]:
     lines: list[str] = []
     policy = EnginePolicy(server.url, server.model, patience=300.0, notify=lines.append)
     await policy.check()
@@ -254,23 +259,19 @@ def test_a_sender_that_is_killed_in_the_middle_leaves_whole_weights(
         assert trainer.worst_gap(completion, PROMPTS[number]) < TOLERANCE
 
 
-def test_an_update_that_a_dead_trainer_began_does_not_block_the_next(
+async def test_an_update_that_a_dead_trainer_began_does_not_block_the_next(
     server: VllmServer, model: Path, tmp_path: Path
 ) -> None:
     server.start()
     trainer = Trainer(model, tmp_path, lora=False)
-
-    async def body() -> None:
-        async with synced(server, "gloo") as (policy, sync):
-            await policy.endpoints[0].send("POST", "/pause?mode=keep")
-            await policy.endpoints[0].send("POST", "/start_weight_update")
-            await sync.publish_first(trainer.step())
-            assert policy.endpoints[0].weights == trainer.versions[0].name
-
-    asyncio.run(body())
+    async with synced(server, "gloo") as (policy, sync):
+        await policy.endpoints[0].send("POST", "/pause?mode=keep")
+        await policy.endpoints[0].send("POST", "/start_weight_update")
+        await sync.publish_first(trainer.step())
+        assert policy.endpoints[0].weights == trainer.versions[0].name
 
 
-def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
+async def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
     server: VllmServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.start()
@@ -280,48 +281,108 @@ def test_a_plain_reload_of_a_tied_head_is_what_the_extension_is_for(
         return ()
 
     monkeypatch.setattr(Replica, "_find_workers", no_workers)
-
-    async def body() -> None:
-        with pytest.raises(UsageError, match="would answer 200 and keep its old head"):
-            async with synced(server, "disk"):
-                pass
-        policy = EnginePolicy(server.url, server.model)
-        await policy.check()
-        sync = WeightSync(policy, [DiskStrategy()])  # It is not told that the head is tied.
-        await sync.start()
-        with pytest.raises(weights.WeightsNotTaken, match="serves other weights"):
-            await sync.publish_first(trainer.step())
-        await sync.aclose()
-        await policy.aclose()
-
-    asyncio.run(body())
+    with pytest.raises(UsageError, match="would answer 200 and keep its old head"):
+        async with synced(server, "disk"):
+            pass
+    policy = EnginePolicy(server.url, server.model)
+    await policy.check()
+    sync = WeightSync(policy, [DiskStrategy()])  # It is not told that the head is tied.
+    await sync.start()
+    with pytest.raises(weights.WeightsNotTaken, match="serves other weights"):
+        await sync.publish_first(trainer.step())
+    await sync.aclose()
+    await policy.aclose()
 
 
 @pytest.mark.parametrize("way", ["disk", "ipc"])
-def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
+async def test_a_step_that_no_logprob_shows_is_seen_by_what_the_engine_loaded(
     server: VllmServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     server.start()
     trainer = Trainer(model, tmp_path, lora=False)
+    async with synced(server, way) as (_, sync):
+        first, second, third = trainer.step(), trainer.step(1e-9), trainer.step(1e-9)
+        await sync.publish_first(first)
+        await sync.publish(second)
+        # What is sent are the weights before, and the trainer knows what it has.
+        expected = fingerprint_of(third.path)
+        assert fingerprint_of(second.path) != expected
+        monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
+        with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
+            await sync.publish(structs.replace(third, path=second.path))
 
-    async def body() -> None:
-        async with synced(server, way) as (_, sync):
-            first, second, third = trainer.step(), trainer.step(1e-9), trainer.step(1e-9)
-            await sync.publish_first(first)
-            await sync.publish(second)
-            # What is sent are the weights before, and the trainer knows what it has.
-            expected = fingerprint_of(third.path)
-            assert fingerprint_of(second.path) != expected
-            monkeypatch.setattr(sync_module, "_fingerprint_of", lambda _: expected)
-            with pytest.raises(weights.WeightsNotTaken, match=f"fingerprint is .*not {expected}"):
-                await sync.publish(structs.replace(third, path=second.path))
 
-    asyncio.run(body())
+def keep_old(path: str, body: bytes) -> bytes | None:
+    """A reload succeeds, and changes nothing."""
+    return b'{"results": [null]}' if b"weights_path" in body else None
+
+
+class LoadHalf:
+    """A reload loads every second tensor of the version, and the others of the one before."""
+
+    def __init__(self, server: VllmServer, versions: list[WeightFolder]):
+        self._server, self._versions = server, versions
+
+    def __call__(self, path: str, body: bytes) -> bytes | None:
+        if b"weights_path" not in body:
+            return None
+        old, new = (version.path for version in self._versions[-2:])
+        mixed = new.with_name("mixed")
+        shutil.copytree(new, mixed, dirs_exist_ok=True)
+        tensors = load_file(old / "model.safetensors")
+        tensors |= dict(list(load_file(new / "model.safetensors").items())[::2])
+        save_file(tensors, mixed / "model.safetensors", metadata={"format": "pt"})
+        changed = body.replace(str(new).encode(), str(mixed).encode())
+        assert changed != body
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._server.url}{path}", changed, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
+
+
+@pytest.mark.parametrize("lie", ["old", "half", "slow"])
+@pytest.mark.parametrize("seen_by", ["fingerprint", "logprobs"])
+def test_a_proxy_that_lies_about_an_update_gets_no_token_counted(
+    server: VllmServer,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: str,
+    seen_by: str,
+) -> None:
+    server.start()
+    trainer = Trainer(model, tmp_path, lora=False)
+    if seen_by == "logprobs":
+        monkeypatch.setattr(DiskStrategy, "fingerprints", lambda self, replica: False)
+
+    async def body(proxy: LyingProxy) -> None:
+        async with synced(proxy, "disk") as (policy, sync):
+            await sync.publish_first(trainer.step())
+            version = trainer.step()
+            calls = await under_way(policy)
+            if lie == "slow":
+                proxy.delay = 0.5
+                await sync.publish(version)
+                for number, completion in enumerate(await asyncio.gather(*calls)):
+                    assert trainer.worst_gap(completion, PROMPTS[number]) < TOLERANCE
+                return
+            proxy.lie = keep_old if lie == "old" else LoadHalf(server, trainer.versions)
+            why = "fingerprint is" if seen_by == "fingerprint" else "serves other weights"
+            with pytest.raises(weights.WeightsNotTaken, match=why):
+                await sync.publish(version)
+            assert policy.endpoints[0].weights is None
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(outcome, HoldfastError) for outcome in outcomes), outcomes
+
+    with LyingProxy(server.url) as proxy:
+        proxy.model = server.model
+        asyncio.run(body(proxy))
+    restart(server)
 
 
 @pytest.mark.parametrize("way", ["disk", "gloo", "ipc"])
 @pytest.mark.parametrize("unfit", ["name", "shape"])
-def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
+async def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
     server: VllmServer, model: Path, tmp_path: Path, way: str, unfit: str
 ) -> None:
     """Before anything is sampled. Loading it may end the engine: it gets no request."""
@@ -334,15 +395,11 @@ def test_a_model_that_does_not_fit_is_refused_with_the_engines_own_words(
     tensor = state.pop(name)
     state |= {"model.layers.0.other": tensor} if unfit == "name" else {name: tensor[:, :3].clone()}
     save_file(state, file, metadata={"format": "pt"})
-
-    async def body() -> None:
-        async with synced(server, way) as (policy, sync):
-            with pytest.raises(weights.WeightsNotTaken) as caught:
-                await sync.publish_first(version)
-            print(caught.value)
-            assert policy.endpoints[0].weights is None
-
-    asyncio.run(body())
+    async with synced(server, way) as (policy, sync):
+        with pytest.raises(weights.WeightsNotTaken) as caught:
+            await sync.publish_first(version)
+        print(caught.value)
+        assert policy.endpoints[0].weights is None
 
 
 def test_vllms_own_backend_takes_the_requests_that_are_sent_for_it(tmp_path: Path) -> None:

@@ -144,22 +144,18 @@ def test_a_reply_that_was_interrupted_has_them_of_all_its_tokens(tmp_path, diale
         assert np.array_equal(rows, expected(len(sample.token_ids) - 1))
 
 
-def test_they_are_off_by_default(tmp_path, monkeypatch):
+async def test_they_are_off_by_default(tmp_path, monkeypatch):
     monkeypatch.setitem(SAMPLING, "routed_experts", False)
     path = tmp_path / "holdfast.db"
     with FakeEngine(mean_length=6, experts=MODEL) as engine:
         assert all(reward == 1.0 for reward in roll_out(path, engine.url, plain).rewards)
-
-    async def read():
-        journal = holdfast.open_journal(path, read_only=True)
-        run = await journal.find_run("run")
-        async for _, history in journal.histories(run):
-            assert all(step.experts is None for step in History(history).generations)
-        experts = await load_experts(journal, "run")
-        await journal.close()
-        return experts
-
-    assert asyncio.run(read()) == {}
+    journal = holdfast.open_journal(path, read_only=True)
+    run = await journal.find_run("run")
+    async for _, history in journal.histories(run):
+        assert all(step.experts is None for step in History(history).generations)
+    experts = await load_experts(journal, "run")
+    await journal.close()
+    assert (experts) == {}
 
 
 def test_an_engine_that_gives_none_is_named(tmp_path):

@@ -16,7 +16,7 @@ from holdfast.records.view import TrajectoryView
 from support.convert.views import calling, failing, one_reply, view_of
 from support.records import spec
 
-RUN = Run(1, spec("my run"), (), 0.0)
+RUN = Run(1, structs.replace(spec("my run"), scorer="count@1"), (), 0.0)
 
 
 def written(path: Path, *views: TrajectoryView) -> Path:
@@ -46,6 +46,19 @@ def test_a_trajectory_is_a_sample_with_its_messages_and_tokens() -> None:
     assert (result["role"], result["tool_call_id"]) == ("tool", "call-1")
     assert (answer["metadata"]["token_ids"], len(answer["metadata"]["logprobs"])) == ([3, 4, 5], 3)
     assert sample["scores"]["reward"]["value"] == 1.0
+
+
+def test_a_score_has_its_reason_and_a_sample_its_times(tmp_path: Path) -> None:
+    view = calling()
+    view.history.scored = structs.replace(view.history.scored, reasons={"reason": "3 is right"})
+    sample = inspect_sample(view)
+    assert sample["scores"]["reward"]["explanation"] == "3 is right"
+    began, ended = view.history.attempts[0].at, view.history.scored.at
+    assert sample["total_time"] == ended - began
+    header = in_log(written(tmp_path / "a.eval", view), "header.json")
+    assert header["stats"]["completed_at"] == sample["completed_at"]
+    assert header["eval"]["dataset"]["name"] == RUN.spec.name
+    assert header["eval"]["scorers"] == [{"name": "count"}]
 
 
 def test_a_failure_is_an_error_without_a_score() -> None:

@@ -62,11 +62,6 @@ def killable(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
-@pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
     names = EVERY_LIBRARY if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else LIBRARIES
     with laboratory(tmp_path_factory.mktemp("libraries"), names) as killable:

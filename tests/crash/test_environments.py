@@ -30,11 +30,6 @@ def killable(tmp_path_factory):
         yield killable
 
 
-@pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
 def test_two_undisturbed_runs_give_the_same_bytes(killable, baseline):
     assert undisturbed(killable).samples == baseline.samples
     assert len(baseline.samples) == 2 * len(NAMES)

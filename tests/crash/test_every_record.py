@@ -21,11 +21,6 @@ def killable(tmp_path_factory):
         yield killable
 
 
-@pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
 def test_two_undisturbed_runs_give_the_same_bytes(killable, baseline):
     assert undisturbed(killable).samples == baseline.samples
     assert len(baseline.samples) == 23  # 24 trajectories, one with a bug in its code

@@ -18,11 +18,6 @@ def killable(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
-@pytest.fixture(scope="module")
 def statements(killable, baseline) -> int:
     return int((killable.folder / "undisturbed" / "samples.statements").read_text())
 

@@ -35,11 +35,6 @@ def killable(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
-@pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """The same, with an engine that takes its time."""
     with KillableRun(

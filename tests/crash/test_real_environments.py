@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.crash.killable_run import KillableRun, kill_everywhere, kill_in_part, undisturbed
+from support.crash.killable_run import KillableRun, kill_everywhere, kill_in_part
 from support.crash.real_workload import REPLIES
 from support.exhaustive import points
 
@@ -21,11 +21,6 @@ def killable(tmp_path_factory):
         faults=(),
     ) as killable:
         yield killable
-
-
-@pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -49,11 +49,6 @@ def killable(tmp_path_factory):
         yield killable
 
 
-@pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
-
-
 def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(killable, baseline, tmp_path):
     with KillableRun(tmp_path, faults=()) as whole:
         assert undisturbed(whole).samples == baseline.samples

@@ -4,7 +4,6 @@ the engine, of the agent. What was delivered stands, and is not sampled again.""
 import json
 import os
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from support.crash.killable_run import (
     verify,
 )
 from support.crash.streams_workload import REPLIES
+from support.processes import wait_until
 
 QUICK = ("chat", "whole")
 AGENTS = (*QUICK, "messages") if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else QUICK
@@ -198,13 +198,6 @@ def drive_beside(killable: KillableRun, place: Path, beside) -> None:
     finally:
         driving.join(120)
     assert codes == [0]
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def same_as(baseline: Baseline, place: Path) -> None:

@@ -11,7 +11,6 @@ from support.crash.killable_run import (
     kill_and_resume,
     kill_everywhere,
     kill_in_part,
-    undisturbed,
 )
 from support.environments.workspaces import needs_bwrap
 
@@ -45,11 +44,6 @@ def killable(tmp_path_factory, containers):
             faults=(),
         ) as killable:
             yield killable
-
-
-@pytest.fixture(scope="module")
-def baseline(killable):
-    return undisturbed(killable)
 
 
 @pytest.fixture(autouse=True)

@@ -173,23 +173,18 @@ def test_a_kill_between_checkpoint_and_commit_gives_taken_groups_to_nobody_again
             delivery.commit(2, groups=[])
 
 
-def test_the_same_awaited_and_by_the_groups_themselves(journal: Path) -> None:
-    async def loop() -> None:
-        async with holdfast.Delivery(journal, "run", groups=1) as delivery:
-            saved = await delivery.take_async(4)
-        async with holdfast.Delivery(
-            journal, "run", groups=1, checkpoint=1, trained=saved
-        ) as delivery:
-            left = await delivery.take_async(2)
-            assert not {group.task for group in saved} & {group.task for group in left}
-            await delivery.commit_async(2, groups=left)
-        assert {end for end, _ in dict_of_entries(await ledger()).values()} == {"trained"}
-
+async def test_the_same_awaited_and_by_the_groups_themselves(journal: Path) -> None:
     async def ledger() -> list[LedgerEntry]:
         async with holdfast.Delivery(journal, "run", groups=1) as delivery:
             return await delivery.ledger_async()
 
-    asyncio.run(loop())
+    async with holdfast.Delivery(journal, "run", groups=1) as delivery:
+        saved = await delivery.take_async(4)
+    async with holdfast.Delivery(journal, "run", groups=1, checkpoint=1, trained=saved) as delivery:
+        left = await delivery.take_async(2)
+        assert not {group.task for group in saved} & {group.task for group in left}
+        await delivery.commit_async(2, groups=left)
+    assert {end for end, _ in dict_of_entries(await ledger()).values()} == {"trained"}
 
 
 @pytest.mark.parametrize("checkpoint", [1, 99])
@@ -345,16 +340,13 @@ def dict_of(delivery: holdfast.Delivery) -> dict[str, tuple[str, int | None]]:
     return dict_of_entries(delivery.ledger())
 
 
-def test_the_same_in_a_loop_of_ones_own(journal: Path) -> None:
-    async def loop() -> list[int]:
-        steps = []
-        async with holdfast.Delivery(journal, "run", groups=2) as delivery:
-            async for step, _ in delivery:
-                steps.append(step)
-                await delivery.commit_async(step)
-        return steps
-
-    assert asyncio.run(loop()) == [1, 2, 3]
+async def test_the_same_in_a_loop_of_ones_own(journal: Path) -> None:
+    steps = []
+    async with holdfast.Delivery(journal, "run", groups=2) as delivery:
+        async for step, _ in delivery:
+            steps.append(step)
+            await delivery.commit_async(step)
+    assert (steps) == [1, 2, 3]
 
 
 def test_a_data_set_of_torch(journal: Path) -> None:
@@ -446,15 +438,12 @@ def test_groups_are_named_by_their_tasks(journal: Path, groups: list[str], messa
         assert {entry.reason for entry in delivery.ledger()} == {"taken", "ready"}
 
 
-def test_two_trainers_as_one_consumer(journal: Path) -> None:
-    async def hold() -> None:
-        opened = holdfast.open_journal(journal)
-        run = await opened.find_run("run")
-        assert run is not None
-        await opened.subscribe(run, "trainer", someone_else(), lease_seconds=600)
-        await opened.close()
-
-    asyncio.run(hold())
+async def test_two_trainers_as_one_consumer(journal: Path) -> None:
+    opened = holdfast.open_journal(journal)
+    run = await opened.find_run("run")
+    assert run is not None
+    await opened.subscribe(run, "trainer", someone_else(), lease_seconds=600)
+    await opened.close()
     with pytest.raises(ConsumerHeld), holdfast.Delivery(journal, "run", groups=1):
         pass
 

@@ -39,49 +39,40 @@ async def waiting(check=nothing_wrong):
     return journal, claims, groups, waits
 
 
-def test_each_wait_ends_with_its_own_group_and_one_reader_looks_for_all():
-    async def main():
-        journal, claims, groups, waits = await waiting()
-        before = journal.reads
-        for claim in (claims[7], claims[3]):
-            await settle(journal, claim)
-            ordinal = int(claim.task.id[1:])
-            await asyncio.wait_for(waits[ordinal], 60)
-            assert sum(wait.done() for wait in waits) == 1, f"{claim.task.id} alone"
-            waits[ordinal] = asyncio.create_task(asyncio.sleep(600))
-        assert journal.reads - before < COUNT / 2, "not one for each wait"
-        assert await groups.under_way(range(COUNT)) == set(range(COUNT)) - {3, 7}
-        for wait in waits:
-            wait.cancel()
-        await groups.close()
-
-    asyncio.run(main())
+async def test_each_wait_ends_with_its_own_group_and_one_reader_looks_for_all():
+    journal, claims, groups, waits = await waiting()
+    before = journal.reads
+    for claim in (claims[7], claims[3]):
+        await settle(journal, claim)
+        ordinal = int(claim.task.id[1:])
+        await asyncio.wait_for(waits[ordinal], 60)
+        assert sum(wait.done() for wait in waits) == 1, f"{claim.task.id} alone"
+        waits[ordinal] = asyncio.create_task(asyncio.sleep(600))
+    assert journal.reads - before < COUNT / 2, "not one for each wait"
+    assert await groups.under_way(range(COUNT)) == set(range(COUNT)) - {3, 7}
+    for wait in waits:
+        wait.cancel()
+    await groups.close()
 
 
-def test_what_ended_the_rollouts_ends_every_wait():
-    async def main():
-        errors = []
+async def test_what_ended_the_rollouts_ends_every_wait():
+    errors = []
 
-        def check():
-            if errors:
-                raise errors[0]
+    def check():
+        if errors:
+            raise errors[0]
 
-        journal, _, groups, waits = await waiting(check)
-        errors.append(HoldfastError("the engine is gone"))
-        journal.changes.notify()
-        for result in await asyncio.gather(*waits, return_exceptions=True):
-            assert result is errors[0]
-        await groups.close()
-
-    asyncio.run(main())
+    journal, _, groups, waits = await waiting(check)
+    errors.append(HoldfastError("the engine is gone"))
+    journal.changes.notify()
+    for result in await asyncio.gather(*waits, return_exceptions=True):
+        assert result is errors[0]
+    await groups.close()
 
 
-def test_closing_ends_every_wait():
-    async def main():
-        _, _, groups, waits = await waiting()
-        await groups.close()
-        for wait in waits:
-            with pytest.raises(HoldfastError, match="ended"):
-                await wait
-
-    asyncio.run(main())
+async def test_closing_ends_every_wait():
+    _, _, groups, waits = await waiting()
+    await groups.close()
+    for wait in waits:
+        with pytest.raises(HoldfastError, match="ended"):
+            await wait

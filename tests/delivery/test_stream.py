@@ -90,57 +90,59 @@ async def opened(folder, engine, done, **more):
         await stream.close()
 
 
-def test_a_group_that_waits_for_a_member_has_not_failed(tmp_path, engine):
-    async def main():
-        held = asyncio.Event()
-        async with opened(tmp_path, engine, 0, held=held) as stream:
-            await stream.admit(TASKS)
-            await stream.start()
-            (first,) = await stream.roll_out(1, [GOOD])
-            assert len(first.samples) == 2
-            journal, run = stream.journal, stream.run
-            while (await journal.progress(run)).settled < 5:  # All but the one that waits.
-                await journal.changes.wait(journal.changes.count, timeout=0.1)
-            await journal.take(stream.consumer, groups=1)
-            assert await stream.dismissals(since=0) == {"too few valid members": 1}, "bad alone"
-            assert not await stream.dismissals(since=2)
-            held.set()
-            assert len((await stream.roll_out(2, [LATE]))[0].samples) == 2
-
-    asyncio.run(main())
+async def test_a_group_that_waits_for_a_member_has_not_failed(tmp_path, engine):
+    held = asyncio.Event()
+    async with opened(tmp_path, engine, 0, held=held) as stream:
+        await stream.admit(TASKS)
+        await stream.start()
+        (first,) = await stream.roll_out(1, [GOOD])
+        assert len(first.samples) == 2
+        journal, run = stream.journal, stream.run
+        while (await journal.progress(run)).settled < 5:  # All but the one that waits.
+            await journal.changes.wait(journal.changes.count, timeout=0.1)
+        await journal.take(stream.consumer, groups=1)
+        assert await stream.dismissals(since=0) == {"too few valid members": 1}, "bad alone"
+        assert not await stream.dismissals(since=2)
+        held.set()
+        assert len((await stream.roll_out(2, [LATE]))[0].samples) == 2
 
 
-def test_a_training_that_begins_leaves_the_run_of_another_as_it_is(tmp_path, engine):
-    async def main():
-        async with opened(tmp_path, engine, 0, begins=True) as stream:
-            await stream.roll_out(1, [GOOD])
-        async with opened(tmp_path, engine, 0, begins=True) as stream:
-            await stream.roll_out(1, [GOOD])  # It had written no checkpoint.
-            await stream.commit(1)
-            before = await stream.ledger()
-            with pytest.raises(UsageError, match="begins anew"):
-                await stream.rewind(0)
-        with pytest.raises(UsageError, match="trained up to step 1, and the trainer begins anew"):
-            async with opened(tmp_path, engine, 0, begins=True):
-                pass
-        async with opened(tmp_path, engine, 1) as stream:
-            assert await stream.ledger() == before
-
-    asyncio.run(main())
+async def test_without_a_step_a_stream_goes_on_after_the_last_commit(tmp_path, engine):
+    async with opened(tmp_path, engine, 0) as stream:
+        await stream.roll_out(1, [GOOD])
+        await stream.commit(1)
+    async with opened(tmp_path, engine, None) as stream:
+        assert [str(entry.end) for entry in await stream.ledger()] == ["trained"]
+    async with opened(tmp_path, engine, 0) as stream:
+        assert [str(entry.end) for entry in await stream.ledger()] == ["open"]
+        assert await stream.rewind(0) == 0, "its checkpoint holds nothing"
 
 
-def test_the_weights_that_sampled_what_is_recorded_have_their_names(tmp_path, engine):
-    async def main():
-        async with opened(tmp_path, engine, 0) as stream:
-            assert await stream.sampled_by([GOOD]) == set()
-            await stream.admit([GOOD, LATE])
-            assert await stream.sampled_by([GOOD]) == set(), "nothing is sampled yet"
-            (group,) = await stream.roll_out(1, [GOOD])
-            names = {span.version for sample in group.samples for span in sample.version_spans}
-            assert len(names) == 1
-            assert await stream.sampled_by([GOOD, BAD]) == names
+async def test_a_training_that_begins_leaves_the_run_of_another_as_it_is(tmp_path, engine):
+    async with opened(tmp_path, engine, 0, begins=True) as stream:
+        await stream.roll_out(1, [GOOD])
+    async with opened(tmp_path, engine, 0, begins=True) as stream:
+        await stream.roll_out(1, [GOOD])  # It had written no checkpoint.
+        await stream.commit(1)
+        before = await stream.ledger()
+        with pytest.raises(UsageError, match="begins anew"):
+            await stream.rewind(0)
+    with pytest.raises(UsageError, match="trained up to step 1, and the trainer begins anew"):
+        async with opened(tmp_path, engine, 0, begins=True):
+            pass
+    async with opened(tmp_path, engine, 1) as stream:
+        assert await stream.ledger() == before
 
-    asyncio.run(main())
+
+async def test_the_weights_that_sampled_what_is_recorded_have_their_names(tmp_path, engine):
+    async with opened(tmp_path, engine, 0) as stream:
+        assert await stream.sampled_by([GOOD]) == set()
+        await stream.admit([GOOD, LATE])
+        assert await stream.sampled_by([GOOD]) == set(), "nothing is sampled yet"
+        (group,) = await stream.roll_out(1, [GOOD])
+        names = {span.version for sample in group.samples for span in sample.version_spans}
+        assert len(names) == 1
+        assert await stream.sampled_by([GOOD, BAD]) == names
 
 
 def watched(monkeypatch, name: str) -> list:
@@ -155,35 +157,27 @@ def watched(monkeypatch, name: str) -> list:
     return calls
 
 
-def test_steps_that_begin_at_once_share_one_engine(tmp_path, engine, monkeypatch):
+async def test_steps_that_begin_at_once_share_one_engine(tmp_path, engine, monkeypatch):
     joins = watched(monkeypatch, "join")
-
-    async def main():
-        async with opened(tmp_path, engine, 0) as stream:
-            results = await asyncio.gather(
-                stream.roll_out(None, [GOOD]), stream.roll_out(1, [LATE])
-            )
-            assert [len(group.samples) for (group,) in results] == [2, 2]
-            await stream.start()
-
-    asyncio.run(main())
+    async with opened(tmp_path, engine, 0) as stream:
+        results = await asyncio.gather(stream.roll_out(None, [GOOD]), stream.roll_out(1, [LATE]))
+        assert [len(group.samples) for (group,) in results] == [2, 2]
+        await stream.start()
     assert len(joins) == 1, "one worker"
 
 
-def test_tasks_that_are_admitted_at_once_are_read_once(tmp_path, engine, monkeypatch):
+async def test_tasks_that_are_admitted_at_once_are_read_once(tmp_path, engine, monkeypatch):
     tasks = as_tasks([{"id": f"t{number}", "prompt": "p"} for number in range(32)])
-
-    async def main():
-        async with opened(tmp_path, engine, 0) as stream:
-            calls = watched(monkeypatch, "tasks")
-            await asyncio.gather(*(stream.admit([task]) for task in tasks))
-            read = [number for _, named in calls for number in named["ordinals"]]
-            assert sorted(read) == list(range(32))
-
-    asyncio.run(main())
+    async with opened(tmp_path, engine, 0) as stream:
+        calls = watched(monkeypatch, "tasks")
+        await asyncio.gather(*(stream.admit([task]) for task in tasks))
+        read = [number for _, named in calls for number in named["ordinals"]]
+        assert sorted(read) == list(range(32))
 
 
-def test_a_run_that_another_process_made_meanwhile_is_compared_too(tmp_path, engine, monkeypatch):
+async def test_a_run_that_another_process_made_meanwhile_is_compared_too(
+    tmp_path, engine, monkeypatch
+):
     find_run = SqliteJournal.find_run
     finds = []
 
@@ -192,38 +186,32 @@ def test_a_run_that_another_process_made_meanwhile_is_compared_too(tmp_path, eng
         finds.append(name)
         return None if len(finds) == 1 else await find_run(self, name)
 
-    async def main():
-        async with opened(tmp_path, engine, 0) as stream:
-            await stream.admit([GOOD])
-        monkeypatch.setattr(SqliteJournal, "find_run", find_too_early)
-        async with opened(tmp_path, engine, 0):
-            finds.clear()
-        with pytest.raises(RunChanged, match="seed"):
-            async with opened(tmp_path, engine, 0, seed=2):
-                pass
-
-    asyncio.run(main())
+    async with opened(tmp_path, engine, 0) as stream:
+        await stream.admit([GOOD])
+    monkeypatch.setattr(SqliteJournal, "find_run", find_too_early)
+    async with opened(tmp_path, engine, 0):
+        finds.clear()
+    with pytest.raises(RunChanged, match="seed"):
+        async with opened(tmp_path, engine, 0, seed=2):
+            pass
 
 
-def test_the_lease_is_renewed_until_the_rollouts_have_ended(tmp_path, engine, monkeypatch):
-    async def main():
-        held = asyncio.Event()
-        settings = Settings(lease_seconds=1.0)
-        async with opened(tmp_path, engine, 0, held=held, settings=settings) as stream:
-            await stream.admit([LATE])
-            await stream.start()
-            journal, run = stream.journal, stream.run
-            while (await journal.progress(run)).settled < 1:
-                await journal.changes.wait(journal.changes.count, timeout=0.1)
-            closing = asyncio.create_task(stream.close())
-            renewals = watched(monkeypatch, "renew")
-            while not renewals:
-                assert not closing.done()
-                await asyncio.sleep(0.01)
-            held.set()
-            await closing
-
-    asyncio.run(main())
+async def test_the_lease_is_renewed_until_the_rollouts_have_ended(tmp_path, engine, monkeypatch):
+    held = asyncio.Event()
+    settings = Settings(lease_seconds=1.0)
+    async with opened(tmp_path, engine, 0, held=held, settings=settings) as stream:
+        await stream.admit([LATE])
+        await stream.start()
+        journal, run = stream.journal, stream.run
+        while (await journal.progress(run)).settled < 1:
+            await journal.changes.wait(journal.changes.count, timeout=0.1)
+        closing = asyncio.create_task(stream.close())
+        renewals = watched(monkeypatch, "renew")
+        while not renewals:
+            assert not closing.done()
+            await asyncio.sleep(0.01)
+        held.set()
+        await closing
 
 
 def test_a_lease_that_was_lost_is_logged_where_nobody_asks(tmp_path, engine, caplog):

@@ -54,93 +54,75 @@ def test_a_bound_ends_the_wait_and_names_the_command(tmp_path: Path, take: bool)
         assert [entry.reason for entry in delivery.ledger()] == ["rolling out"] * 2
 
 
-def test_that_nobody_works_on_a_run_is_logged_at_once_and_rarely_again(
+async def test_that_nobody_works_on_a_run_is_logged_at_once_and_rarely_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def check() -> None:
-        journal, clock = MemoryJournal(), ManualClock()
-        wait = GroupWait(journal, await make_run(journal), address="j.db", limit=None, clock=clock)
-        assert wait.ask_seconds == ASK_SECONDS
-        for _ in range(int(REPEAT_SECONDS / ASK_SECONDS)):
-            await wait.go_on()
-            await clock.advance(ASK_SECONDS)
-        (line,) = warnings_of(caplog)
-        assert "0 of 4 trajectories settled; nobody works on it" in line
-        assert line.endswith(f"{GO_ON} j.db")
+    journal, clock = MemoryJournal(), ManualClock()
+    wait = GroupWait(journal, await make_run(journal), address="j.db", limit=None, clock=clock)
+    assert wait.ask_seconds == ASK_SECONDS
+    for _ in range(int(REPEAT_SECONDS / ASK_SECONDS)):
         await wait.go_on()
-        assert len(warnings_of(caplog)) == 2
-
-    asyncio.run(check())
-
-
-def test_nothing_is_logged_while_somebody_works_on_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def check() -> None:
-        journal, clock = MemoryJournal(), ManualClock()
-        run = await make_run(journal)
-        worker = await joined(journal, run)
-        wait = GroupWait(journal, run, address=None, limit=2 * LOOK_SECONDS, clock=clock)
-        await wait.go_on()
-        assert not warnings_of(caplog)
-        await journal.leave(worker)
-        await wait.go_on()
-        assert not warnings_of(caplog), "it is looked at now and then"
-        await clock.advance(LOOK_SECONDS)
-        await wait.go_on()
-        (line,) = warnings_of(caplog)
-        assert line.endswith("to go on: holdfast resume run"), "nobody knows where the journal is"
-
-    asyncio.run(check())
-
-
-def test_a_bound_holds_while_somebody_works_on_it() -> None:
-    async def check() -> None:
-        journal, clock = MemoryJournal(), ManualClock()
-        run = await make_run(journal)
-        worker = await joined(journal, run)
-        wait = GroupWait(journal, run, address=None, limit=7.0, clock=clock)
         await clock.advance(ASK_SECONDS)
+    (line,) = warnings_of(caplog)
+    assert "0 of 4 trajectories settled; nobody works on it" in line
+    assert line.endswith(f"{GO_ON} j.db")
+    await wait.go_on()
+    assert len(warnings_of(caplog)) == 2
+
+
+async def test_nothing_is_logged_while_somebody_works_on_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal, clock = MemoryJournal(), ManualClock()
+    run = await make_run(journal)
+    worker = await joined(journal, run)
+    wait = GroupWait(journal, run, address=None, limit=2 * LOOK_SECONDS, clock=clock)
+    await wait.go_on()
+    assert not warnings_of(caplog)
+    await journal.leave(worker)
+    await wait.go_on()
+    assert not warnings_of(caplog), "it is looked at now and then"
+    await clock.advance(LOOK_SECONDS)
+    await wait.go_on()
+    (line,) = warnings_of(caplog)
+    assert line.endswith("to go on: holdfast resume run"), "nobody knows where the journal is"
+
+
+async def test_a_bound_holds_while_somebody_works_on_it() -> None:
+    journal, clock = MemoryJournal(), ManualClock()
+    run = await make_run(journal)
+    worker = await joined(journal, run)
+    wait = GroupWait(journal, run, address=None, limit=7.0, clock=clock)
+    await clock.advance(ASK_SECONDS)
+    await wait.go_on()
+    assert wait.ask_seconds == 2.0
+    await clock.advance(2.0)
+    with pytest.raises(DeliveryTimeout, match=f"wait=7 seconds: .*{worker.identity} works on it"):
         await wait.go_on()
-        assert wait.ask_seconds == 2.0
-        await clock.advance(2.0)
-        with pytest.raises(
-            DeliveryTimeout, match=f"wait=7 seconds: .*{worker.identity} works on it"
-        ):
-            await wait.go_on()
-
-    asyncio.run(check())
 
 
-def test_a_run_without_a_command_is_the_business_of_its_program() -> None:
-    async def check() -> None:
-        journal = MemoryJournal()
-        run = await make_run(journal, command=None)
-        wait = GroupWait(journal, run, address=None, limit=0.0, clock=ManualClock())
-        with pytest.raises(DeliveryTimeout, match="start the program again that rolls it out"):
-            await wait.go_on()
-
-    asyncio.run(check())
+async def test_a_run_without_a_command_is_the_business_of_its_program() -> None:
+    journal = MemoryJournal()
+    run = await make_run(journal, command=None)
+    wait = GroupWait(journal, run, address=None, limit=0.0, clock=ManualClock())
+    with pytest.raises(DeliveryTimeout, match="start the program again that rolls it out"):
+        await wait.go_on()
 
 
-def test_a_run_in_which_all_failed_says_how_many_and_why(
+async def test_a_run_in_which_all_failed_says_how_many_and_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "holdfast.db"
-
-    async def fail_all() -> None:
-        async with holdfast.open_journal(path) as journal:
-            run = await make_run(journal)
-            worker = await joined(journal, run)
-            bug = Failure(Cause.CODE, retryable=False, type="KeyError", message="x", traceback="")
-            for claim in await journal.claim(worker, groups=2):
-                for lease in claim.open:
-                    end = Finished(Status.FAILED, "", None, 2.0)
-                    records = [started(), AttemptFailed(bug, 1.0), end]
-                    await journal.append(lease, records, status=Status.FAILED, settled=True)
-            await journal.leave(worker)
-
-    asyncio.run(fail_all())
+    async with holdfast.open_journal(path) as journal:
+        run = await make_run(journal)
+        worker = await joined(journal, run)
+        bug = Failure(Cause.CODE, retryable=False, type="KeyError", message="x", traceback="")
+        for claim in await journal.claim(worker, groups=2):
+            for lease in claim.open:
+                end = Finished(Status.FAILED, "", None, 2.0)
+                records = [started(), AttemptFailed(bug, 1.0), end]
+                await journal.append(lease, records, status=Status.FAILED, settled=True)
+        await journal.leave(worker)
     with holdfast.Delivery(path, "run", groups=1) as delivery:
         assert list(delivery) == []
         assert list(delivery) == [], "and it is said once"
@@ -153,14 +135,3 @@ def test_a_run_in_which_all_failed_says_how_many_and_why(
 def test_a_bound_is_a_number_of_seconds(wait: object) -> None:
     with pytest.raises(UsageError, match="wait must be"):
         holdfast.Delivery("holdfast.db", "run", groups=1, wait=wait)  # type: ignore[arg-type]
-
-
-def test_a_run_that_is_deleted_meanwhile_is_no_error_of_ours() -> None:
-    async def check() -> None:
-        journal = MemoryJournal()
-        run = await make_run(journal)
-        wait = GroupWait(journal, run, address=None, limit=None, clock=ManualClock())
-        await journal.delete_run(run)
-        assert await wait._workers() == ()
-
-    asyncio.run(check())

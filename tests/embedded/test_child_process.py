@@ -69,21 +69,17 @@ def test_a_run_that_is_ended_while_its_engine_starts_leaves_none(
         assert run.wait(60) != 0
 
 
-def test_a_start_that_nobody_waits_for_any_more_is_ended(
+async def test_a_start_that_nobody_waits_for_any_more_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldStart(tmp_path)
     monkeypatch.setenv("PYTHONPATH", held.environment["PYTHONPATH"])
-
-    async def given_up() -> int:
-        starting = asyncio.create_task(EmbeddedEngine().start_in_thread())
-        pid = await asyncio.to_thread(held.pid)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        return pid
-
-    assert gone(asyncio.run(given_up()))
+    starting = asyncio.create_task(EmbeddedEngine().start_in_thread())
+    pid = await asyncio.to_thread(held.pid)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert gone(pid)
 
 
 def test_a_start_that_does_nothing_is_given_up_with_what_it_was_doing(

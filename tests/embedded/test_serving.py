@@ -187,21 +187,16 @@ def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(
+async def test_a_signal_ends_it(
     own_engine: DecodeEngine, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
-    async def main() -> None:
-        settings = ServeSettings(port=0)
-        sock = serving.bind_port(settings)
-        listening = asyncio.create_task(
-            serving._listen(own_engine, settings, sock=sock, name="tiny")
-        )
-        await until(lambda: "serving" in (texts.append(capsys.readouterr().out) or "".join(texts)))
-        os.kill(os.getpid(), number)
-        await listening
-
     texts: list[str] = []
-    asyncio.run(main())
+    settings = ServeSettings(port=0)
+    sock = serving.bind_port(settings)
+    listening = asyncio.create_task(serving._listen(own_engine, settings, sock=sock, name="tiny"))
+    await until(lambda: "serving" in (texts.append(capsys.readouterr().out) or "".join(texts)))
+    os.kill(os.getpid(), number)
+    await listening
     assert "".join(texts).startswith("serving tiny at http://127.0.0.1:")
     assert not own_engine._thread.is_alive()
 

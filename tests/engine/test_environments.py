@@ -259,6 +259,15 @@ def test_what_a_tool_earns_is_kept_and_an_episode_that_is_over_ends_the_loop():
     assert 2 <= len(history.generations) <= 3
 
 
+@pytest.mark.parametrize(("earns", "reward"), [(None, 0.0), (True, 0.0), (False, None)])
+def test_who_does_nothing_in_an_environment_that_rewards_earns_0(earns, reward):
+    environment = Earning()
+    environment.earns = earns
+    local = LocalRun(policy=Oracle(lambda request: "done"))
+    local.run(AgentRolloutProcessor(environments=[lambda task: environment]))
+    assert local.history().reward == reward
+
+
 def test_a_call_after_the_end_of_the_episode_is_told_no():
     local = LocalRun(policy=Oracle(lambda request: call_add(200) + call_add(1)))
     local.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))

@@ -78,26 +78,23 @@ def test_a_sample_that_changes_its_task_changes_no_sibling_s():
     assert rewards == [1.0] * 4
 
 
-def test_a_task_that_was_worked_on_cannot_ask_something_else_later():
-    async def scenario():
-        journal, oracle = MemoryJournal(), Oracle()
-        run = {
-            "policy": oracle,
-            "renderer": ByteRenderer(),
-            "journal": journal,
-            "name": "r",
-            "seed": 1,
-        }
-        await holdfast.run(one_turn, tasks=[{"id": "a", "prompt": "old"}], **run)
-        with pytest.raises(UsageError, match=r"1 task has been worked on .* \(a\)"):
-            await holdfast.run(
-                one_turn, tasks=[{"id": "a", "prompt": "new"}], accept_changes=True, **run
-            )
-
-    asyncio.run(scenario())
+async def test_a_task_that_was_worked_on_cannot_ask_something_else_later():
+    journal, oracle = MemoryJournal(), Oracle()
+    run = {
+        "policy": oracle,
+        "renderer": ByteRenderer(),
+        "journal": journal,
+        "name": "r",
+        "seed": 1,
+    }
+    await holdfast.run(one_turn, tasks=[{"id": "a", "prompt": "old"}], **run)
+    with pytest.raises(UsageError, match=r"1 task has been worked on .* \(a\)"):
+        await holdfast.run(
+            one_turn, tasks=[{"id": "a", "prompt": "new"}], accept_changes=True, **run
+        )
 
 
-def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
+async def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
     class Slow(MemoryJournal):
         """Its appends are durable before their waiters learn it."""
 
@@ -115,25 +112,22 @@ def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
             t.add("try again")
         await t.generate()
 
-    async def scenario():
-        journal = Slow()
-        await holdfast.run(
-            rollout,
-            tasks=[{"id": "a", "prompt": "x"}],
-            policy=Oracle(),
-            renderer=ByteRenderer(),
-            journal=journal,
-            name="r",
-        )
-        run = await journal.find_run("r")
-        return [row async for row in rows(journal, run, What.SAMPLES)]
-
-    (sample,) = asyncio.run(scenario())
+    journal = Slow()
+    await holdfast.run(
+        rollout,
+        tasks=[{"id": "a", "prompt": "x"}],
+        policy=Oracle(),
+        renderer=ByteRenderer(),
+        journal=journal,
+        name="r",
+    )
+    run = await journal.find_run("r")
+    (sample,) = [row async for row in rows(journal, run, What.SAMPLES)]
     assert sum(sample["loss_mask"]) < len(sample["token_ids"])
     assert sample["status"] == Status.COMPLETED.name
 
 
-def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
+async def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
     monkeypatch.setattr(contain, "CANCEL_AGAIN_SECONDS", 0.05)
     let_go = False
 
@@ -144,23 +138,19 @@ def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
             except asyncio.CancelledError:
                 continue
 
-    async def scenario():
-        nonlocal let_go
-        settings = holdfast.Settings(attempt_deadline=0.1, max_retry=0)
-        group = holdfast.GroupPolicy(refill=0)
-        _, report = await holdfast.run(
-            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
-            renderer=ByteRenderer(), name="r",
-            journal=MemoryJournal(), settings=settings, group=group,
-        )  # fmt: skip
-        let_go = True
-        await asyncio.sleep(0.05)
-        return report
-
-    assert asyncio.run(scenario()).by_status == {"FAILED": 1}
+    settings = holdfast.Settings(attempt_deadline=0.1, max_retry=0)
+    group = holdfast.GroupPolicy(refill=0)
+    _, report = await holdfast.run(
+        rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
+        renderer=ByteRenderer(), name="r",
+        journal=MemoryJournal(), settings=settings, group=group,
+    )  # fmt: skip
+    let_go = True
+    await asyncio.sleep(0.05)
+    assert (report).by_status == {"FAILED": 1}
 
 
-def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
+async def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
     monkeypatch.setattr(contain, "CANCEL_AGAIN_SECONDS", 0.05)
     let_go = False
 
@@ -171,19 +161,15 @@ def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
             except asyncio.CancelledError:
                 continue
 
-    async def scenario():
-        nonlocal let_go
-        scoring = holdfast.ScoringPolicy(tries=1, timeout=0.1)
-        _, report = await holdfast.run(
-            one_turn, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
-            renderer=ByteRenderer(), name="r", scorer=scorer,
-            journal=MemoryJournal(), settings=holdfast.Settings(scoring=scoring),
-        )  # fmt: skip
-        let_go = True
-        await asyncio.sleep(0.05)
-        return report
-
-    assert "ScorerTimeout" in asyncio.run(scenario()).causes[0].root
+    scoring = holdfast.ScoringPolicy(tries=1, timeout=0.1)
+    _, report = await holdfast.run(
+        one_turn, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
+        renderer=ByteRenderer(), name="r", scorer=scorer,
+        journal=MemoryJournal(), settings=holdfast.Settings(scoring=scoring),
+    )  # fmt: skip
+    let_go = True
+    await asyncio.sleep(0.05)
+    assert "ScorerTimeout" in (report).causes[0].root
 
 
 def test_a_processor_whose_clean_up_raises_takes_nothing_from_the_result():

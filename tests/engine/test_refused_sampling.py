@@ -74,25 +74,22 @@ def test_what_the_embedded_engine_takes_is_sampled(embedded: EmbeddedEngine) -> 
     assert result.report.permanent_failures == 0
 
 
-def test_another_engine_is_asked_and_named() -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            server.always("/v1/models", models(owned_by="vllm"))
-            refusal = {"error": {"message": "a bias of token 9\nis out of range"}}
-            server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, refusal))
-            async with policy_at(server, kind=None) as policy:
-                await policy.check()
-                with pytest.raises(Unsupported) as caught:
-                    await policy.check_taken(Sampling(logit_bias={9: 1}))
-                await policy.check_taken(Sampling(temperature=0.5))
-        where = policy.endpoints[0].name
-        assert str(caught.value) == (
-            f"logit_bias is refused by {where}: it answered 400: a bias of token 9 is out of "
-            "range; change it, or leave it out"
-        )
-        assert where not in caught.value.why, "that is for agents"
-
-    asyncio.run(main())
+async def test_another_engine_is_asked_and_named() -> None:
+    async with Canned() as server:
+        server.always("/v1/models", models(owned_by="vllm"))
+        refusal = {"error": {"message": "a bias of token 9\nis out of range"}}
+        server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, refusal))
+        async with policy_at(server, kind=None) as policy:
+            await policy.check()
+            with pytest.raises(Unsupported) as caught:
+                await policy.check_taken(Sampling(logit_bias={9: 1}))
+            await policy.check_taken(Sampling(temperature=0.5))
+    where = policy.endpoints[0].name
+    assert str(caught.value) == (
+        f"logit_bias is refused by {where}: it answered 400: a bias of token 9 is out of "
+        "range; change it, or leave it out"
+    )
+    assert where not in caught.value.why, "that is for agents"
 
 
 def test_an_engine_that_takes_it_is_asked_once_for_each_parameter() -> None:

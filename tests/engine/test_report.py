@@ -180,6 +180,16 @@ def test_a_scorer_that_never_gives_a_score_is_asked_about_its_return():
     assert "  scorer forgetful returned None each time; is a return missing?" in text
 
 
+def test_a_run_whose_verdicts_cannot_be_read_has_not_succeeded():
+    def unread(view):
+        return holdfast.Score(None, {}, {}, {"judge": {"unread": True}})
+
+    local = LocalRun("a", samples=2)
+    local.run(failing(), unread)
+    assert local.report().nothing_succeeded
+    assert "could not be read for 2 trajectories" in local.report().all_failed
+
+
 def test_why_nothing_was_scored_is_grouped_and_only_said_where_nothing_was():
     def wrong(view):
         reason = "no verdict after 3 answers: it is not JSON"
@@ -363,7 +373,7 @@ def test_an_accepted_change_plans_what_is_new_and_keeps_what_is_done():
     assert wider.policy.request_ids == ["run/a/1/0", "run/b/0/0", "run/b/1/0"]
 
 
-def test_another_scorer_scores_everything_anew_and_rolls_nothing_out(tmp_path):
+async def test_another_scorer_scores_everything_anew_and_rolls_nothing_out(tmp_path):
     async def rollout(t):
         t.add(*t.task.messages)
         await t.generate()
@@ -374,26 +384,23 @@ def test_another_scorer_scores_everything_anew_and_rolls_nothing_out(tmp_path):
     def second(view):
         return -5.0
 
-    async def scenario():
-        journal, oracle = SqliteJournal(tmp_path / "j.db"), Oracle()
-        run = {
-            "policy": oracle,
-            "renderer": ByteRenderer(),
-            "journal": journal,
-            "name": "r",
-            "samples": 2,
-            "seed": 1,
-        }
-        await holdfast.run(rollout, tasks=[{"id": "a", "prompt": "x"}], scorer=first, **run)
-        count = len(oracle.requests)
-        more = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}]
-        await holdfast.run(rollout, tasks=more, scorer=second, accept_changes=True, **run)
-        opened = await journal.find_run("r")
-        rewards = [row["reward"] async for row in rows(journal, opened, What.SAMPLES)]
-        await journal.close()
-        return count, len(oracle.requests), rewards
-
-    request, in_the_end, rewards = asyncio.run(scenario())
+    journal, oracle = SqliteJournal(tmp_path / "j.db"), Oracle()
+    run = {
+        "policy": oracle,
+        "renderer": ByteRenderer(),
+        "journal": journal,
+        "name": "r",
+        "samples": 2,
+        "seed": 1,
+    }
+    await holdfast.run(rollout, tasks=[{"id": "a", "prompt": "x"}], scorer=first, **run)
+    count = len(oracle.requests)
+    more = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}]
+    await holdfast.run(rollout, tasks=more, scorer=second, accept_changes=True, **run)
+    opened = await journal.find_run("r")
+    rewards = [row["reward"] async for row in rows(journal, opened, What.SAMPLES)]
+    await journal.close()
+    request, in_the_end, rewards = count, len(oracle.requests), rewards
     assert rewards == [-5.0] * 4, "no run holds the rewards of two scorers"
     assert in_the_end == request + 2, "only the new task was rolled out"
 

@@ -73,13 +73,10 @@ def test_what_is_admitted_right_before_the_seal_is_worked_on(local):
     assert all(is_settled for _, is_settled in local.statuses().values())
 
 
-def test_a_stream_that_is_empty_and_sealed_ends_at_once(local):
-    async def body():
-        run, working = await begun(local)
-        await local.journal.seal(run)
-        assert (await working).stopped == ""
-
-    asyncio.run(body())
+async def test_a_stream_that_is_empty_and_sealed_ends_at_once(local):
+    run, working = await begun(local)
+    await local.journal.seal(run)
+    assert (await working).stopped == ""
 
 
 def test_an_engine_that_waits_for_tasks_can_be_stopped(local):
@@ -94,18 +91,14 @@ def test_an_engine_that_waits_for_tasks_can_be_stopped(local):
     local.assert_nothing_left()
 
 
-def test_tasks_of_another_process_are_noticed(tmp_path):
+async def test_tasks_of_another_process_are_noticed(tmp_path):
     """Its journal is another object: nobody tells this one."""
     local = LocalRun(journal=SqliteJournal(tmp_path / "journal.db"))
-
-    async def body():
-        run, working = await begun(local, lease_seconds=0.3)
-        other = SqliteJournal(tmp_path / "journal.db")
-        await other.admit(run, [task("a")])
-        await settled(local, run, 1)
-        await other.seal(run)
-        await working
-        await other.close()
-        await local.journal.close()
-
-    asyncio.run(body())
+    run, working = await begun(local, lease_seconds=0.3)
+    other = SqliteJournal(tmp_path / "journal.db")
+    await other.admit(run, [task("a")])
+    await settled(local, run, 1)
+    await other.seal(run)
+    await working
+    await other.close()
+    await local.journal.close()

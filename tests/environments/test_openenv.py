@@ -49,15 +49,11 @@ def guess(number: object) -> str:
     return json.dumps({"number": number})
 
 
-def test_actions_and_observations_are_json_by_default(shared):
-    async def scenario():
-        environment = openenv(shared.url, instructions='Say {"number": …}.')
-        first = await environment.reset(seed=7)
-        seen = [await environment.step(guess(number)) for number in range(100)]
-        await environment.close()
-        return first, seen
-
-    first, seen = asyncio.run(scenario())
+async def test_actions_and_observations_are_json_by_default(shared):
+    environment = openenv(shared.url, instructions='Say {"number": …}.')
+    first = await environment.reset(seed=7)
+    seen = [await environment.step(guess(number)) for number in range(100)]
+    await environment.close()
     assert first.text == '{"hint":"up to 99","tries":0}\n\nSay {"number": …}.'
     assert (first.reward, first.done) == (0.0, False), "no reward is none"
     (hit,) = [item for item in seen if item.done]
@@ -88,77 +84,62 @@ def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
         assert asyncio.run(scenario(client)) == ["up to 99, after 0", "higher, after 1"]
 
 
-def test_a_typed_observation_is_json_by_default(shared):
+async def test_a_typed_observation_is_json_by_default(shared):
     from support.environments.openenv_client import GuessClient, typed
 
-    async def scenario():
-        environment = openenv(shared.url, client=GuessClient, action=typed)
-        await environment.reset(seed=7)
-        seen = await environment.step("-5")
-        await environment.close()
-        return seen.text
-
-    assert asyncio.run(scenario()) == '{"hint":"higher","tries":1}'
+    environment = openenv(shared.url, client=GuessClient, action=typed)
+    await environment.reset(seed=7)
+    seen = await environment.step("-5")
+    await environment.close()
+    assert (seen.text) == '{"hint":"higher","tries":1}'
 
 
 @pytest.mark.parametrize("reply", ["no idea", guess("many"), '{"letter": 3}'])
-def test_a_refused_action_is_told_and_the_session_goes_on(shared, reply):
-    async def scenario():
-        environment = openenv(shared.url)
-        await environment.reset(seed=7)
-        with pytest.raises(ToolSaysNo, match="Nothing happened"):
-            await environment.step(reply)
-        seen = await environment.step(guess(-5))
-        await environment.close()
-        return seen.text
-
-    assert json.loads(asyncio.run(scenario()))["tries"] == 1
+async def test_a_refused_action_is_told_and_the_session_goes_on(shared, reply):
+    environment = openenv(shared.url)
+    await environment.reset(seed=7)
+    with pytest.raises(ToolSaysNo, match="Nothing happened"):
+        await environment.step(reply)
+    seen = await environment.step(guess(-5))
+    await environment.close()
+    assert json.loads(seen.text)["tries"] == 1
 
 
-def test_an_exception_in_the_server_breaks_the_environment(shared):
-    async def scenario():
-        environment = openenv(shared.url)
-        await environment.reset(seed=7)
-        with pytest.raises(RuntimeError, match="the dice are lost"):
-            await environment.step(guess(-1))
-        with pytest.raises(EnvironmentBroken, match="no session"):
-            await environment.step(guess(1))
-        await environment.close()
-
-    asyncio.run(scenario())
+async def test_an_exception_in_the_server_breaks_the_environment(shared):
+    environment = openenv(shared.url)
+    await environment.reset(seed=7)
+    with pytest.raises(RuntimeError, match="the dice are lost"):
+        await environment.step(guess(-1))
+    with pytest.raises(EnvironmentBroken, match="no session"):
+        await environment.step(guess(1))
+    await environment.close()
 
 
-def test_a_late_answer_is_never_taken_for_the_next_one(shared):
-    async def scenario():
-        environment = openenv(shared.url, timeout=3.0)
-        await environment.reset(seed=7)
-        with pytest.raises(TimeoutError):
-            await environment.step(guess(-2))
-        with pytest.raises(EnvironmentBroken, match="no session"):
-            await environment.step(guess(1))
-        await environment.close()
-
-    asyncio.run(scenario())
+async def test_a_late_answer_is_never_taken_for_the_next_one(shared):
+    environment = openenv(shared.url, timeout=3.0)
+    await environment.reset(seed=7)
+    with pytest.raises(TimeoutError):
+        await environment.step(guess(-2))
+    with pytest.raises(EnvironmentBroken, match="no session"):
+        await environment.step(guess(1))
+    await environment.close()
 
 
-def test_a_full_server_is_waited_for(server):
-    async def scenario():
-        holders = [openenv(server.url) for _ in range(SESSIONS)]
-        for holder in holders:
-            await holder.reset(seed=1)
-        late = openenv(server.url)
-        waiting = asyncio.create_task(late.reset(seed=1))
-        impatient = openenv(server.url, patience=0.3)
-        with pytest.raises(EnvironmentBroken, match=f"no session at {server.url}"):
-            await impatient.reset(seed=1)
-        assert not waiting.done()
-        await holders[0].close()
-        seen = await waiting
-        for item in (*holders, late, impatient):
-            await item.close()
-        return seen.text
-
-    assert json.loads(asyncio.run(scenario()))["tries"] == 0
+async def test_a_full_server_is_waited_for(server):
+    holders = [openenv(server.url) for _ in range(SESSIONS)]
+    for holder in holders:
+        await holder.reset(seed=1)
+    late = openenv(server.url)
+    waiting = asyncio.create_task(late.reset(seed=1))
+    impatient = openenv(server.url, patience=0.3)
+    with pytest.raises(EnvironmentBroken, match=f"no session at {server.url}"):
+        await impatient.reset(seed=1)
+    assert not waiting.done()
+    await holders[0].close()
+    seen = await waiting
+    for item in (*holders, late, impatient):
+        await item.close()
+    assert json.loads(seen.text)["tries"] == 0
 
 
 def test_a_server_that_is_not_there_breaks_the_environment(server):
@@ -216,27 +197,24 @@ def test_a_server_that_is_killed_in_an_episode_comes_back(shared, server, recove
     assert (again, len(history.forks)) == ((0, 0) if recovery == "replay" else (3, 1))
 
 
-def test_without_a_state_it_is_only_reset(shared):
-    async def scenario():
-        subject = TrajectoryUnderTest(guesser())
-        stateless = openenv(shared.url, recovery="stateless")
-        with pytest.raises(Dropped):
-            await attempt(subject, player(lambda: stateless, dropped_after=2))
-        tries = []
+async def test_without_a_state_it_is_only_reset(shared):
+    subject = TrajectoryUnderTest(guesser())
+    stateless = openenv(shared.url, recovery="stateless")
+    with pytest.raises(Dropped):
+        await attempt(subject, player(lambda: stateless, dropped_after=2))
+    tries = []
 
-        async def once_more(t):
-            episode = await t.env(openenv(shared.url, recovery="stateless"))
-            t.add(episode.observation)
-            for _ in range(3):
-                reply = await t.generate()
-                seen = await episode.step(reply.text)
-                t.add(seen)
-                tries.append(json.loads(seen.text)["tries"])
+    async def once_more(t):
+        episode = await t.env(openenv(shared.url, recovery="stateless"))
+        t.add(episode.observation)
+        for _ in range(3):
+            reply = await t.generate()
+            seen = await episode.step(reply.text)
+            t.add(seen)
+            tries.append(json.loads(seen.text)["tries"])
 
-        await attempt(subject, once_more)
-        return tries
-
-    assert asyncio.run(scenario()) == [1, 2, 1]
+    await attempt(subject, once_more)
+    assert (tries) == [1, 2, 1]
 
 
 def test_a_server_that_ignores_its_seed_is_noticed(shared):

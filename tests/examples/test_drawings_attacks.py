@@ -21,8 +21,8 @@ from support.examples.studio import (
     needs_chromium,
     processes,
     until,
-    wait_until,
 )
+from support.processes import wait_until
 
 pytestmark = needs_chromium
 

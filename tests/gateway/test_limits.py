@@ -290,7 +290,7 @@ def packed(megabytes: int) -> bytes:
     return b"".join(packer.compress(b" " * 2**20) for _ in range(megabytes)) + packer.flush()
 
 
-def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
+async def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
     rejected, send_rejection = [], server.send_rejection
 
     async def kept(context, rejection):
@@ -298,18 +298,14 @@ def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
         return await send_rejection(context, rejection)
 
     monkeypatch.setattr(server, "send_rejection", kept)
-
-    async def body():
-        async with opened() as (counter, _, binding):
-            bomb = post(CHAT, packed(100), Content_Encoding="gzip")
-            with contextlib.suppress(ConnectionResetError):  # It was still sending.
-                assert (await exchange(counter.port, bomb)).status == 401
-            await asyncio.sleep(0.1)
-            assert rejected[0].content.total_bytes < 10_000_000
-            # A small one that is refused, and one that is not, are as any other.
-            small = zlib.compress(b"{}")
-            raw = post(CHAT, small, Content_Encoding="deflate")
-            assert (await exchange(counter.port, raw)).status == 401
-            assert (await exchange(counter.port, post(CHAT, HELLO, binding))).status == 200
-
-    asyncio.run(body())
+    async with opened() as (counter, _, binding):
+        bomb = post(CHAT, packed(100), Content_Encoding="gzip")
+        with contextlib.suppress(ConnectionResetError):  # It was still sending.
+            assert (await exchange(counter.port, bomb)).status == 401
+        await asyncio.sleep(0.1)
+        assert rejected[0].content.total_bytes < 10_000_000
+        # A small one that is refused, and one that is not, are as any other.
+        small = zlib.compress(b"{}")
+        raw = post(CHAT, small, Content_Encoding="deflate")
+        assert (await exchange(counter.port, raw)).status == 401
+        assert (await exchange(counter.port, post(CHAT, HELLO, binding))).status == 200

@@ -102,26 +102,23 @@ def test_it_gives_the_same_samples_and_messages(golden: Path) -> None:
     assert asyncio.run(task()) == ["do a", "reply 0", "42", "Größe? 尺寸 🌊", "reply 3"]
 
 
-def test_it_can_be_resumed_and_delivered_from(golden: Path) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(golden)
-        run = await journal.find_run("golden")
-        assert run is not None
-        assert [change.differences for change in run.changes] == [("tasks",)]
-        trainer = await consuming(journal, run)
-        assert trainer.committed == 1
-        batch = await journal.next_batch(trainer, 1, groups=9)
-        assert [row.key.task for group in batch.groups for row in group] == ["a", "a"]
-        step = History(await journal.history(1)).steps["2"]
-        assert isinstance(step, EnvironmentStepped)
-        assert await journal.get_blob(step.snapshot) == b"the state of the world"
-        claims = await journal.claim(await joined(journal, run), groups=9)
-        assert [claim.task.id for claim in claims] == ["b", "c", "e"]
-        await journal.append(claims[1].open[0], values(1))
-        assert len(await journal.history(claims[1].open[0].id)) == 3
-        await journal.close()
-
-    asyncio.run(body())
+async def test_it_can_be_resumed_and_delivered_from(golden: Path) -> None:
+    journal = SqliteJournal(golden)
+    run = await journal.find_run("golden")
+    assert run is not None
+    assert [change.differences for change in run.changes] == [("tasks",)]
+    trainer = await consuming(journal, run)
+    assert trainer.committed == 1
+    batch = await journal.next_batch(trainer, 1, groups=9)
+    assert [row.key.task for group in batch.groups for row in group] == ["a", "a"]
+    step = History(await journal.history(1)).steps["2"]
+    assert isinstance(step, EnvironmentStepped)
+    assert await journal.get_blob(step.snapshot) == b"the state of the world"
+    claims = await journal.claim(await joined(journal, run), groups=9)
+    assert [claim.task.id for claim in claims] == ["b", "c", "e"]
+    await journal.append(claims[1].open[0], values(1))
+    assert len(await journal.history(claims[1].open[0].id)) == 3
+    await journal.close()
     assert check(golden).findings == []
 
 
@@ -155,20 +152,16 @@ def test_its_ledger_is_read_in_place_and_after_the_migration(golden: Path) -> No
     assert check(golden).findings == []
 
 
-def test_the_newest_keeps_its_stream_and_its_weight_versions(tmp_path: Path) -> None:
+async def test_the_newest_keeps_its_stream_and_its_weight_versions(tmp_path: Path) -> None:
     path = Path(shutil.copy(HERE / "journal-v1.db", tmp_path))
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run, stream = await journal.find_run("golden"), await journal.find_run("stream")
-        assert run is not None
-        assert stream is not None
-        assert [structs.astuple(version) for version in await journal.versions(run)] == [
-            (1, "v1", 0, "sha256:v1"),
-            (2, "v2", 1, "sha256:v2"),
-        ]
-        assert not (await journal.progress(stream)).sealed
-        assert [task.id for task in await journal.tasks(stream)] == ["a", "a@2"]
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run, stream = await journal.find_run("golden"), await journal.find_run("stream")
+    assert run is not None
+    assert stream is not None
+    assert [structs.astuple(version) for version in await journal.versions(run)] == [
+        (1, "v1", 0, "sha256:v1"),
+        (2, "v2", 1, "sha256:v2"),
+    ]
+    assert not (await journal.progress(stream)).sealed
+    assert [task.id for task in await journal.tasks(stream)] == ["a", "a@2"]
+    await journal.close()

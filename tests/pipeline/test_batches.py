@@ -1,16 +1,22 @@
 """Paced batches: admitted in time, trained in the order of admission, whatever is slow or fails."""
 
+import asyncio
 from collections import Counter
 
 import pytest
 
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.journal.types import GroupEnd
+from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.settings import PipelineSettings
+from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import PartGone
 from holdfast.testing import run_in_virtual_time
 from holdfast.training.objective.objective import objective_named
 from holdfast.training.run.batches import NothingValid
 from holdfast.training.settings import TrainingSettings
 from support.pipeline import TURNS, Durations, Simulation
+from support.records import consuming, joined, make_tasks, spec
 
 
 def simulate(rollout, *, pipeline=None, tasks: int = 40, step: float = 30.0, **options):
@@ -133,3 +139,35 @@ def test_uninformative_groups_are_dismissed_and_replaced():
     assert {entry.reason for entry in ledger if entry.end is GroupEnd.DISMISSED} == {
         "uninformative"
     }
+
+
+def test_a_step_waits_for_rollouts_only_while_somebody_samples_them():
+    """A rollouter that hangs renews no lease; one that is slow does."""
+
+    async def body():
+        journal = MemoryJournal()
+        run = await journal.create_run(spec(samples=2), (), sealed=False)
+        consumer = await consuming(journal, run)
+        worker = await joined(journal, run)
+        batches = PacedBatches(
+            journal,
+            consumer,
+            EpochStream(make_tasks("a", "b"), seed=0, shuffle=False),
+            training=TrainingSettings.of(groups=2, samples=2, steps=5),
+            pipeline=PipelineSettings(),
+            tasks=2,
+            rollout_patience=60.0,
+        )
+        waiting = asyncio.create_task(batches.of_step(1))
+        await asyncio.sleep(400.0)
+        assert not waiting.done()
+        left = asyncio.get_running_loop().time()
+        await journal.leave(worker)
+        with pytest.raises(
+            PartGone, match=r"waited 6. s for rollouts of run 'run': nobody samples"
+        ):
+            await waiting
+        return asyncio.get_running_loop().time() - left
+
+    seconds, _ = run_in_virtual_time(body())
+    assert 60.0 <= seconds < 63.0

@@ -46,10 +46,9 @@ async def until(lines: list[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_an_end_is_noticed_while_another_process_holds_the_pipes(tmp_path):
+async def test_an_end_is_noticed_while_another_process_holds_the_pipes(tmp_path):
     lines: list[str] = []
-
-    async def body():
+    with orphans(lines):
         child = ChildProcess(
             part(tmp_path, f"{LEAVE_ORPHAN}sys.exit('the last words')"),
             lambda stream, text: lines.append(text),
@@ -58,14 +57,10 @@ def test_an_end_is_noticed_while_another_process_holds_the_pipes(tmp_path):
         assert await asyncio.wait_for(child.wait(), LONG_SECONDS) == 1
         assert child.last_line == "the last words"
 
-    with orphans(lines):
-        asyncio.run(body())
 
-
-def test_a_part_is_ended_while_another_process_holds_the_pipes(tmp_path):
+async def test_a_part_is_ended_while_another_process_holds_the_pipes(tmp_path):
     lines: list[str] = []
-
-    async def body():
+    with orphans(lines):
         code = f"{LEAVE_ORPHAN}time.sleep(600)"
         child = ChildProcess(part(tmp_path, code), lambda stream, text: lines.append(text))
         child.start()
@@ -73,11 +68,8 @@ def test_a_part_is_ended_while_another_process_holds_the_pipes(tmp_path):
         ending = child.end(within=LONG_SECONDS)
         assert await asyncio.wait_for(ending, LONG_SECONDS) == -signal.SIGTERM
 
-    with orphans(lines):
-        asyncio.run(body())
 
-
-def test_what_not_even_a_kill_ends_is_left_behind(tmp_path, monkeypatch):
+async def test_what_not_even_a_kill_ends_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "KILL_SECONDS", 0.1)
 
     class Unending(ChildProcess):
@@ -86,25 +78,18 @@ def test_what_not_even_a_kill_ends_is_left_behind(tmp_path, monkeypatch):
         def _end(self, code: int) -> None:
             pass
 
-    async def body():
-        child = Unending(part(tmp_path, "pass"), lambda stream, text: None)
-        child.start()
-        ending = child.end(within=0.1)
-        assert await asyncio.wait_for(ending, LONG_SECONDS) == -signal.SIGKILL
-
-    asyncio.run(body())
+    child = Unending(part(tmp_path, "pass"), lambda stream, text: None)
+    child.start()
+    ending = child.end(within=0.1)
+    assert await asyncio.wait_for(ending, LONG_SECONDS) == -signal.SIGKILL
 
 
-def test_nothing_is_started_without_a_log(tmp_path):
+async def test_nothing_is_started_without_a_log(tmp_path):
     (tmp_path / "trainer.log").mkdir()
-
-    async def body():
-        child = ChildProcess(part(tmp_path, "pass"), lambda stream, text: None)
-        with pytest.raises(IsADirectoryError):
-            child.start()
-        assert not hasattr(child, "_process")
-
-    asyncio.run(body())
+    child = ChildProcess(part(tmp_path, "pass"), lambda stream, text: None)
+    with pytest.raises(IsADirectoryError):
+        child.start()
+    assert not hasattr(child, "_process")
 
 
 def test_no_thread_and_no_file_is_left_of_a_part_that_has_ended(tmp_path):

@@ -24,30 +24,23 @@ asyncio.run(main())
 """
 
 
-def test_the_commit_of_another_process_is_a_change(tmp_path):
+async def test_the_commit_of_another_process_is_a_change(tmp_path):
     address = str(tmp_path / "journal.db")
-
-    async def body():
-        async with shared_journal(address) as journal:
-            run = await journal.create_run(spec(), make_tasks("a"), sealed=False)
-            await asyncio.sleep(0.2)  # Our own commits are behind us.
-            seen = journal.changes.count
-            waiting = asyncio.create_task(journal.changes.wait(seen, timeout=300))
-            command = [sys.executable, "-c", ADMIT, address]
-            other = await asyncio.to_thread(subprocess.run, command, check=False)
-            assert other.returncode == 0
-            assert await waiting, "it was woken"
-            assert (await journal.progress(run)).planned == 4
-
-    asyncio.run(body())
+    async with shared_journal(address) as journal:
+        run = await journal.create_run(spec(), make_tasks("a"), sealed=False)
+        await asyncio.sleep(0.2)  # Our own commits are behind us.
+        seen = journal.changes.count
+        waiting = asyncio.create_task(journal.changes.wait(seen, timeout=300))
+        command = [sys.executable, "-c", ADMIT, address]
+        other = await asyncio.to_thread(subprocess.run, command, check=False)
+        assert other.returncode == 0
+        assert await waiting, "it was woken"
+        assert (await journal.progress(run)).planned == 4
 
 
-def test_a_journal_that_is_no_file_is_left_alone(tmp_path):
-    async def body():
-        journal = open_journal(str(tmp_path / "journal.db"))
-        try:
-            await asyncio.wait_for(notice_commits("postgresql://x/y", journal.changes), 60)
-        finally:
-            await journal.close()
-
-    asyncio.run(body())
+async def test_a_journal_that_is_no_file_is_left_alone(tmp_path):
+    journal = open_journal(str(tmp_path / "journal.db"))
+    try:
+        await asyncio.wait_for(notice_commits("postgresql://x/y", journal.changes), 60)
+    finally:
+        await journal.close()

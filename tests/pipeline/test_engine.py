@@ -104,14 +104,10 @@ def test_one_that_cannot_be_started_again_is_lost_with_the_reason(tmp_path):
         assert restarts(lines) == [f"{KILLED}; starting it again in 0.01 s"]
 
 
-def test_a_first_start_that_fails_is_tried_again_as_often(tmp_path):
+async def test_a_first_start_that_fails_is_tried_again_as_often(tmp_path):
     lines: list[str] = []
     newest = Newest(EngineDidNotStart("killed"), EngineDidNotStart("killed again"))
-
-    async def body() -> None:
+    with pytest.raises(EngineDidNotStart, match="killed again"):
         async with engine(tmp_path, newest, lines).serve():
             raise AssertionError("it did not start")
-
-    with pytest.raises(EngineDidNotStart, match="killed again"):
-        asyncio.run(body())
     assert restarts(lines) == ["killed; starting it again in 0.01 s"]

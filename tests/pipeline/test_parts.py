@@ -9,10 +9,16 @@ import pytest
 pytest.importorskip("peft", reason="the extra `train`")
 
 from holdfast.embedded.model.files import TINY
+from holdfast.engine.connect import EngineAddress
+from holdfast.engine.running.run_plan import NO_CODE, plan_run
+from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.pipeline import PipelineSettings, train_async
-from holdfast.records.errors import UsageError
+from holdfast.pipeline.parts import roll_out
+from holdfast.records.errors import PartGone, UsageError
+from holdfast.rollout.processors.processor import as_processor
 from holdfast.training.settings import TrainerSettings, TrainingSettings
+from support.records import make_tasks
 
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 2?"} for n in range(4)]
 STEPS = 2
@@ -59,8 +65,8 @@ def test_rollouts_and_training_in_one_process(tmp_path: Path) -> None:
     assert any(line.startswith("weights: holdfast") for line in lines), lines
 
 
-def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    async def body() -> None:
+async def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="staleness"):
         await train_async(
             solve,
             tasks=TASKS,
@@ -72,7 +78,23 @@ def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Pa
             settings=SMALL,
             pipeline=PipelineSettings(max_staleness=1000),
         )
-
-    with pytest.raises(UsageError, match="staleness"):
-        asyncio.run(body())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rollouter_whose_trainer_never_begins_ends_and_says_who_owes_the_run(tmp_path):
+    async def body() -> None:
+        async with open_journal(str(tmp_path / "journal.db")) as journal:
+            await roll_out(
+                plan_run(
+                    "first", tasks=make_tasks("a"), processor=as_processor(solve), rollout=NO_CODE
+                ),
+                journal=journal,
+                model=TINY,
+                folder=tmp_path,
+                address=EngineAddress(urls=("http://127.0.0.1:9",), patience=0.2),
+                report=lambda line: None,
+                stop=Stop(),
+            )
+
+    with pytest.raises(PartGone, match="until the trainer begins run 'first': start its trainer"):
+        asyncio.run(body())

@@ -17,7 +17,7 @@ from holdfast.pipeline.rollouter import Rollouter
 from holdfast.policy.client import probe
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.errors import EndpointDown, UsageError
+from holdfast.records.errors import PartGone, UsageError
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.rollout.threads.contain import end_task
@@ -49,6 +49,7 @@ async def rolled_out(journal, engine: FakeEngine, body, *, training=None, patien
     """What `body(run, task, stop)` returns, beside a rollouter. `training`: what the run says of
     its own."""
     plan = a_plan()
+    plan = structs.replace(plan, settings=structs.replace(plan.settings, patience=patience))
     run = await journal.create_run(plan.spec, (), sealed=False)
     if training is not None:
         await journal.annotate_run(run, training=training.text)
@@ -77,6 +78,8 @@ def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
+            while not lines:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert not working.done()
             assert engine.calls() == []
@@ -177,7 +180,7 @@ def test_a_rollouter_that_is_sent_no_weights_ends_and_says_who_owes_them(tmp_pat
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
-            with pytest.raises(EndpointDown, match=r"until the trainer sends weights.*owes them"):
+            with pytest.raises(PartGone, match=r"until the trainer sends weights.*owes them"):
                 await asyncio.wait_for(working, 60)
             assert engine.calls() == []
 
@@ -204,7 +207,7 @@ def test_it_waits_for_a_trainer_that_trains_steps_again_only_while_the_steps_go_
                 record = structs.replace(CATCHING_UP, caught_up_to=step)
                 await journal.annotate_run(run, training=record.text)
             renewing = asyncio.create_task(keep_renewing(journal, trainer))
-            with pytest.raises(EndpointDown, match="the trainer sends weights"):
+            with pytest.raises(PartGone, match="the trainer sends weights"):
                 await asyncio.wait_for(working, 60)
             await end_task(renewing)
 
@@ -214,6 +217,31 @@ def test_it_waits_for_a_trainer_that_trains_steps_again_only_while_the_steps_go_
             await journal.close()
 
     with FakeEngine(replies=["yes"], version="step-0") as engine:
+        asyncio.run(main(engine))
+
+
+def test_it_waits_for_tasks_only_while_somebody_trains(tmp_path):
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            trainer = await consuming(journal, run)
+            await note(journal, run, engine)
+            while (await journal.progress(run)).settled < 1:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(3.5)
+            assert not working.done()
+            await journal.unsubscribe(trainer)
+            ending = await asyncio.wait_for(working, 60)
+            assert isinstance(ending.fatal, PartGone)
+            assert "for tasks of run 'run': nobody trains it" in str(ending.fatal)
+
+        try:
+            await rolled_out(journal, engine, body, patience=1.0)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="step-0", dialect="sglang") as engine:
         asyncio.run(main(engine))
 
 
@@ -238,27 +266,24 @@ def test_one_that_waits_can_be_stopped(tmp_path, monkeypatch):
         asyncio.run(main(engine))
 
 
-def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_path):
-    async def main():
-        address = str(tmp_path / "journal.db")
-        out = tmp_path / "out"
+async def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_path):
+    address = str(tmp_path / "journal.db")
+    out = tmp_path / "out"
+    assert await newest_version(address, "run", folder=out) is None
+    assert not (tmp_path / "journal.db").exists(), "looking makes no journal"
+    journal = open_journal(address)
+    try:
+        run = await journal.create_run(a_plan().spec, (), sealed=False)
         assert await newest_version(address, "run", folder=out) is None
-        assert not (tmp_path / "journal.db").exists(), "looking makes no journal"
-        journal = open_journal(address)
-        try:
-            run = await journal.create_run(a_plan().spec, (), sealed=False)
-            assert await newest_version(address, "run", folder=out) is None
-            for step in range(3):
-                await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
-                (out / "weights" / f"step-{step}").mkdir(parents=True)
-            newest = await newest_version(address, "run", folder=out)
-            assert newest == (out / "weights" / "step-2", "step-2")
-            (out / "weights" / "step-2").rmdir()
-            results = await newest_version(address, "run", folder=out)
-            assert results is not None
-            assert results[1] == "step-1"
-            assert await newest_version(address, "other", folder=out) is None
-        finally:
-            await journal.close()
-
-    asyncio.run(main())
+        for step in range(3):
+            await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
+            (out / "weights" / f"step-{step}").mkdir(parents=True)
+        newest = await newest_version(address, "run", folder=out)
+        assert newest == (out / "weights" / "step-2", "step-2")
+        (out / "weights" / "step-2").rmdir()
+        results = await newest_version(address, "run", folder=out)
+        assert results is not None
+        assert results[1] == "step-1"
+        assert await newest_version(address, "other", folder=out) is None
+    finally:
+        await journal.close()

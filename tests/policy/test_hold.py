@@ -68,29 +68,25 @@ def test_a_hold_before_the_attempt_gives_it_no_more_time():
     assert [failure.type for failure in history.failures] == ["AttemptTimeout"]
 
 
-def test_only_time_in_which_it_was_held_counts_and_holds_at_once_count_once():
+async def test_only_time_in_which_it_was_held_counts_and_holds_at_once_count_once():
     oracle = Oracle()
     oracle.seconds_down = 7.0
-
-    async def body():
-        policy = HoldablePolicy(oracle)
-        holds = policy.holds
-        assert policy.seconds_down == 7.0
-        first, second = holds.hold(), holds.hold()
-        await asyncio.sleep(0.1)
-        first.end()
-        first.end()
-        assert policy.seconds_down >= 7.1
-        second.end()
-        held = holds.seconds_held
-        assert held >= 0.1
-        await asyncio.sleep(0.05)
-        assert holds.seconds_held == held
-        assert policy.seconds_down == 7.0 + held
-        holds.remove(second)
-        assert holds.seconds_held == held
-
-    asyncio.run(body())
+    policy = HoldablePolicy(oracle)
+    holds = policy.holds
+    assert policy.seconds_down == 7.0
+    first, second = holds.hold(), holds.hold()
+    await asyncio.sleep(0.1)
+    first.end()
+    first.end()
+    assert policy.seconds_down >= 7.1
+    second.end()
+    held = holds.seconds_held
+    assert held >= 0.1
+    await asyncio.sleep(0.05)
+    assert holds.seconds_held == held
+    assert policy.seconds_down == 7.0 + held
+    holds.remove(second)
+    assert holds.seconds_held == held
 
 
 def test_a_policy_with_holds_of_its_own_is_held_by_these():
@@ -99,20 +95,17 @@ def test_a_policy_with_holds_of_its_own_is_held_by_these():
     assert with_holds(Oracle()).holds is not held.holds
 
 
-def test_a_closed_gateway_ends_its_own_holds_and_no_others():
-    async def body():
-        holds = CallHolds()
-        other = holds.hold()
-        async with Gateway({}, holds=holds) as gateway:
-            gateway.hold()
-            other.end()
-            assert holds.gauges["holding"]
-        assert not holds.gauges["holding"]
-        other = holds.hold()
-        async with Gateway({}, holds=holds) as gateway:
-            gateway.hold()
-        assert holds.gauges["holding"]
+async def test_a_closed_gateway_ends_its_own_holds_and_no_others():
+    holds = CallHolds()
+    other = holds.hold()
+    async with Gateway({}, holds=holds) as gateway:
+        gateway.hold()
         other.end()
-        assert not holds.gauges["holding"]
-
-    asyncio.run(body())
+        assert holds.gauges["holding"]
+    assert not holds.gauges["holding"]
+    other = holds.hold()
+    async with Gateway({}, holds=holds) as gateway:
+        gateway.hold()
+    assert holds.gauges["holding"]
+    other.end()
+    assert not holds.gauges["holding"]

@@ -24,6 +24,12 @@ from holdfast.records.failure import (
     root_of,
 )
 
+
+class OfNoKnownCause(HoldfastError):
+    cause = "weather"  # type: ignore[assignment]
+    retryable = "often"  # type: ignore[assignment]
+
+
 CANARY = "CANARY7f3a9b2c5d8e1f40"
 
 
@@ -46,6 +52,7 @@ def all_errors() -> list[type[HoldfastError]]:
         (ZeroDivisionError(), Cause.CODE, True),
         (ConnectionError("a rollout's own socket"), Cause.INFRASTRUCTURE, True),
         (asyncio.CancelledError(), Cause.CODE, True),
+        (OfNoKnownCause("a class of the user's"), Cause.CODE, True),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -79,6 +79,7 @@ def test_blank_lines_are_no_tasks(tmp_path: Path) -> None:
         ('{"prompt": "a", "tools": ["b"]}', 'tools is ["b"]; it wants a list of JSON objects'),
         ('{"prompt": "a", "id": 1.5}', "id is 1.5; it wants a text or a whole number"),
         ('{"messages": [], "prompt": "a"}', "not both"),
+        ('{"prompt": " "}', "the prompt is empty"),
         ("{}", "needs 'messages'"),
         ('{"id": "", "prompt": "a"}', "an id has 1 to 200 characters"),
         ('{"id": "' + "x" * 201 + '", "prompt": "a"}', "an id has 1 to 200 characters"),

@@ -65,54 +65,44 @@ async def interrupted(subject: TrajectoryUnderTest) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 4, 12], ids=["no draft", "a shorter one", "a longer one"])
-def test_a_draft_of_another_model_is_no_beginning_of_this_ones_reply(kept: int) -> None:
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
-        await interrupted(subject)
-        second = subject.oracle = Model("large", "AND THE LARGE ONE THAT", kept=kept)
-        await subject.perform(once, partial_tokens=3)
-        (request,) = second.requests
-        assert request.draft == Draft()
-        step = (await subject.history()).steps["0"]
-        assert isinstance(step, Generated)
-        assert (step.ids, step.logprobs) == (second.whole.ids, second.whole.logprobs)
-        assert step.message.text == "AND THE LARGE ONE THAT"
-        assert step.drafted == 0
-
-    asyncio.run(scenario())
+async def test_a_draft_of_another_model_is_no_beginning_of_this_ones_reply(kept: int) -> None:
+    subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
+    await interrupted(subject)
+    second = subject.oracle = Model("large", "AND THE LARGE ONE THAT", kept=kept)
+    await subject.perform(once, partial_tokens=3)
+    (request,) = second.requests
+    assert request.draft == Draft()
+    step = (await subject.history()).steps["0"]
+    assert isinstance(step, Generated)
+    assert (step.ids, step.logprobs) == (second.whole.ids, second.whole.logprobs)
+    assert step.message.text == "AND THE LARGE ONE THAT"
+    assert step.drafted == 0
 
 
-def test_what_is_recorded_after_another_models_draft_refers_to_none_of_its_tokens() -> None:
+async def test_what_is_recorded_after_another_models_draft_refers_to_none_of_its_tokens() -> None:
     """Also where both models happen to begin alike."""
-
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Model("small", "the same words", kept=8, dies=True))
-        await interrupted(subject)
-        second = subject.oracle = Model("large", "the same words, and more")
-        await subject.perform(once, partial_tokens=3)
-        records = await subject.journal.history((await subject.lease()).id)
-        (draft,) = [record for record in records if isinstance(record, Drafted)]
-        (step,) = [record for record in records if isinstance(record, Generated)]
-        assert draft.model == "small"
-        assert (step.drafted, step.ids) == (0, second.whole.ids)
-
-    asyncio.run(scenario())
+    subject = TrajectoryUnderTest(Model("small", "the same words", kept=8, dies=True))
+    await interrupted(subject)
+    second = subject.oracle = Model("large", "the same words, and more")
+    await subject.perform(once, partial_tokens=3)
+    records = await subject.journal.history((await subject.lease()).id)
+    (draft,) = [record for record in records if isinstance(record, Drafted)]
+    (step,) = [record for record in records if isinstance(record, Generated)]
+    assert draft.model == "small"
+    assert (step.drafted, step.ids) == (0, second.whole.ids)
 
 
-def test_a_draft_of_the_same_model_is_gone_on_with() -> None:
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
-        await interrupted(subject)
-        first = subject.oracle
-        second = subject.oracle = Model("small", "the small one says this")
-        await subject.perform(once, partial_tokens=3)
-        assert isinstance(first, Model)
-        assert second.requests[0].draft.ids == first.whole.ids[: 4 * 8]
-        step = (await subject.history()).steps["0"]
-        assert isinstance(step, Generated)
-        assert step.ids == second.whole.ids
-
-    asyncio.run(scenario())
+async def test_a_draft_of_the_same_model_is_gone_on_with() -> None:
+    subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
+    await interrupted(subject)
+    first = subject.oracle
+    second = subject.oracle = Model("small", "the small one says this")
+    await subject.perform(once, partial_tokens=3)
+    assert isinstance(first, Model)
+    assert second.requests[0].draft.ids == first.whole.ids[: 4 * 8]
+    step = (await subject.history()).steps["0"]
+    assert isinstance(step, Generated)
+    assert step.ids == second.whole.ids
 
 
 # --- tools that the model would never see
@@ -206,25 +196,24 @@ async def rows(
         return list(await asyncio.gather(*processor(tasks, config), return_exceptions=True))
 
 
-def test_rows_wait_together_for_their_endpoint_and_are_told_together(checks: list[str]) -> None:
-    async def main() -> None:
-        processor = TrainingRolloutProcessor(retry=RetryPolicy(tries=1), patience=2.0)
-        try:
-            await processor.setup()
-            down = [row(name, base_url=NOWHERE, model="m") for name in "abc"]
-            ended = await rows(processor, *down, row("d"))
-            count = len(checks)
-            later = await rows(processor, row("e", base_url=NOWHERE, model="m"))
-        finally:
-            await processor.acleanup()
-        assert count > 2, "it is waited for"
-        assert len(checks) == count, "one patience for all rows, also for those that come later"
-        for end in (*ended[:3], *later):
-            assert isinstance(end, RowEndpointDown), end
-            assert not end.retryable
-        assert ended[3] is None, "the others go on"
-
-    asyncio.run(main())
+async def test_rows_wait_together_for_their_endpoint_and_are_told_together(
+    checks: list[str],
+) -> None:
+    processor = TrainingRolloutProcessor(retry=RetryPolicy(tries=1), patience=2.0)
+    try:
+        await processor.setup()
+        down = [row(name, base_url=NOWHERE, model="m") for name in "abc"]
+        ended = await rows(processor, *down, row("d"))
+        count = len(checks)
+        later = await rows(processor, row("e", base_url=NOWHERE, model="m"))
+    finally:
+        await processor.acleanup()
+    assert count > 2, "it is waited for"
+    assert len(checks) == count, "one patience for all rows, also for those that come later"
+    for end in (*ended[:3], *later):
+        assert isinstance(end, RowEndpointDown), end
+        assert not end.retryable
+    assert ended[3] is None, "the others go on"
 
 
 def test_an_endpoint_that_comes_within_patience_costs_no_row(checks: list[str]) -> None:
@@ -261,15 +250,10 @@ def test_a_rows_endpoint_is_waited_for_as_long_as_the_run_waits(checks: list[str
     assert set(checks) == {"m"}
 
 
-def test_a_sibling_is_as_patient_as_its_policy_unless_told_otherwise() -> None:
-    async def main() -> list[float]:
-        own = EnginePolicy(NOWHERE, "own", patience=17.0)
-        inherits, chosen = ClientCache(), ClientCache(patience=3.0)
-        patiences = [
-            item.get((NOWHERE,), "m", own=own).policy.patience for item in (inherits, chosen)
-        ]
-        for entry in (inherits, chosen, own):
-            await entry.aclose()
-        return patiences
-
-    assert asyncio.run(main()) == [17.0, 3.0]
+async def test_a_sibling_is_as_patient_as_its_policy_unless_told_otherwise() -> None:
+    own = EnginePolicy(NOWHERE, "own", patience=17.0)
+    inherits, chosen = ClientCache(), ClientCache(patience=3.0)
+    patiences = [item.get((NOWHERE,), "m", own=own).policy.patience for item in (inherits, chosen)]
+    for entry in (inherits, chosen, own):
+        await entry.aclose()
+    assert (patiences) == [17.0, 3.0]

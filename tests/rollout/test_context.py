@@ -147,7 +147,7 @@ def test_what_is_begun_in_a_task_has_the_place_on_replay_that_it_had_live(kind):
     asyncio.run(check_every_kill(beginning(kind), oracle=Slow))
 
 
-def test_a_step_that_is_cut_while_others_begin_is_not_replayed():
+async def test_a_step_that_is_cut_while_others_begin_is_not_replayed():
     def rollout(name):
         async def go(t):
             t.add("go")
@@ -157,17 +157,14 @@ def test_a_step_that_is_cut_while_others_begin_is_not_replayed():
 
         return go
 
-    async def check():
-        before = await ended(rollout("one"))
-        after = await ended(rollout("two"), before.records)
-        assert after.result == "waited 1"
-        assert [fork.path for fork in after.history.forks] == ["0"]
-        assert after.history.steps.keys() == before.history.steps.keys()
-
-    asyncio.run(check())
+    before = await ended(rollout("one"))
+    after = await ended(rollout("two"), before.records)
+    assert after.result == "waited 1"
+    assert [fork.path for fork in after.history.forks] == ["0"]
+    assert after.history.steps.keys() == before.history.steps.keys()
 
 
-def test_calls_at_once_that_diverge_are_cut_before_any_of_them_runs():
+async def test_calls_at_once_that_diverge_are_cut_before_any_of_them_runs():
     def rollout(*turns):
         async def go(t):
             t.add("go")
@@ -177,14 +174,11 @@ def test_calls_at_once_that_diverge_are_cut_before_any_of_them_runs():
 
         return go
 
-    async def check():
-        before = await ended(rollout(1, 2, 3))
-        for kept in range(1, len(before.records) + 1):
-            after = await ended(rollout(4, 2, 5), before.records[:kept])
-            assert after.result == ["waited 4", "waited 2", "waited 5"]
-            assert after.history.steps.keys() == before.history.steps.keys()
-
-    asyncio.run(check())
+    before = await ended(rollout(1, 2, 3))
+    for kept in range(1, len(before.records) + 1):
+        after = await ended(rollout(4, 2, 5), before.records[:kept])
+        assert after.result == ["waited 4", "waited 2", "waited 5"]
+        assert after.history.steps.keys() == before.history.steps.keys()
 
 
 class Kept(Environment):
@@ -245,30 +239,24 @@ def opening(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["branch", "sub", "beside"])
-def test_a_key_space_that_is_opened_where_a_step_was_forks_there_and_loses_nothing(kind):
-    async def check():
-        wanted = await ended(opening(kind))
-        before = await ended(stepping)
-        changed = await ended(opening(kind), before.records)
-        assert changed.history.steps.keys() == wanted.history.steps.keys()
-        (fork,) = changed.history.forks
-        assert fork.path == "0"
-        assert "recorded value 'one', now" in fork.difference
-        for kept in range(len(before.records), len(changed.records) + 1):
-            again = await ended(opening(kind), changed.records[:kept])
-            assert again.history.steps.keys() == wanted.history.steps.keys(), kept
-            assert len(again.history.forks) == 1
-
-    asyncio.run(check())
+async def test_a_key_space_that_is_opened_where_a_step_was_forks_there_and_loses_nothing(kind):
+    wanted = await ended(opening(kind))
+    before = await ended(stepping)
+    changed = await ended(opening(kind), before.records)
+    assert changed.history.steps.keys() == wanted.history.steps.keys()
+    (fork,) = changed.history.forks
+    assert fork.path == "0"
+    assert "recorded value 'one', now" in fork.difference
+    for kept in range(len(before.records), len(changed.records) + 1):
+        again = await ended(opening(kind), changed.records[:kept])
+        assert again.history.steps.keys() == wanted.history.steps.keys(), kept
+        assert len(again.history.forks) == 1
 
 
-def test_the_same_fails_where_divergence_fails():
-    async def check():
-        before = await ended(stepping)
-        with pytest.raises(Diverged, match="recorded value 'one', now 2 branches"):
-            await ended(opening("branch"), before.records, on_divergence=OnDivergence.FAIL)
-
-    asyncio.run(check())
+async def test_the_same_fails_where_divergence_fails():
+    before = await ended(stepping)
+    with pytest.raises(Diverged, match="recorded value 'one', now 2 branches"):
+        await ended(opening("branch"), before.records, on_divergence=OnDivergence.FAIL)
 
 
 # --- messages that are recorded elsewhere
@@ -303,14 +291,11 @@ def judged(*, first: bool):
 
 
 @pytest.mark.parametrize("rollout", [acting, judged])
-def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(rollout):
-    async def check():
-        before = await ended(rollout(first=False))
-        after = await ended(rollout(first=True), before.records)
-        assert after.history.forks
-        assert [[token.text for token in prompt] for prompt in after.prompts] == [["did go"]]
-
-    asyncio.run(check())
+async def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(rollout):
+    before = await ended(rollout(first=False))
+    after = await ended(rollout(first=True), before.records)
+    assert after.history.forks
+    assert [[token.text for token in prompt] for prompt in after.prompts] == [["did go"]]
 
 
 @pytest.mark.parametrize(

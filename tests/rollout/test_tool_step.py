@@ -92,7 +92,7 @@ async def killed(task: "asyncio.Task[object]") -> None:
 
 
 @pytest.mark.usefixtures("few_threads")
-def test_calls_that_wait_for_a_thread_have_left_no_intent_and_are_made_later() -> None:
+async def test_calls_that_wait_for_a_thread_have_left_no_intent_and_are_made_later() -> None:
     begun: list[int] = []
     go = threading.Event()
 
@@ -104,24 +104,20 @@ def test_calls_that_wait_for_a_thread_have_left_no_intent_and_are_made_later() -
         return number
 
     calls = payments()
-
-    async def main() -> None:
-        subject = TrajectoryUnderTest()
-        attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, pay)))
-        await until(lambda: len(begun) == THREADS)
-        assert await intents(subject) == THREADS
-        await killed(attempt)
-        go.set()
-        replies = await subject.perform(lambda t: t.tools(calls, pay))
-        assert await interrupted(subject) == THREADS
-        assert sum(reply.ok for reply in replies) == CALLS - THREADS
-        assert sorted(begun) == list(range(CALLS))
-
-    asyncio.run(main())
+    subject = TrajectoryUnderTest()
+    attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, pay)))
+    await until(lambda: len(begun) == THREADS)
+    assert await intents(subject) == THREADS
+    await killed(attempt)
+    go.set()
+    replies = await subject.perform(lambda t: t.tools(calls, pay))
+    assert await interrupted(subject) == THREADS
+    assert sum(reply.ok for reply in replies) == CALLS - THREADS
+    assert sorted(begun) == list(range(CALLS))
 
 
 @pytest.mark.usefixtures("few_processes")
-def test_calls_that_wait_for_a_process_have_left_no_intent_and_are_made_later(
+async def test_calls_that_wait_for_a_process_have_left_no_intent_and_are_made_later(
     tmp_path: Path,
 ) -> None:
     end = tmp_path / "end"
@@ -130,39 +126,31 @@ def test_calls_that_wait_for_a_process_have_left_no_intent_and_are_made_later(
         return sorted(path.name for path in tmp_path.glob("begun-*"))
 
     calls = waits(tmp_path, 20)
-
-    async def main() -> None:
-        subject = TrajectoryUnderTest()
-        attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, tools.until)))
-        await until(lambda: len(begun()) == PROCESSES)
-        assert await intents(subject) == PROCESSES
-        await killed(attempt)
-        assert len(begun()) == PROCESSES
-        end.touch()
-        await subject.perform(lambda t: t.tools(calls, tools.until))
-        assert await interrupted(subject) == PROCESSES
-        assert len(begun()) == len(calls)
-
-    asyncio.run(main())
+    subject = TrajectoryUnderTest()
+    attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, tools.until)))
+    await until(lambda: len(begun()) == PROCESSES)
+    assert await intents(subject) == PROCESSES
+    await killed(attempt)
+    assert len(begun()) == PROCESSES
+    end.touch()
+    await subject.perform(lambda t: t.tools(calls, tools.until))
+    assert await interrupted(subject) == PROCESSES
+    assert len(begun()) == len(calls)
 
 
 @pytest.mark.usefixtures("few_processes")
-def test_waiting_for_a_process_is_no_time_of_the_call(tmp_path: Path) -> None:
+async def test_waiting_for_a_process_is_no_time_of_the_call(tmp_path: Path) -> None:
     end, calls = tmp_path / "end", waits(tmp_path, PROCESSES + 1)
-
-    async def main() -> None:
-        subject, clock = TrajectoryUnderTest(), ManualClock()
-        attempt = asyncio.create_task(
-            subject.perform(lambda t: t.tools(calls, tools.until), clock=clock)
-        )
-        await until(lambda: len(list(tmp_path.glob("begun-*"))) == PROCESSES)
-        await clock.advance(100)
-        end.touch()
-        await attempt
-        taken = sorted(result.seconds for result in (await subject.history()).results.values())
-        assert taken == [0.0, *[100.0] * PROCESSES]
-
-    asyncio.run(main())
+    subject, clock = TrajectoryUnderTest(), ManualClock()
+    attempt = asyncio.create_task(
+        subject.perform(lambda t: t.tools(calls, tools.until), clock=clock)
+    )
+    await until(lambda: len(list(tmp_path.glob("begun-*"))) == PROCESSES)
+    await clock.advance(100)
+    end.touch()
+    await attempt
+    taken = sorted(result.seconds for result in (await subject.history()).results.values())
+    assert taken == [0.0, *[100.0] * PROCESSES]
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -199,7 +187,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_never_made_and_gives_its_pla
 
 
 @pytest.mark.usefixtures("few_threads")
-def test_nothing_begins_once_the_run_is_asked_to_stop() -> None:
+async def test_nothing_begins_once_the_run_is_asked_to_stop() -> None:
     begun: list[int] = []
     go = threading.Event()
     stopping = False
@@ -212,22 +200,17 @@ def test_nothing_begins_once_the_run_is_asked_to_stop() -> None:
         return number
 
     calls = payments()
-
-    async def main() -> None:
-        nonlocal stopping
-        subject = TrajectoryUnderTest()
-        attempt = asyncio.create_task(
-            subject.perform(lambda t: t.tools(calls, pay), stopping=lambda: stopping)
-        )
-        await until(lambda: len(begun) == THREADS)
-        stopping = True
-        go.set()
-        with pytest.raises(RunStopped):
-            await attempt
-        assert len(begun) == await intents(subject) == THREADS
-        assert await interrupted(subject) == 0
-
-    asyncio.run(main())
+    subject = TrajectoryUnderTest()
+    attempt = asyncio.create_task(
+        subject.perform(lambda t: t.tools(calls, pay), stopping=lambda: stopping)
+    )
+    await until(lambda: len(begun) == THREADS)
+    stopping = True
+    go.set()
+    with pytest.raises(RunStopped):
+        await attempt
+    assert len(begun) == await intents(subject) == THREADS
+    assert await interrupted(subject) == 0
 
 
 class Shop(holdfast.Environment):
@@ -257,7 +240,7 @@ class Shop(holdfast.Environment):
         return what
 
 
-def test_calls_that_wait_for_their_turn_in_an_environment_have_left_no_intent() -> None:
+async def test_calls_that_wait_for_their_turn_in_an_environment_have_left_no_intent() -> None:
     shops: list[Shop] = []
 
     async def rollout(t: holdfast.Rollout) -> list[str]:
@@ -273,19 +256,16 @@ def test_calls_that_wait_for_their_turn_in_an_environment_have_left_no_intent() 
 
         return await t.branch(buys("a"), buys("b"), buys("c"))
 
-    async def main() -> None:
-        subject = TrajectoryUnderTest()
-        attempt = asyncio.create_task(subject.perform(rollout))
-        await until(lambda: shops and shops[0].begun)
-        assert await intents(subject) == 1
-        await killed(attempt)
-        attempt = asyncio.create_task(subject.perform(rollout))
-        await until(lambda: len(shops) == 2)
-        shops[1].go.set()
-        assert sorted(await attempt) == ["", "", INTERRUPTED_CALL]
-        assert sorted(shops[0].begun + shops[1].begun) == ["a", "b", "c"]
-
-    asyncio.run(main())
+    subject = TrajectoryUnderTest()
+    attempt = asyncio.create_task(subject.perform(rollout))
+    await until(lambda: shops and shops[0].begun)
+    assert await intents(subject) == 1
+    await killed(attempt)
+    attempt = asyncio.create_task(subject.perform(rollout))
+    await until(lambda: len(shops) == 2)
+    shops[1].go.set()
+    assert sorted(await attempt) == ["", "", INTERRUPTED_CALL]
+    assert sorted(shops[0].begun + shops[1].begun) == ["a", "b", "c"]
 
 
 # --- a call that ended, and one that was interrupted
@@ -357,96 +337,85 @@ def test_a_tool_that_stays_down_fails_the_trajectory_with_its_own_error(contract
     assert "healed" not in as_text(local.report())
 
 
-def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> None:
+async def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> None:
     """Its second intent says that it began again; until then, a kill disturbs nothing."""
+    subject, calls = TrajectoryUnderTest(), list[str]()
 
-    async def main() -> None:
-        subject, calls = TrajectoryUnderTest(), list[str]()
+    @tool
+    async def pay() -> str:
+        """Pays."""
+        calls.append("paid")
+        if len(calls) == 1:
+            raise ConnectionError("refused")
+        return await asyncio.Event().wait()
 
-        @tool
-        async def pay() -> str:
-            """Pays."""
-            calls.append("paid")
-            if len(calls) == 1:
-                raise ConnectionError("refused")
-            return await asyncio.Event().wait()
+    async def rollout(t: holdfast.Rollout) -> ToolReply:
+        t.add("go")
+        await t.generate()
+        return await t.tool(call("pay"), pay)
 
-        async def rollout(t: holdfast.Rollout) -> ToolReply:
-            t.add("go")
-            await t.generate()
-            return await t.tool(call("pay"), pay)
-
-        with pytest.raises(EnvironmentBroken) as broken:
-            await subject.perform(rollout)
-        failure = failure_of(broken.value, step="1", attempt=1)
-        await subject.journal.append(await subject.lease(), [AttemptFailed(failure, 0.0)])
-        assert not (await subject.history()).unfinished
-        attempt = asyncio.create_task(subject.perform(rollout))
-        await until(lambda: len(calls) == 2)
-        await killed(attempt)
-        assert (await subject.history()).unfinished == {"1"}
-        reply = await subject.perform(rollout)
-        assert (reply.error, len(calls)) == (INTERRUPTED_CALL, 2)
-
-    asyncio.run(main())
+    with pytest.raises(EnvironmentBroken) as broken:
+        await subject.perform(rollout)
+    failure = failure_of(broken.value, step="1", attempt=1)
+    await subject.journal.append(await subject.lease(), [AttemptFailed(failure, 0.0)])
+    assert not (await subject.history()).unfinished
+    attempt = asyncio.create_task(subject.perform(rollout))
+    await until(lambda: len(calls) == 2)
+    await killed(attempt)
+    assert (await subject.history()).unfinished == {"1"}
+    reply = await subject.perform(rollout)
+    assert (reply.error, len(calls)) == (INTERRUPTED_CALL, 2)
 
 
-def test_a_call_after_a_fork_has_another_key() -> None:
+async def test_a_call_after_a_fork_has_another_key() -> None:
     """It stands where the replaced one stood, with the same id and arguments: a service that knows
     the key would answer with what it did for a conversation that is gone."""
+    subject, keys = TrajectoryUnderTest(), list[str]()
 
-    async def main() -> None:
-        subject, keys = TrajectoryUnderTest(), list[str]()
+    @tool
+    async def pay(idempotency_key: str) -> str:
+        """Pays."""
+        keys.append(idempotency_key)
+        return "paid"
 
-        @tool
-        async def pay(idempotency_key: str) -> str:
-            """Pays."""
-            keys.append(idempotency_key)
-            return "paid"
+    async def rollout(t: holdfast.Rollout, message: str) -> None:
+        t.add(message)
+        await t.generate()
+        await t.tool(call("pay"), pay)
 
-        async def rollout(t: holdfast.Rollout, message: str) -> None:
-            t.add(message)
-            await t.generate()
-            await t.tool(call("pay"), pay)
+    await subject.perform(partial(rollout, message="go"))
+    await subject.perform(partial(rollout, message="go on"))
+    history = await subject.history()
+    assert [fork.path for fork in history.forks] == ["0"]
+    assert (len(keys), len(set(keys))) == (2, 2)
+    await subject.perform(partial(rollout, message="go on"))
+    assert len(keys) == 2, "it was replayed"
 
+
+async def test_a_call_that_is_made_again_keeps_its_key_although_a_sibling_has_forked() -> None:
+    subject = TrajectoryUnderTest()
+    down = Down(1, ConnectionError("refused"))
+    look = down.tool(Contract.IDEMPOTENT)
+
+    async def rollout(t: holdfast.Rollout, message: str) -> None:
+        answered = asyncio.Event()
+
+        async def says(b: holdfast.Rollout) -> None:
+            b.add(message)
+            await b.generate()
+            answered.set()
+
+        async def looks(b: holdfast.Rollout) -> None:
+            await answered.wait()
+            await b.tool(call("look"), look)
+
+        await t.branch(says, looks)
+
+    with pytest.raises(EnvironmentBroken):
         await subject.perform(partial(rollout, message="go"))
-        await subject.perform(partial(rollout, message="go on"))
-        history = await subject.history()
-        assert [fork.path for fork in history.forks] == ["0"]
-        assert (len(keys), len(set(keys))) == (2, 2)
-        await subject.perform(partial(rollout, message="go on"))
-        assert len(keys) == 2, "it was replayed"
-
-    asyncio.run(main())
-
-
-def test_a_call_that_is_made_again_keeps_its_key_although_a_sibling_has_forked() -> None:
-    async def main() -> None:
-        subject = TrajectoryUnderTest()
-        down = Down(1, ConnectionError("refused"))
-        look = down.tool(Contract.IDEMPOTENT)
-
-        async def rollout(t: holdfast.Rollout, message: str) -> None:
-            answered = asyncio.Event()
-
-            async def says(b: holdfast.Rollout) -> None:
-                b.add(message)
-                await b.generate()
-                answered.set()
-
-            async def looks(b: holdfast.Rollout) -> None:
-                await answered.wait()
-                await b.tool(call("look"), look)
-
-            await t.branch(says, looks)
-
-        with pytest.raises(EnvironmentBroken):
-            await subject.perform(partial(rollout, message="go"))
-        await subject.perform(partial(rollout, message="go on"))
-        assert len((await subject.history()).forks) == 1
-        assert (len(down.keys), len(set(down.keys))) == (2, 1)
-
-    asyncio.run(main())
+    await subject.perform(partial(rollout, message="go on"))
+    assert len((await subject.history()).forks) == 1
+    assert (len(down.keys), len(set(down.keys))) == (2, 1)
 
 
 class Interrupted:
@@ -537,7 +506,7 @@ def test_a_run_that_keeps_interrupted_trajectories_trains_them_and_marks_them():
 # --- a loop that is busy
 
 
-def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop_is(
+async def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop_is(
     tmp_path: Path,
 ) -> None:
     begun, waiting = list[int](), list[int]()
@@ -556,11 +525,8 @@ def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop
         waiting.append(recorded() - len(begun))
         return number
 
-    async def main() -> None:
-        async with SqliteJournal(place) as journal:
-            subject, calls = TrajectoryUnderTest(journal=journal), payments()
-            replies = await subject.perform(lambda t: t.tools(calls, pay))
-        assert [reply.content for reply in replies] == [str(number) for number in range(CALLS)]
-
-    asyncio.run(main())
+    async with SqliteJournal(place) as journal:
+        subject, calls = TrajectoryUnderTest(journal=journal), payments()
+        replies = await subject.perform(lambda t: t.tools(calls, pay))
+    assert [reply.content for reply in replies] == [str(number) for number in range(CALLS)]
     assert max(waiting) < threads.MAX_ADMITTED

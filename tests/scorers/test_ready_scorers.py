@@ -186,6 +186,15 @@ def test_a_task_that_cannot_be_scored_is_named(scorer: Exact, ground_truth: obje
     assert "\n" not in str(refusal.value)
 
 
+def test_a_ground_truth_under_another_name_is_named() -> None:
+    from holdfast.engine.scoring.scorer import Scorer
+    from holdfast.records.task import as_tasks
+
+    (task,) = as_tasks([{"prompt": "?", "target": "42"}])
+    with pytest.raises(UsageError, match="it has 'target': --columns ground_truth=target"):
+        Scorer(Exact()).check_tasks([task])
+
+
 @pytest.mark.parametrize(
     ("reply", "chosen"),
     [

@@ -10,39 +10,10 @@ import pytest
 import holdfast
 from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
-from holdfast.testing import FakeEngine
 from support.paths import TESTS
-from support.slime.arguments import arguments, evaluation
+from support.slime.arguments import evaluation
 
 PACKAGE = TESTS / "support" / "slime" / "package"
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with FakeEngine(mean_length=6) as engine:
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    monkeypatch.syspath_prepend(str(PACKAGE))
-
-
-@pytest.fixture
-def opened(tmp_path, engine):
-    """Data sources with these arguments, closed at the end."""
-    import holdfast.slime
-
-    sources = []
-
-    def open_source(**more):
-        args = arguments(tmp_path, engine.url, **more)
-        sources.append(holdfast.slime.DataSource(args))
-        return args, sources[-1]
-
-    yield open_source
-    for source in sources:
-        source.close()
 
 
 def sampling_of(folder: Path, run: str) -> holdfast.Sampling:

@@ -24,35 +24,6 @@ PACKAGE = TESTS / "support" / "slime" / "package"
 DRIVER = TESTS / "support" / "slime" / "driver.py"
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with FakeEngine(mean_length=6) as engine:
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    """slime's documented `Sample` in place of the package."""
-    monkeypatch.syspath_prepend(str(PACKAGE))
-
-
-@pytest.fixture
-def opened(tmp_path, engine):
-    """Data sources with these arguments, closed at the end."""
-    sources = []
-
-    def open_source(**more):
-        import holdfast.slime
-
-        args = arguments(tmp_path, engine.url, **more)
-        sources.append(holdfast.slime.DataSource(args))
-        return args, sources[-1]
-
-    yield open_source
-    for source in sources:
-        source.close()
-
-
 def generate(args, rollout, source, **more):
     return holdfast.slime.generate_rollout(args, rollout, source, **more)
 

@@ -29,6 +29,24 @@ def _dynamic() -> dict[str, Any]:
     return _sizes(rope_parameters=rope, max_position_embeddings=BOUNDARY)
 
 
+def _latent() -> dict[str, Any]:
+    """Attention whose keys and values are compressed, and experts in groups."""
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    groups = {"n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    ranks = {"q_lora_rank": 32, "kv_lora_rank": 16, "num_key_value_heads": 4}
+    return _sizes(**experts, **groups, **heads, **ranks)
+
+
+def _linear() -> dict[str, Any]:
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 16}
+    sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    layers = ["linear_attention", "full_attention"]
+    shared = {"shared_expert_intermediate_size": 32}
+    return _sizes(layer_types=layers, **heads, **sizes, **shared, **_EXPERTS)
+
+
+_LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 SEQUENTIAL, REFUSED = "sequential", "refused"
 PACKED = "packed"
 Sizes = Callable[[], dict[str, Any]]
@@ -48,7 +66,7 @@ ARCHITECTURES: dict[str, tuple[str, Sizes, str]] = {
     "gemma2-window": ("Gemma2", lambda: _sizes(head_dim=16, sliding_window=WINDOW), SEQUENTIAL),
     "gemma3-window": ("Gemma3", lambda: _sizes(head_dim=16, sliding_window=WINDOW), PACKED),
     "phi3-longrope": ("Phi3", _longrope, REFUSED),
-    "phimoe": ("Phimoe", lambda: _sizes(num_local_experts=4, num_experts_per_tok=2), PACKED),
+    "phimoe": ("Phimoe", lambda: _sizes(**_LOCAL_EXPERTS), PACKED),
     "gpt2": ("GPT2", lambda: {"n_embd": 64, "n_layer": 2, "n_head": 4, **_SHORT}, PACKED),
     "opt": ("OPT", lambda: _sizes(ffn_dim=128, word_embed_proj_dim=64), PACKED),
     "bloom": (
@@ -59,6 +77,20 @@ ARCHITECTURES: dict[str, tuple[str, Sizes, str]] = {
     "falcon": (
         "Falcon",
         lambda: {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, **_SHORT},
+        SEQUENTIAL,
+    ),
+    "olmo2": ("Olmo2", _sizes, PACKED),
+    "gpt-neox": ("GPTNeoX", _sizes, PACKED),
+    "mixtral": ("Mixtral", lambda: _sizes(**_LOCAL_EXPERTS), PACKED),
+    "deepseek-v3": ("DeepseekV3", _latent, PACKED),
+    "granite": ("Granite", lambda: _sizes(logits_scaling=4.0), SEQUENTIAL),
+    "cohere": ("Cohere", lambda: _sizes(logit_scale=0.5), SEQUENTIAL),
+    "stablelm": ("StableLm", _sizes, SEQUENTIAL),
+    "gpt-oss": ("GptOss", lambda: _sizes(head_dim=16, **_LOCAL_EXPERTS), SEQUENTIAL),
+    "qwen3-next": ("Qwen3Next", _linear, SEQUENTIAL),
+    "mamba": (
+        "Mamba",
+        lambda: {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, **_SHORT},
         SEQUENTIAL,
     ),
 }

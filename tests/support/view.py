@@ -15,7 +15,9 @@ from urllib.error import HTTPError
 import msgspec
 
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.records.group import Dismissal
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+from holdfast.records.trajectory import Status
 from holdfast.server_tokens import known_token
 from support.evaluation.graded_runs import (
     BROKEN,
@@ -30,7 +32,7 @@ from support.evaluation.graded_runs import (
     write,
 )
 from support.fork_server import Popen
-from support.records import generated, spec
+from support.records import consuming, finished, generated, joined, make_tasks, spec, started
 
 EVIL = "</script><img src=x onerror=\"window.hurt=1;alert('x')\"><svg onload=alert(2)>"
 ANSI = "\x1b[31mred\x1b[0m \u202eturned\u202c שלום"
@@ -83,9 +85,26 @@ def _tasks() -> dict:
     }
 
 
+async def _trained(journal: SqliteJournal) -> None:
+    run = await journal.create_run(spec("trained", samples=2), (), sealed=False)
+    await journal.admit(run, make_tasks("sum", "sea", EVIL))
+    worker = await joined(journal, run)
+    for claim in await journal.claim(worker, groups=3):
+        for lease in claim.open:
+            records = [started(), generated("0"), finished(Status.COMPLETED)]
+            await journal.append(lease, records, status=Status.COMPLETED, settled=True)
+    await journal.leave(worker)
+    consumer = await consuming(journal, run)
+    await journal.publish_version(run, "step-0", step=0, digest="d")
+    await journal.next_batch(consumer, 1, groups=3)
+    await journal.dismiss(consumer, [EVIL], reason=Dismissal.UNINFORMATIVE)
+    await journal.commit(consumer, 1)
+    await journal.unsubscribe(consumer)
+
+
 def rich_journal(path: Path) -> Path:
-    """A journal with failures, tools, hostile texts and long trajectories (`rich`), and two runs of
-    the same tasks (`wide`, `other`)."""
+    """A journal with failures, tools, hostile texts and long trajectories (`rich`), two runs of the
+    same tasks (`wide`, `other`), and a run that was trained on (`trained`)."""
 
     async def written() -> None:
         journal = SqliteJournal(path)
@@ -99,6 +118,7 @@ def rich_journal(path: Path) -> Path:
                 }
                 made = msgspec.structs.replace(spec(name), tags=("baseline",))
                 await write(journal, made, tasks)
+            await _trained(journal)
         finally:
             await journal.close()
 
@@ -133,7 +153,7 @@ def _answer(request: urllib.request.Request) -> tuple[int, str]:
 
 
 @contextmanager
-def viewing(journal: Path, *more: str) -> Iterator[Viewed]:
+def viewing(journal: Path | str, *more: str) -> Iterator[Viewed]:
     """`holdfast view` on any free port."""
     command = [sys.executable, "-m", "holdfast", "view", "--journal", str(journal), "--port", "0"]
     process = Popen([*command, *more], stderr=subprocess.PIPE, text=True, env=dict(os.environ))

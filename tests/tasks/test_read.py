@@ -1,6 +1,5 @@
 """Tasks from anywhere: the same tasks from each kind of source, and each mistake is one line."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -187,12 +186,9 @@ def test_a_name_on_the_hub_without_a_network_says_what_to_do():
     assert "save_to_disk" in last
 
 
-def test_inside_a_running_loop():
-    async def inside() -> list[Task]:
-        assert read_tasks(ROWS) == EXPECTED
-        return await load_tasks(lambda: ROWS)
-
-    assert asyncio.run(inside()) == EXPECTED
+async def test_inside_a_running_loop():
+    assert read_tasks(ROWS) == EXPECTED
+    assert (await load_tasks(lambda: ROWS)) == EXPECTED
 
 
 def test_prompts_conversations_and_files_in_one_list(tmp_path):
@@ -450,3 +446,11 @@ def test_messages_of_other_libraries_are_taken_in_rows():
         assert read_tasks([{"id": "a", field: [message, reply]}]) == [dumped]
     with pytest.raises(UsageError, match="task 1: Encoding objects of type object is unsupported"):
         read_tasks([{"id": "a", "messages": [object()]}])
+
+
+def test_rows_of_a_file_are_parsed_one_by_one(tmp_path):
+    """A list of all rows as they are in the file would take more memory than the tasks."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"prompt": 5}\nnot JSON\n')
+    with pytest.raises(UsageError, match=r"tasks\.jsonl:1: prompt is 5"):
+        read_tasks(path)

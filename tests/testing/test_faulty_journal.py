@@ -23,32 +23,26 @@ def test_a_faulty_journal_has_every_operation() -> None:
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
-def test_only_the_chosen_operation_fails(when: When) -> None:
-    async def body() -> None:
-        journal = FaultyJournal(MemoryJournal(), 2, when=when)
-        await journal.create_run(spec(), make_tasks("a"))
-        with pytest.raises(JournalError, match="on purpose"):
-            await journal.create_run(spec("other"), make_tasks("a"))
-        stored_run = await journal.find_run("other")
-        assert (stored_run is not None) == (when is When.AFTER)
-        assert journal.operations == ["create_run", "create_run", "find_run"]
-
-    asyncio.run(body())
+async def test_only_the_chosen_operation_fails(when: When) -> None:
+    journal = FaultyJournal(MemoryJournal(), 2, when=when)
+    await journal.create_run(spec(), make_tasks("a"))
+    with pytest.raises(JournalError, match="on purpose"):
+        await journal.create_run(spec("other"), make_tasks("a"))
+    stored_run = await journal.find_run("other")
+    assert (stored_run is not None) == (when is When.AFTER)
+    assert journal.operations == ["create_run", "create_run", "find_run"]
 
 
-def test_an_append_that_failed_breaks_its_lease() -> None:
-    async def body() -> None:
-        journal = FaultyJournal(MemoryJournal())
-        _, _, claims = await ready(journal, "a", samples=1)
-        (lease,) = claims[0].open
-        journal.k = len(journal.operations) + 1
-        with pytest.raises(JournalError):
-            await journal.append(lease, values(1))
-        with pytest.raises(JournalError):
-            await journal.append(lease, values(2))
-        assert await journal.history(lease.id) == []
-
-    asyncio.run(body())
+async def test_an_append_that_failed_breaks_its_lease() -> None:
+    journal = FaultyJournal(MemoryJournal())
+    _, _, claims = await ready(journal, "a", samples=1)
+    (lease,) = claims[0].open
+    journal.k = len(journal.operations) + 1
+    with pytest.raises(JournalError):
+        await journal.append(lease, values(1))
+    with pytest.raises(JournalError):
+        await journal.append(lease, values(2))
+    assert await journal.history(lease.id) == []
 
 
 def test_iterating_fails_before_the_first_or_after_the_last() -> None:
@@ -66,16 +60,13 @@ def test_iterating_fails_before_the_first_or_after_the_last() -> None:
     assert [asyncio.run(body(when)) for when in (When.BEFORE, When.AFTER)] == [0, 3]
 
 
-def test_statements_are_counted_across_connections(tmp_path: Path) -> None:
-    async def body() -> None:
-        faults = FaultyConnections()
-        journal = SqliteJournal(tmp_path / "journal.db", connect=faults)
-        opened = len(faults.statements)
-        await journal.create_run(spec(), make_tasks("a"))
-        written = len(faults.statements)
-        await journal.find_run("run")
-        assert 0 < opened < written < len(faults.statements)
-        assert faults.statements.count("COMMIT") == 2  # The schema, and the run.
-        await journal.close()
-
-    asyncio.run(body())
+async def test_statements_are_counted_across_connections(tmp_path: Path) -> None:
+    faults = FaultyConnections()
+    journal = SqliteJournal(tmp_path / "journal.db", connect=faults)
+    opened = len(faults.statements)
+    await journal.create_run(spec(), make_tasks("a"))
+    written = len(faults.statements)
+    await journal.find_run("run")
+    assert 0 < opened < written < len(faults.statements)
+    assert faults.statements.count("COMMIT") == 2  # The schema, and the run.
+    await journal.close()

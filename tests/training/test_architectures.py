@@ -94,6 +94,14 @@ def test_a_model_whose_beginnings_change_with_the_length_is_refused_by_name(name
     assert logprobs_of(network, sequences) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("stablelm", "do not pass on which tokens belong"), ("gpt-oss", "attention has no s_aux")],
+)
+def test_why_sequences_go_one_at_a_time_is_said_in_words(name, why, tmp_path):
+    assert why in Network(make_model(name, tmp_path), longest=40).why_sequential
+
+
 def test_a_window_longer_than_the_trial_is_not_seen_by_it(tmp_path):
     """So the trial is as long as the run's sequences may be."""
     folder = make_model("qwen2-moe-window", tmp_path)

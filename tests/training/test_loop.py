@@ -109,21 +109,17 @@ def test_to_try_again_is_advised_where_it_can_help(tmp_path, by, done, message):
         pytest.param(Incomplete, 2, True, 1, id="a step cannot be trained again without rollouts"),
     ],
 )
-def test_engines_are_wanted_when_what_was_trained_before_is_trained_again(
+async def test_engines_are_wanted_when_what_was_trained_before_is_trained_again(
     tmp_path, source, trained_before, is_wanted, lines
 ):
     reported = []
-
-    async def body():
-        batches = source(NothingValid("failed"))
-        loop = await loop_over(batches, tmp_path, trained_before=trained_before, lines=reported)
-        working = asyncio.create_task(loop.work(1))
-        await asyncio.wait({working, loop.wants_engines}, return_when=asyncio.FIRST_COMPLETED)
-        assert loop.wants_engines.done() == is_wanted
-        assert working.done() == (not is_wanted), "it waits for the engines"
-        loop.use(ServedWeights(None, None, None))
-        with pytest.raises(NothingValid):
-            await working
-
-    asyncio.run(body())
+    batches = source(NothingValid("failed"))
+    loop = await loop_over(batches, tmp_path, trained_before=trained_before, lines=reported)
+    working = asyncio.create_task(loop.work(1))
+    await asyncio.wait({working, loop.wants_engines}, return_when=asyncio.FIRST_COMPLETED)
+    assert loop.wants_engines.done() == is_wanted
+    assert working.done() == (not is_wanted), "it waits for the engines"
+    loop.use(ServedWeights(None, None, None))
+    with pytest.raises(NothingValid):
+        await working
     assert len(reported) == lines

@@ -41,34 +41,32 @@ async def evaluate(journal, name, *, settled=True):
     await journal.leave(worker)
 
 
-def test_steps_dismissals_versions_staleness_and_both_curves():
-    async def body():
-        async with rolled_out(rewards) as (journal, consumer, stream):
-            await train_two_steps(journal, consumer, stream)
-            await evaluate(journal, f"run{HELD_OUT}v1")
-            await evaluate(journal, f"run{HELD_OUT}v2", settled=False)
-            collector = await open_collector(journal, consumer.run)
-            report = await build(journal, consumer.run, also=collector.take)
-            (result,) = collector.reports()
-        assert (result.consumer, result.sealed, result.steps) == ("trainer", False, 2)
-        assert result.dismissed == {Dismissal.TOO_FEW_VALID: 1, Dismissal.UNINFORMATIVE: 2}
-        assert result.groups["dismissed"] == 3
-        assert result.groups["trained"] + result.groups["open"] + 3 == report.groups
-        assert (result.versions, result.newest) == (2, "v2")
-        assert result.staleness == {0: 4, 1: 4}, "all were sampled by v1"
-        assert result.rewards[0] == (1, 5 / 7), "of a, b, d and e; dismissed ones count"
-        assert result.held_out == [(0, 1.0)], "an evaluation that is not over says nothing"
-        assert as_lines(result) == [
-            (
-                "  trainer: 2 steps trained on 4 groups, 3 dismissed (1 too few valid members, "
-                "2 uninformative), 0 open; the run is open for more tasks"
-            ),
-            "  2 weight versions, the newest v2; staleness 0.50 on average, at most 1",
-            f"  reward by step: 1: {result.rewards[0][1]:.3f}, 2: {result.rewards[1][1]:.3f}",
-            "  held out: 0: 1.000",
-        ]
-
-    asyncio.run(body())
+async def test_steps_dismissals_versions_staleness_and_both_curves():
+    async with rolled_out(rewards) as (journal, consumer, stream):
+        await train_two_steps(journal, consumer, stream)
+        await evaluate(journal, f"run{HELD_OUT}v1")
+        await evaluate(journal, f"run{HELD_OUT}v2", settled=False)
+        collector = await open_collector(journal, consumer.run)
+        report = await build(journal, consumer.run, also=collector.take)
+        (result,) = collector.reports()
+    assert (result.consumer, result.sealed, result.steps) == ("trainer", False, 2)
+    assert result.dismissed == {Dismissal.TOO_FEW_VALID: 1, Dismissal.UNINFORMATIVE: 2}
+    assert result.groups["dismissed"] == 3
+    assert result.groups["trained"] + result.groups["open"] + 3 == report.groups
+    assert (result.versions, result.newest) == (2, "v2")
+    assert result.staleness == {0: 4, 1: 4}, "all were sampled by v1"
+    assert result.stale == [(1, 0.0), (2, 1.0)]
+    assert result.rewards[0] == (1, 5 / 7), "of a, b, d and e; dismissed ones count"
+    assert result.held_out == [(0, 1.0)], "an evaluation that is not over says nothing"
+    assert as_lines(result) == [
+        (
+            "  trainer: 2 steps trained on 4 groups, 3 dismissed (1 too few valid members, "
+            "2 uninformative), 0 open; the run is open for more tasks"
+        ),
+        "  2 weight versions, the newest v2; staleness 0.50 on average, at most 1",
+        f"  reward by step: 1: {result.rewards[0][1]:.3f}, 2: {result.rewards[1][1]:.3f}",
+        "  held out: 0: 1.000",
+    ]
 
 
 def test_a_line_has_the_first_and_the_last_of_many_steps():
@@ -84,17 +82,14 @@ def test_a_line_has_the_first_and_the_last_of_many_steps():
     assert line.count(",") <= 8
 
 
-def test_a_run_that_nobody_trains_on_has_no_such_report(tmp_path):
-    async def body():
-        journal = MemoryJournal()
-        run, _, claims = await ready(journal, "a")
-        await settle(journal, claims[0])
-        collector = await open_collector(journal, run)
-        await build(journal, run, also=collector.take)
-        await write_report(journal, run, tmp_path / "r.html")
-        return collector.reports()
-
-    assert asyncio.run(body()) == []
+async def test_a_run_that_nobody_trains_on_has_no_such_report(tmp_path):
+    journal = MemoryJournal()
+    run, _, claims = await ready(journal, "a")
+    await settle(journal, claims[0])
+    collector = await open_collector(journal, run)
+    await build(journal, run, also=collector.take)
+    await write_report(journal, run, tmp_path / "r.html")
+    assert (collector.reports()) == []
     assert '"training":[]' in (tmp_path / "r.html").read_text()
 
 

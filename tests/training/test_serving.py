@@ -1,7 +1,8 @@
-"""The embedded engine of a training: one that does not take its weights is started anew."""
+"""The engines of a training: those that are down at the start, or do not take their weights."""
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,28 @@ pytest.importorskip("peft", reason="the extra `train`")
 import torch
 
 from holdfast.embedded.model.files import TINY
-from holdfast.policy.client import circuit_breaker
+from holdfast.engine.connect import EngineAddress
+from holdfast.engine.running.run_plan import NO_CODE, plan_run
+from holdfast.policy.client import circuit_breaker, probe
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.errors import EndpointDown
+from holdfast.rollout.processors.processor import as_processor
 from holdfast.training.model.network import Network
 from holdfast.training.run import weights
-from holdfast.training.run.serving import MODEL, TrainingEngine
+from holdfast.training.run.serving import MODEL, TrainingEngine, TrainingEngines
+from holdfast.training.settings import TrainingSettings
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
+from support.records import make_tasks
+from support.weights.fake_engine.engine import WeightedEngine
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
     monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
+    monkeypatch.setattr(probe, "PAUSES", ())
 
 
 def versions(parent: Path) -> tuple[WeightFolder, WeightFolder]:
@@ -85,3 +95,39 @@ def test_an_engine_that_fails_its_update_again_and_again_is_started_anew(
             asyncio.run(body())
     assert len(pids) == 1, "once is enough"
     assert any("is started anew" in line for line in lines), lines
+
+
+async def solve(t: object) -> None: ...
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_engines_that_are_down_at_the_start_are_waited_for_where_another_part_may_start_them(
+    tmp_path: Path, waits: bool
+) -> None:
+    """A part of a pipeline that ended instead would be started again, and spend `--restarts`."""
+    lines: list[str] = []
+
+    async def body(url: str) -> None:
+        engines = TrainingEngines(
+            plan_run("run", tasks=make_tasks("a"), processor=as_processor(solve), rollout=NO_CODE),
+            TrainingSettings(),
+            model=TINY,
+            renderer=ByteRenderer(),
+            address=EngineAddress(urls=(url,), waits=waits, patience=60.0, is_trained=True),
+            log=tmp_path / "engine.log",
+            report=lines.append,
+        )
+        async with engines.connected():
+            pass
+
+    with WeightedEngine() as engine:
+        engine.kill()
+        if not waits:
+            with pytest.raises(EndpointDown, match="does not answer"):
+                asyncio.run(body(engine.url))
+            return
+        starting = threading.Timer(0.5, engine.start)
+        starting.start()
+        asyncio.run(body(engine.url))
+        starting.join()
+    assert lines[0].endswith("waiting for it")

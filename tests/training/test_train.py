@@ -541,7 +541,7 @@ def test_too_little_disk_for_the_first_checkpoint_is_said_first(tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_a_step_left_as_they_were_are_not_told_apart(tmp_path):
+async def test_weights_that_a_step_left_as_they_were_are_not_told_apart(tmp_path):
     trainer = Trainer(TINY, SMALL.trainer)
     state = TrainingState(trainer, SMALL, folder=tmp_path / "out", run="r")
 
@@ -556,10 +556,7 @@ def test_weights_that_a_step_left_as_they_were_are_not_told_apart(tmp_path):
                     next(trainer.network.module.parameters()).mul_(1.5)
             yield await state.name_weights(journal, consumer)
 
-    async def listed():
-        return [version async for version in versions()]
-
-    first, same, other = asyncio.run(listed())
+    first, same, other = [version async for version in versions()]
     assert same.digest == first.digest != other.digest
     assert not compared(same.scores.logprobs, same.scores).is_blind
     assert other.scores.before
@@ -671,7 +668,7 @@ def test_what_is_saved_or_evaluated_how_often_is_free(saved):
 # --- threads
 
 
-def test_a_cancelled_caller_waits_for_its_thread_however_often_it_is_cancelled():
+async def test_a_cancelled_caller_waits_for_its_thread_however_often_it_is_cancelled():
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def work():
@@ -679,20 +676,17 @@ def test_a_cancelled_caller_waits_for_its_thread_however_often_it_is_cancelled()
         go_on.wait(30)
         done.set()
 
-    async def body():
-        task = asyncio.create_task(in_thread(work))
-        await asyncio.to_thread(begun.wait)
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert not task.done()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert done.is_set()
-
-    asyncio.run(body())
+    task = asyncio.create_task(in_thread(work))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done.is_set()
 
 
 def test_the_reference_has_the_vocabulary_of_the_model(tmp_path):

@@ -1,6 +1,5 @@
 """Versions of the weights: a name never stands for other bytes, and a folder is what is trained."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -18,25 +17,22 @@ from holdfast.weights.probe import PREFIXES
 from support.records import consuming, spec
 
 
-def test_a_name_never_stands_for_other_bytes():
-    async def body():
-        journal = MemoryJournal()
-        run = await journal.create_run(spec(), (), sealed=False)
-        consumer = await consuming(journal, run)
+async def test_a_name_never_stands_for_other_bytes():
+    journal = MemoryJournal()
+    run = await journal.create_run(spec(), (), sealed=False)
+    consumer = await consuming(journal, run)
 
-        async def publish(digest):
-            name = await weights.choose_name(journal, consumer, 3, digest)
-            await journal.publish_version(run, name, step=3, digest=digest, consumer=consumer)
-            return name
+    async def publish(digest):
+        name = await weights.choose_name(journal, consumer, 3, digest)
+        await journal.publish_version(run, name, step=3, digest=digest, consumer=consumer)
+        return name
 
-        assert [await publish(digest) for digest in "aabcba"] == [
-            *("step-3", "step-3", "step-3.2", "step-3.3", "step-3.2", "step-3"),
-        ]
-        await journal.unsubscribe(consumer)
-        with pytest.raises(LeaseLost):
-            await publish("d")
-
-    asyncio.run(body())
+    assert [await publish(digest) for digest in "aabcba"] == [
+        *("step-3", "step-3", "step-3.2", "step-3.3", "step-3.2", "step-3"),
+    ]
+    await journal.unsubscribe(consumer)
+    with pytest.raises(LeaseLost):
+        await publish("d")
 
 
 def test_a_digest_is_of_names_shapes_types_and_bytes():

@@ -2,7 +2,6 @@
 group in one checkpoint, and a resume that gives exactly the rest."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,34 +10,19 @@ import pytest
 import holdfast
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
-from holdfast.testing import FakeEngine
-from support.paths import TESTS
-from support.weights.fake_engine.engine import WeightedEngine
 
-PACKAGE = TESTS / "support" / "trl" / "package"
 ROWS = [
     {"messages": [{"role": "user", "content": f"{n} + {n}?"}], "ground_truth": str(2 * n)}
     for n in range(4)
 ]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[FakeEngine]:
-    with WeightedEngine(dialect="vllm-scale-out", mean_length=4) as engine:
-        yield engine
-
-
 @pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """TRL's documented interface in place of the package."""
-    monkeypatch.syspath_prepend(str(PACKAGE))
+def bytes_are_rendered(stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake engine reads bytes."""
     from holdfast.trl import session
 
-    # The fake engine reads bytes.
     monkeypatch.setattr(session, "renderer_for", lambda folder: ByteRenderer())
-    yield
-    for name in [name for name in sys.modules if name.startswith(("holdfast.trl", "trl"))]:
-        del sys.modules[name]
 
 
 async def solve(t: holdfast.Rollout) -> None:

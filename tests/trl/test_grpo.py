@@ -2,7 +2,6 @@
 checkpoint commits, and what is refused before anything is trained wrongly."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -13,26 +12,6 @@ import pytest
 import holdfast
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
-from holdfast.testing import FakeEngine
-from support.paths import TESTS
-from support.weights.fake_engine.engine import WeightedEngine
-
-PACKAGE = TESTS / "support" / "trl" / "package"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[FakeEngine]:
-    with WeightedEngine(dialect="vllm-scale-out", mean_length=4) as engine:
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """TRL's documented interface in place of the package."""
-    monkeypatch.syspath_prepend(str(PACKAGE))
-    yield
-    for name in [name for name in sys.modules if name.startswith(("holdfast.trl", "trl"))]:
-        del sys.modules[name]
 
 
 async def solve(t: holdfast.Rollout) -> None:

@@ -170,16 +170,13 @@ def test_a_later_step_is_sampled_anew_with_its_own_weights(tmp_path):
     assert first.extra_fields["max_global_steps"] == later.extra_fields["max_global_steps"] == 9
 
 
-def test_equal_prompts_of_a_step_are_told_apart(tmp_path):
-    async def main() -> None:
-        servers = Servers()
-        loop = loop_of(servers, tmp_path / "holdfast.db")
-        await issued(loop, prompt(uid="a"), prompt(uid="b"), prompt(session=None, uid="c"))
-        assert len(servers.requests) == 6
-        await issued(loop, prompt(session=None, uid="c"))
-        assert len(servers.requests) == 8, "verl does not number its sessions: it is the next one"
-
-    asyncio.run(main())
+async def test_equal_prompts_of_a_step_are_told_apart(tmp_path):
+    servers = Servers()
+    loop = loop_of(servers, tmp_path / "holdfast.db")
+    await issued(loop, prompt(uid="a"), prompt(uid="b"), prompt(session=None, uid="c"))
+    assert len(servers.requests) == 6
+    await issued(loop, prompt(session=None, uid="c"))
+    assert len(servers.requests) == 8, "verl does not number its sessions: it is the next one"
 
 
 def test_a_response_is_cut_to_the_length_that_verl_pads_to(tmp_path):
@@ -207,15 +204,11 @@ def test_a_validation_is_a_run_of_its_own(tmp_path):
     assert [params["temperature"] for params in servers.requests] == [1.0, 1.0, 0.7, 0.7]
 
 
-def test_a_validation_may_sample_greedily_or_from_a_part_of_the_tokens(tmp_path):
+async def test_a_validation_may_sample_greedily_or_from_a_part_of_the_tokens(tmp_path):
     servers, config = Servers(), Config()
-
-    async def main() -> None:
-        loop = loop_of(servers, tmp_path / "holdfast.db", config=config)
-        config.rollout.val_kwargs.temperature = 0.0
-        await issued(loop, prompt(), params=PARAMS | {"temperature": 0.0, "top_p": 0.5})
-
-    asyncio.run(main())
+    loop = loop_of(servers, tmp_path / "holdfast.db", config=config)
+    config.rollout.val_kwargs.temperature = 0.0
+    await issued(loop, prompt(), params=PARAMS | {"temperature": 0.0, "top_p": 0.5})
     assert [params["top_p"] for params in servers.requests] == [0.5, 0.5]
 
 

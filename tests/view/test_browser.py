@@ -39,6 +39,9 @@ PAGES = [
     "/run/rich/search?q=alga",
     "/compare?a=wide&b=other",
     "/compare/task?a=wide&b=other&task=task-3",
+    "/run/trained/training",
+    "/run/trained/step/1",
+    "/run/trained/0/0/token?step=0&at=1",
     "/run/none",
 ]
 
@@ -206,6 +209,26 @@ def test_a_token_leads_to_why_and_two_runs_to_their_first_difference(watched):
     expect(page.locator("main")).to_contain_text("They first differ at message 2")
 
 
+def test_more_than_two_runs_are_compared(watched):
+    page = watched.open("/compare?a=wide&b=wide")
+    page.select_option("main select[name=b]", "other")
+    page.get_by_role("button", name="add").click()
+    rows = page.get_by_role("region", name="Runs").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("0, 0, 150")
+    expect(rows.nth(1)).to_contain_text("+0.000 ± 0.025")
+    cells = page.get_by_role("region", name="Tasks").locator("tbody tr").first.locator("td")
+    expect(cells).to_have_text(["do task-103", "0.875", "0.875", "+0", "0.5", "-0.375"])
+    page.get_by_role("link", name="-0.375: side by side").first.click()
+    expect(page.locator("h1")).to_have_text("task-103, side by side")
+
+
+def test_a_place_that_was_found_leads_to_its_step(watched):
+    page = watched.open("/run/rich/search?q=turn+700+words")
+    page.locator("#hits a").click()
+    assert page.url.endswith("/run/rich/3/2?step=700#step-700")
+    expect(page.locator("#step-700")).to_be_in_viewport()
+
+
 def test_the_page_that_has_the_token_tags_a_run_and_no_address_shows_it(browser, viewed):
     watched = Watched(browser, viewed.url)
     token = known_token(viewed.url)
@@ -221,10 +244,13 @@ def test_the_page_that_has_the_token_tags_a_run_and_no_address_shows_it(browser,
 
 ROLLOUT = """
 import asyncio
+from pathlib import Path
 import holdfast
 
 
 async def solve(t: holdfast.Rollout) -> float:
+    while int(t.task.id[1:]) >= 70 and not Path("watched").exists():
+        await asyncio.sleep(0.1)
     t.add(*t.task.messages)
     for _ in range(3):
         await t.generate()
@@ -235,6 +261,14 @@ async def solve(t: holdfast.Rollout) -> float:
     return float(t.key.sample % 2)
 """
 TASKS = 125
+LIVE = [
+    ("/", "#runs .badge", "finished"),
+    ("/run/live/0/0", "#head .badge", "completed"),
+    ("/run/live/1/1?as=tokens", "#head .badge", "completed"),
+    ("/run/live/2/0?as=events", "#head .badge", "completed"),
+    ("/run/live?state=failed&order=slowest", "#count", "12 trajectories"),
+]
+"""Pages that are open during the run, and what each shows in the end."""
 
 
 def test_a_page_follows_a_run_of_500_trajectories_that_is_killed_and_resumed(browser, tmp_path):
@@ -253,8 +287,11 @@ def test_a_page_follows_a_run_of_500_trajectories_that_is_killed_and_resumed(bro
         while not (tmp_path / "live.db").exists():
             assert process.poll() is None
         with viewing(tmp_path / "live.db") as server:
+            others = [Watched(browser, server.url) for _ in LIVE]
             watched = Watched(browser, server.url)
             page = watched.open("/run/live")
+            for other, (path, _, _) in zip(others, LIVE, strict=True):
+                other.open(path)
             page.locator("#rows .badge.completed").first.wait_for(timeout=60_000)
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -262,9 +299,14 @@ def test_a_page_follows_a_run_of_500_trajectories_that_is_killed_and_resumed(bro
             expect(page.locator("#head code")).to_contain_text("holdfast resume live")
             process = begin()
             expect(page.locator("#head .badge")).to_have_text("working", timeout=60_000)
+            expect(page.locator("#heat")).to_contain_text("Tasks 61 to 120", timeout=120_000)
+            (tmp_path / "watched").touch()  # No more than 70 tasks are over before.
             expect(page.locator("#head .badge")).to_have_text("finished", timeout=120_000)
             expect(page.locator("#head")).to_contain_text("500 of 500 trajectories are settled")
             expect(page.locator("#numbers a[href*='state=failed']")).to_have_text("12")
             expect(page.locator("#failures")).to_contain_text("KeyError: 'a bug'")
             assert process.wait(60) == 0
-            watched.close()
+            for other, (_, place, text) in zip(others, LIVE, strict=True):
+                expect(other.page.locator(place)).to_have_text(text, timeout=60_000)
+            for each in (watched, *others):
+                each.close()

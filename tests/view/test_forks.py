@@ -132,6 +132,11 @@ def test_the_button_of_a_page_forks_and_leads_to_the_new_run(shell, viewed) -> N
         expect(page.locator("#head")).to_contain_text("3 of 3 trajectories are settled")
         page.goto(f"{viewed.url}/run/r-fork/0/1")
         expect(page.locator("pre.said", has_text="<b>Check</b> the units.")).to_be_visible()
+        page.get_by_role("link", name="side by side").click()
+        expect(page.locator(".sides h2")).to_have_text(["r/sum/0", "r-fork/sum/1"])
+        page.go_back()
+        page.get_by_role("link", name="forked from r/sum/0").click()
+        expect(page.locator("#main")).to_contain_text("Forks of this trajectory: r-fork at step 2")
         browser.close()
     assert wrong == []
     assert runs(shell) == ["r", "r-fork"]

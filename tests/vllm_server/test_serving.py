@@ -72,10 +72,14 @@ def test_it_is_started_and_started_again_as_the_embedded_engine_is(
     stand_in.wait_until_gone()
 
 
-def test_a_model_that_cannot_be_loaded_is_an_error_in_vllms_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("fails", "ValueError: No weights in /models/broken"), ("ends", "RuntimeError: head_dim=16")],
+)
+def test_a_model_that_cannot_be_loaded_or_sampled_is_an_error_in_vllms_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, error: str
 ) -> None:
-    stand_in = StandIn(tmp_path, fault="fails")
+    stand_in = StandIn(tmp_path, fault=fault)
     for name, value in stand_in.environment.items():
         monkeypatch.setenv(name, value)
     engine = EmbeddedEngine(
@@ -83,10 +87,7 @@ def test_a_model_that_cannot_be_loaded_is_an_error_in_vllms_own_words(
     )
     with pytest.raises(UsageError) as caught:
         engine.start()
-    assert str(caught.value) == (
-        "vLLM did not start: vLLM ended with exit status 1: "
-        "ValueError: No weights in /models/broken"
-    )
+    assert str(caught.value) == f"vLLM did not start: vLLM ended with exit status 1: {error}"
     stand_in.wait_until_gone()
 
 

@@ -1,14 +1,13 @@
 """Weights into replicas, all or nothing for each: what fails, comes back, lies or dies."""
 
 import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from holdfast.policy.client import circuit_breaker
+from holdfast.policy.client import endpoint as endpoint_module
 from holdfast.records.errors import EndpointDown, UsageError
 from holdfast.records.step import VersionSource
 from holdfast.weights import sync as sync_module
@@ -16,20 +15,8 @@ from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.version import WeightsNotTaken
 from support.policy.clients import until
 from support.policy.recorded import record_weights
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**each)) for each in options]
-        asyncio.run(body(engines))
 
 
 def span_names(completion: Any) -> list[str]:
@@ -119,6 +106,30 @@ def test_a_replica_that_fails_an_update_gets_no_calls_until_it_has_it(tmp_path: 
 
     # Half loaded, its next request would end it.
     with_engines(body, {"fail": "reload", "fail_times": 2}, {})
+
+
+def test_a_replica_that_hangs_as_its_update_begins_gets_the_weights_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen engine takes connections and does not answer."""
+    real, hangs = endpoint_module.find_incarnation, []
+
+    async def hang(*arguments: Any) -> str:
+        if hangs:
+            raise hangs.pop()
+        return await real(*arguments)
+
+    monkeypatch.setattr(endpoint_module, "find_incarnation", hang)
+
+    async def body(engines: Any) -> None:
+        async with synced(engines) as it:
+            await it.sync.publish_first(version_at(tmp_path, 1))
+            hangs.append(TimeoutError())
+            await it.sync.publish(version_at(tmp_path, 2))
+            assert it.weights == ["step-2"]
+            assert any("does not answer (TimeoutError)" in line for line in it.lines), it.lines
+
+    with_engines(body, {})
 
 
 def test_a_replica_that_takes_no_weights_is_given_up_with_its_root_cause(tmp_path: Path) -> None:

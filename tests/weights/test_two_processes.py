@@ -2,15 +2,14 @@
 its own process would, with a connection of its own to the journal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.journal import open_journal
-from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.records.errors import EndpointDown
@@ -21,15 +20,9 @@ from holdfast.weights.strategies.adapter import AdapterStrategy, adapter_name
 from holdfast.weights.strategies.strategy import WeightStrategy
 from support.policy.recorded import newest_record, record_weights
 from support.records import consuming, make_tasks, spec
-from support.weights.engines import RETRY, SEED, Synced, engine, synced
+from support.weights.engines import RETRY, SEED, Synced, engine, synced, with_engines
 from support.weights.lying_proxy import LyingProxy
 from support.weights.versions import mislabelled, version_at
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
 
 
 @asynccontextmanager
@@ -66,12 +59,6 @@ async def two_sides(
         sender.sync.record_in(JournalRecords(journal, run, consumer=consumer))
         sampler = await stack.enter_async_context(sampler_of(engines, folder / "journal.db"))
         yield sender, sampler
-
-
-def with_engines(body: Callable[[Any], Any], *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**each)) for each in options]
-        asyncio.run(body(engines))
 
 
 def names_of(completion: Any) -> set[str]:
@@ -258,7 +245,7 @@ def test_a_proxy_that_answers_200_and_keeps_the_weights_or_is_slow_mislabels_not
             assert bool(failed) == (lie is not None), sender.lines
 
     with engine() as server, LyingProxy(server.url) as proxy:
-        proxy.model = server.model  # type: ignore[attr-defined]
+        proxy.model = server.model
         asyncio.run(body([server], proxy))
 
 

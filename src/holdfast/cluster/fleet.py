@@ -193,14 +193,14 @@ class Fleet:
         for member in self.members:
             member.kill()
 
-    async def until_change(self, seconds: float = LOOK_SECONDS) -> None:
-        """Waits until a process has ended, for at most `seconds`."""
+    async def until_change(self) -> None:
+        """Waits until a process has ended, for at most `LOOK_SECONDS`."""
         if self._members:
             await asyncio.wait(
-                list(self._members), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                list(self._members), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
         else:
-            await asyncio.sleep(min(seconds, RESTART_SECONDS))
+            await asyncio.sleep(RESTART_SECONDS)
 
     async def _watch(self, member: FleetMember) -> None:
         end = await member.work()

@@ -62,6 +62,7 @@ def inspect_sample(view: TrajectoryView) -> Fields:
         "metadata": {"status": view.status.name, "reason": view.reason, **view.task.metadata},
         "model_usage": _usage_by_model(view.history),
         "uuid": _digest(str(view.key)),
+        **_times(view.history),
     }
     failure = final_failure(view.history)
     if failure is not None:
@@ -87,7 +88,9 @@ class InspectLog:
     def write(self, sample: Fields) -> None:
         self._add(f"{_SAMPLES}{sample['id']}_epoch_{sample['epoch']}.json", sample)
         names = ("id", "epoch", "input", "target", "scores", "metadata", "model_usage", "uuid")
-        summary = {name: sample[name] for name in names} | {"completed": "error" not in sample}
+        times = ("started_at", "completed_at", "total_time")
+        summary = {name: sample[name] for name in (*names, *times) if name in sample}
+        summary["completed"] = "error" not in sample
         if isinstance(error := sample.get("error"), Mapping):
             summary["error"] = error["message"]
         self._summaries.append(summary)
@@ -127,8 +130,10 @@ def _digests(path: Path) -> set[tuple[str, int, int]]:
 
 
 def _header(run: Run, summaries: list[Fields]) -> Fields:
-    began = datetime.fromtimestamp(run.created, UTC).isoformat()
-    spec = run.spec
+    began, spec = _iso(run.created), run.spec
+    ended = max(
+        (str(each["completed_at"]) for each in summaries if "completed_at" in each), default=began
+    )
     return {
         "version": 2,
         "status": "success",
@@ -138,15 +143,19 @@ def _header(run: Run, summaries: list[Fields]) -> Fields:
             "task_id": _digest(spec.name),
             "created": began,
             "task": spec.name,
-            "dataset": {"samples": len({str(summary["id"]) for summary in summaries})},
+            "dataset": {
+                "name": spec.series or spec.name,
+                "samples": len({str(summary["id"]) for summary in summaries}),
+            },
             "model": spec.model,
             "config": {"epochs": spec.samples},
             "packages": {"holdfast-rollouts": installed_version()},
             "tags": list(spec.tags),
+            "scorers": [{"name": spec.scorer.partition("@")[0]}] if spec.scorer else [],
         },
         "plan": {"name": "plan", "steps": [], "config": {}},
         "results": _results(summaries),
-        "stats": {"started_at": began, "completed_at": began, "model_usage": _total(summaries)},
+        "stats": {"started_at": began, "completed_at": ended, "model_usage": _total(summaries)},
     }
 
 
@@ -255,10 +264,24 @@ def _scores(view: TrajectoryView) -> Fields:
     reward."""
     scored, scores = view.history.scored, {}
     if view.reward is not None:
-        scores["reward"] = {"value": view.reward, "answer": view.reply}
+        why = "\n".join(scored.reasons_of_reward) if scored else ""
+        scores["reward"] = {"value": view.reward, "answer": view.reply, "explanation": why or None}
     for name, value in (scored.metrics if scored else {}).items():
         scores[name] = {"value": value, "explanation": scored.reasons.get(name) if scored else None}
     return dict(scores)
+
+
+def _times(history: History) -> Fields:
+    """Returns when the first attempt began, and when the trajectory was finished or scored."""
+    if not history.attempts or history.finished is None:
+        return {}
+    began, ended = history.attempts[0].at, (history.scored or history.finished).at
+    times = {"started_at": _iso(began), "completed_at": _iso(ended)}
+    return times | {"total_time": max(ended - began, 0.0)}
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _usage_by_model(history: History) -> dict[str, Fields]:

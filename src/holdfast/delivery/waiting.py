@@ -64,24 +64,18 @@ class GroupWait:
             )
         if now < self._next_look:
             return
-        if await self._workers():
+        if await self._journal.live_workers(self._run):
             self._next_look = now + LOOK_SECONDS
         else:
             self._next_look = now + REPEAT_SECONDS
             _log.warning("waiting for groups: %s", await self._describe())
-
-    async def _workers(self) -> tuple[str, ...]:
-        name = self._run.spec.name
-        rows = await self._journal.runs()
-        # If somebody has deleted the run, the next request raises.
-        return next((row.live_workers for row in rows if row.name == name), ())
 
     async def _describe(self) -> str:
         progress = await self._journal.progress(self._run)
         far = f"{progress.settled} of {many(progress.planned, 'trajectory')} settled"
         if not progress.sealed:
             far += ", and it is open for more tasks"
-        workers = await self._workers()
+        workers = await self._journal.live_workers(self._run)
         who = f"{', '.join(workers)} works on it" if workers else f"nobody works on it; {self._how}"
         return f"run {self._run.spec.name!r}: {far}; {who}"
 

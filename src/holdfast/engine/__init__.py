@@ -13,6 +13,7 @@ are sampled.
 - `stop`: whether the run is to end, and why.
 - `arguments`: turns the arguments of `holdfast.run` (dicts, addresses, paths) into values.
 - `connect`: connects to a policy, from an address or the embedded engine.
+- `meant`: the model that a call means, before it is connected to an engine.
 - `open_policy`: opens a policy, or the embedded engine, for the duration of a block.
 - `open_run`: creates or resumes a run, or refuses a run that has changed.
 - `report`: the end-of-run report, for people.

@@ -20,7 +20,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PartGone, PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -101,7 +101,7 @@ async def connect(
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await _until_up(address, notify, lambda: _find_model(address, urls, models)),
+            await until_up(address, notify, lambda: find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -110,11 +110,11 @@ async def connect(
             is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
-        await _until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
+        await until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
         yield Connection(policy, renderer or _renderer(policy, address))
 
 
-async def _until_up(
+async def until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
     """Calls `ask` and returns its result. If `address.waits` is true, calls it again while the
@@ -124,8 +124,10 @@ async def _until_up(
         try:
             return await ask()
         except EndpointDown as error:
-            if not address.waits or time.monotonic() - began >= address.patience:
+            if not address.waits:
                 raise
+            if (waited := time.monotonic() - began) >= address.patience:
+                raise PartGone(f"{error} (waited {waited:.0f} s)") from error
             if not is_reported:
                 notify(f"{error}; waiting for it")
             is_reported = True
@@ -145,6 +147,12 @@ def recorded_connection(spec: RunSpec) -> Connection:
         f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
     )
     return Connection(NoPolicy(spec.model, why), MessagesOnly(spec.renderer))
+
+
+def no_connection() -> Connection:
+    """Returns a connection for rollouts that sample nothing."""
+    why = UsageError("a rollout that declares that it needs no policy asked for a sample")
+    return Connection(NoPolicy("none", why), MessagesOnly())
 
 
 async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
@@ -178,7 +186,8 @@ def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, re
     )
 
 
-async def _find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:
+async def find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:
+    """Asks the replicas for their models, and returns the name of the one to use."""
     from holdfast.policy.client.discovery import served_models
     from holdfast.policy.client.replicas import EnginePolicy
 

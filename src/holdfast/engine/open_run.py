@@ -5,10 +5,11 @@ not by digests. The recorded run is not changed while a live worker works on it.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from holdfast.engine.meant import Meant
 from holdfast.engine.report import escape_text, many
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
@@ -92,16 +93,16 @@ async def check_same(
     spec: RunSpec,
     tasks: Sequence[Task],
     *,
-    is_meant: Callable[[RunSpec], bool],
+    meant: Meant,
     accept_changes: bool,
 ) -> None:
     """Raises the errors of `open_run`, before an engine is started.
 
-    This is possible only if the recorded model and renderer are the intended ones (`is_meant`). The
+    This is possible only if the recorded model and renderer are the intended ones (`meant`). The
     check is also skipped if the run has a judge, because the judge's model is not known yet.
     """
     run = await journal.find_run(spec.name)
-    if run is None or run.spec.judge or not is_meant(run.spec):
+    if run is None or run.spec.judge or not meant.accepts(run.spec):
         return
     same = with_engine_of(run, spec)
     if run.spec.differences(same):
@@ -120,6 +121,8 @@ class _Change(Struct, frozen=True):
     run: Run
     spec: RunSpec
     tasks: Sequence[Task]
+    worked_on: int
+    """How many trajectories have records."""
     held: Mapping[str, Sequence[str]]
     """For each consumer, the tasks of the groups that it holds."""
     rewritten: Mapping[str, Sequence[str]]
@@ -152,13 +155,14 @@ class _Change(Struct, frozen=True):
 
 
 async def _read_change(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> _Change:
-    started = {row.key.task for row in await journal.trajectories(run) if row.records}
+    worked_on = [row for row in await journal.trajectories(run) if row.records]
+    started = {row.key.task for row in worked_on}
     recorded = {task.id: task for task in await journal.tasks(run)}
     rewritten: dict[str, list[str]] = {}
     for task in tasks:
         if task.id in started and content_digest(recorded[task.id]) != content_digest(task):
             rewritten.setdefault(_other_fields(recorded[task.id], task), []).append(task.id)
-    return _Change(run, spec, tasks, await journal.held_groups(run), rewritten)
+    return _Change(run, spec, tasks, len(worked_on), await journal.held_groups(run), rewritten)
 
 
 async def _accepted(journal: Journal, change: _Change, *, accept_changes: bool) -> list[str]:
@@ -205,6 +209,11 @@ async def _find_objections(journal: Journal, change: _Change) -> str:
         reasons.append(
             f"the samples of run {spec.name!r} can grow, not shrink: {run.spec.samples} or more"
         )
+    for field in ("model", "renderer"):
+        then, now = getattr(run.spec, field), getattr(spec, field)
+        if then != now and change.worked_on:
+            sampled = many(change.worked_on, "trajectory")
+            reasons.append(f"{sampled} came from {field} {then!r}, and {now!r} would sample others")
     if held and run.spec.has_other_scorer(spec):
         reasons.append(two_scorers(held))
     if scored := await find_left_unscored(journal, run, spec):
@@ -327,21 +336,7 @@ async def rolled_out_run(
             same = structs.replace(same, tasks=run.spec.tasks)
         if run.spec.differences(same) and not run.spec.differs_by_code(same):
             return None
-    return run if await is_rolled_out(journal, run, retries_failed=False) else None
-
-
-async def is_rolled_out(journal: Journal, run: Run, *, retries_failed: bool) -> bool:
-    """Returns whether every rollout of the run is over.
-
-    With `retries_failed`, a trajectory that failed for good does not count as over.
-    """
-    if not (await journal.progress(run)).sealed:
-        return False
-    return all(
-        row.status.is_outcome or (row.settled and not retries_failed)
-        for row in await journal.trajectories(run)
-        if not row.resting
-    )
+    return run if await journal.is_rolled_out(run, retries_failed=False) else None
 
 
 async def is_trained(journal: Journal, run: Run) -> bool:

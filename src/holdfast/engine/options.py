@@ -125,7 +125,7 @@ API_KEY_ENV = Option(
 )
 TASKS = Option(
     "tasks",
-    "read tasks from a file, a folder, hf:NAME:SPLIT or FILE.py:NAME",
+    "read tasks from a file, a folder, hf:NAME:SPLIT, harbor:DIR or FILE.py:NAME",
     metavar="SOURCE",
 )
 SYSTEM = Option(
@@ -526,6 +526,12 @@ WORLD = Option(
     "give each trajectory a container of docker:IMAGE or podman:IMAGE",
     text,
     metavar="SPEC",
+)
+AGENT = Option(
+    "agent",
+    "instead of FILE.py: terminal, oracle, or a command to run in each container",
+    text,
+    metavar="AGENT",
 )
 WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")
 ONCE = ("--new", "--fresh", "--accept-changes", "--retry-failed")

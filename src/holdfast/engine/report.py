@@ -135,6 +135,8 @@ class RunReport(Struct):
     corrupt: list[str] = []
     without_score: int = 0
     """Outcomes that their scorer declared to have no valid score."""
+    unread: int = 0
+    """How many outcomes have no score because a judge's answer could not be read."""
     unscored: dict[str, int] = {}
     """The number of outcomes without a valid score, by the reason that the scorer gave."""
     usage: dict[str, dict[str, int]] = {}
@@ -158,16 +160,18 @@ class RunReport(Struct):
 
     @property
     def nothing_succeeded(self) -> bool:
-        """Returns whether every trajectory failed for good."""
-        return 0 < self.trajectories == self.permanent_failures
+        """Returns whether every trajectory failed for good, or has no score because its judge's
+        answer could not be read."""
+        return 0 < self.trajectories == self.permanent_failures + self.unread
 
     @property
     def all_failed(self) -> str:
-        """Words for the case in which every trajectory failed for good."""
+        """Words for the case in which nothing succeeded."""
+        if self.unread:
+            return f"a judge's answers could not be read for {many(self.unread, 'trajectory')}"
         number = self.permanent_failures
-        return (
-            "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
-        )
+        who = "the only trajectory" if number == 1 else f"all {number:,} trajectories"
+        return f"{who} failed for good"
 
 
 Look = Callable[[TrajectoryRow, Summary], None]
@@ -333,6 +337,7 @@ def _add(report: RunReport, summary: Summary) -> None:
     if summary.status is Status.TRUNCATED:
         reason = summary.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
+    report.unread += summary.unread
     if summary.unscored is not None:
         report.without_score += 1
         _add_unscored(report.unscored, summary.unscored)
@@ -542,7 +547,7 @@ def _rewards(report: RunReport) -> list[str]:
     )
     if report.rewards is None:
         return [*missing, *_why_none_is_scored(report.unscored)]
-    rates = [f"pass@{k} {rate:.2f}" for k, rate in report.pass_at.items()]
+    rates = [f"pass@{k} {rate:.3f}" for k, rate in report.pass_at.items()]
     lines = [f"  mean reward: {', '.join([str(report.rewards), *rates])}"]
     if disturbed.mean is not None:
         parts = [
@@ -579,9 +584,8 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 
 def _headline(cause: RootCause) -> str:
-    is_healed = cause.healed == cause.failures
     end = f"{cause.permanent} for good" if cause.permanent else f"{cause.healed} healed"
-    end = "healed" if is_healed else end
+    end = "healed" if cause.healed == cause.failures else end
     return (
         f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
         f"in {escape_text(cause.example)})"

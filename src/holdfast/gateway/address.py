@@ -32,6 +32,9 @@ class Address(Struct, frozen=True):
     name or an address of this machine that other machines can reach."""
     sock: socket.socket | None = None
     """A socket that already listens. Several workers can share it."""
+    path: Path | None = None
+    """Where the gateway also listens at a Unix socket, for agents in containers. Whoever can open
+    the socket's folder can connect."""
 
 
 LOOPBACK = Address()

@@ -134,6 +134,7 @@ class Gateway:
         self._keys = keys or Keys()
         self._on_unbound_key = on_unbound_key
         self._links = links
+        self._inside = str(links.socket or "")
         self._tickets = Tickets()
         self._bound: dict[str, Bound] = {}
         """Bound trajectories by key."""
@@ -170,9 +171,10 @@ class Gateway:
 
     async def __aenter__(self) -> "Gateway":
         at = self._at
-        port = await self._listener.start(
-            at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
-        )
+        paths = [path for path in (self._links.socket, at.path) if path is not None]
+        port = await self._listener.start(at.host, at.port, tls=at.tls, sock=at.sock, paths=paths)
+        if at.path is not None:
+            at.path.chmod(0o666)
         if self._has_token_routes and not self.token:
             self._loopback_token = LoopbackToken(port)
             self.token = self._loopback_token.value
@@ -240,7 +242,7 @@ class Gateway:
     # --- requests
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        context = RequestContext(request, self._limits, self._tickets)
+        context = RequestContext(request, self._limits, self._tickets, self._inside)
         is_internal = context.is_inside and context.path in self._links.endpoints
         self._internal_requests += is_internal
         try:

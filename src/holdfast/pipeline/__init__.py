@@ -5,6 +5,7 @@ In the order in which data passes through them:
 - `settings`: how far apart the two sides may be, and how parts are restarted, as frozen values
 - `pool`: the groups of a training, as a view of the journal: `DataPool`
 - `rollouter`: the engine over a stream that another process fills: `Rollouter`
+- `other_part`: how long a part waits for another part that nobody runs
 - `batches`: admits tasks as fast as they can be trained in time, and returns them as batches, with
   the number of versions that their tokens are behind
 - `status`: the status of each part; a running pipeline as a page and as Prometheus metrics

@@ -11,6 +11,7 @@ training that rolls out and trains in turn.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from msgspec import Struct, structs
 
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Consumer, LedgerEntry, TrajectoryRow
+from holdfast.pipeline.other_part import OtherPart
 from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld
 from holdfast.pipeline.status import StatusFile
@@ -62,8 +64,10 @@ class PacedBatches(Batches):
         tasks: int,
         status: StatusFile | None = None,
         report: Callable[[str], None] = lambda line: None,
+        rollout_patience: float | None = None,
     ):
-        """`tasks` is the number of tasks in an epoch."""
+        """`tasks` is the number of tasks in an epoch. `rollout_patience` is how many seconds a step
+        waits for rollouts while nobody samples them; None if this process samples them."""
         super().__init__(journal, consumer, stream, training)
         self.pool = DataPool(
             journal, consumer.run, bound=pipeline.window(training.groups), consumer=consumer
@@ -74,6 +78,12 @@ class PacedBatches(Batches):
         self._status = status
         self._report = report
         self._clock = asyncio.get_running_loop().time
+        self._rollouter = OtherPart(
+            self._is_sampled,
+            patience=math.inf if rollout_patience is None else rollout_patience,
+            waits_for=f"for rollouts of run {consumer.run.spec.name!r}: nobody samples them; start "
+            "its rollouter with the same command",
+        )
         self._lags: dict[str, Lag | None] = {}
         self._passed: set[int] = set()
         """The ordinals of slow groups (stragglers) for which steps no longer wait."""
@@ -126,6 +136,7 @@ class PacedBatches(Batches):
             return ahead
         tried: tuple[int, ...] | None = None
         drawn, is_first = 0, True
+        self._rollouter.begin_wait()
         changes = self._journal.changes
         while True:
             seen, looked = changes.count, self._clock()
@@ -149,8 +160,12 @@ class PacedBatches(Batches):
             # Otherwise there are enough groups without the stragglers.
             if self._stuck_since is None:
                 await roll_out()
+            await self._rollouter.check()
             await changes.wait(seen, timeout=self._patience())
             await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
+
+    async def _is_sampled(self) -> bool:
+        return bool(await self._journal.live_workers(self._consumer.run))
 
     # --- looking ahead
 

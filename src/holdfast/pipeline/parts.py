@@ -6,6 +6,7 @@ back, in any order, on any machine that reaches both.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from holdfast.pipeline.status import RolloutProgress, StatusFile
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import PartGone, UsageError
 from holdfast.records.run import Run, RunSpec
 from holdfast.rollout.threads.contain import in_background
 from holdfast.tasks.read import load_tasks
@@ -54,11 +55,12 @@ def assembly(
     *,
     tasks: int,
     folder: Path,
-    rolls_out: bool = True,
+    rollout_patience: float | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> "Assembly":
     """Returns what makes `holdfast.train` work as a pipeline. `tasks` is the number of tasks in an
-    epoch."""
+    epoch. With `rollout_patience`, another process samples the rollouts; a step waits so many
+    seconds for one that is gone."""
     from holdfast.training.run.train import Assembly
 
     def open_batches(
@@ -73,10 +75,13 @@ def assembly(
             tasks=tasks,
             status=StatusFile(status_path(folder, TRAINER_PART)),
             report=report,
+            rollout_patience=rollout_patience,
         )
 
     mixes = pipeline.max_staleness > 0
-    return Assembly(open_batches=open_batches, rolls_out=rolls_out, mixes_versions=mixes)
+    return Assembly(
+        open_batches=open_batches, rolls_out=rollout_patience is None, mixes_versions=mixes
+    )
 
 
 def status_path(folder: Path, part: str) -> Path:
@@ -138,7 +143,7 @@ async def roll_out(
     is sealed. Returns None if it was stopped before the run existed."""
     renderer = renderer_for(model)
     spec = structs.replace(plan.spec, model=TRAINED_MODEL, renderer=renderer.name)
-    run = await _find_run(journal, spec, stop, report)
+    run = await _find_run(journal, spec, stop, report, patience=address.patience)
     if run is None:
         return None
     if differences := run.spec.differences(spec):
@@ -176,12 +181,18 @@ def _check_tokens(connection: Connection, address: EngineAddress) -> None:
 
 
 async def _find_run(
-    journal: Journal, spec: RunSpec, stop: Stop, report: Callable[[str], None]
+    journal: Journal,
+    spec: RunSpec,
+    stop: Stop,
+    report: Callable[[str], None],
+    *,
+    patience: float,
 ) -> Run | None:
     """Waits for the run and returns it. The trainer has to create the run first. If the code has
     changed, the trainer has to record the change, which it may do until something is trained.
-    Returns None if a stop is requested."""
-    is_reported = False
+    Returns None if a stop is requested. Raises `PartGone` if the trainer does not begin within the
+    patience."""
+    is_reported, began = False, time.monotonic()
     while not stop.requested:
         seen = journal.changes.count
         run = await journal.find_run(spec.name)
@@ -191,6 +202,12 @@ async def _find_run(
             if not is_reported:
                 report("waiting until the trainer begins with this code")
             is_reported = True
+        if (waited := time.monotonic() - began) > patience:
+            raise PartGone(
+                f"waited {waited:.0f} s until the trainer begins run {spec.name!r}: start its "
+                "trainer with the same command; a model that takes longer to load needs more "
+                "--patience"
+            )
         await journal.changes.wait(seen, timeout=LOOK_SECONDS)
     return None
 
@@ -212,7 +229,7 @@ def _numbers(progress: RolloutProgress) -> Mapping[str, float]:
     }
 
 
-async def notice_commits(address: str, changes: Changes, *, every: float = COMMIT_SECONDS) -> None:
+async def notice_commits(address: str, changes: Changes) -> None:
     """Notifies `changes` after each commit to the SQLite journal at `address`, for ever. Does
     nothing for other journals, which notify by themselves.
 
@@ -232,7 +249,7 @@ async def notice_commits(address: str, changes: Changes, *, every: float = COMMI
         elif until and clock() >= until:
             until = 0.0
             changes.notify()
-        await asyncio.sleep(every)
+        await asyncio.sleep(COMMIT_SECONDS)
 
 
 def _mark(path: str) -> tuple[int, int] | None:

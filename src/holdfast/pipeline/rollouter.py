@@ -10,27 +10,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from holdfast.engine.connect import Connection
+from holdfast.engine.open_run import TRAINER
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Worker
+from holdfast.pipeline.other_part import LOOK_SECONDS, OtherPart
 from holdfast.policy.client.capability_check import PROMPT
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.policy.policy import Request
-from holdfast.records.errors import EndpointDown, UsageError
+from holdfast.records.errors import HoldfastError, PartGone, UsageError
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
+from holdfast.rollout.threads.contain import in_background
 from holdfast.training.settings import TrainingRecord, training_of
 from holdfast.weights.records import JournalRecords
 
-LOOK_SECONDS = 1.0
-"""The wait between two looks at a trainer that is late."""
 WAITING = "waiting until the trainer has trained again what it had trained, and sent its weights"
 
 
@@ -52,7 +54,7 @@ class Rollouter:
         self._journal = journal
         self._connection = connection
         self._stop = stop
-        self._progress = progress
+        self._progress = progress or Progress()
         self._report = report
         self._on_joined = on_joined
 
@@ -73,7 +75,26 @@ class Rollouter:
             progress=self._progress,
             on_joined=self._on_joined,
         )
-        return await rollouts.work()
+        async with in_background(self._watch_trainer(run), name="the trainer's lease"):
+            return await rollouts.work()
+
+    async def _watch_trainer(self, run: Run) -> None:
+        """Stops this rollouter with an error if it has nothing to do, and the trainer, who admits
+        tasks, is gone."""
+        trainer = OtherPart(
+            partial(self._journal.is_held, run, TRAINER),
+            patience=self._plan.settings.patience,
+            waits_for=f"for tasks of run {run.spec.name!r}: nobody trains it; start its trainer "
+            "with the same command",
+        )
+        try:
+            while True:
+                if self._progress.running > 0:
+                    trainer.begin_wait()
+                await trainer.check()
+                await asyncio.sleep(LOOK_SECONDS)
+        except HoldfastError as error:
+            self._stop.fail(error)
 
     async def _check_versions(self, policy: EnginePolicy) -> None:
         """Raises `UsageError` if it cannot be known which weights sample a token, because an engine
@@ -94,7 +115,7 @@ class Rollouter:
         """Waits until a replica has weights that the trainer sent. Returns False if the run is over
         or a stop is requested.
 
-        Raises `EndpointDown` if the trainer sends no weights within the policy's patience. After a
+        Raises `PartGone` if the trainer sends no weights within the policy's patience. After a
         restart, a trainer first repeats steps that it had already trained. The patience begins
         again with each repeated step.
         """
@@ -109,7 +130,7 @@ class Rollouter:
             if training != before:
                 began, before = time.monotonic(), training
             if (waited := time.monotonic() - began) > policy.patience:
-                raise EndpointDown(
+                raise PartGone(
                     f"waited {waited:.0f} s until the trainer sends weights to "
                     f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
                     "the same engines (--only trainer, or without --only), and again if it hangs; "

@@ -3,6 +3,7 @@
 Runs, trainings, judges and evaluations share one table. Keys come only from the environment.
 """
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -89,9 +90,11 @@ def base_url(url: str) -> str:
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
+        is_host = re.fullmatch(r"[\w.-]+:\d+(/[\w/.-]*)?", url)
+        meant = f"; is 'http://{url}' meant?" if is_host else meant_provider(url)
         raise UsageError(
             "an inference engine's address (--policy, from Python: policy=) looks like "
-            f"http://127.0.0.1:8000, not {address}{meant_provider(url) or unknown_provider(url)}"
+            f"http://127.0.0.1:8000, not {address}{meant or unknown_provider(url)}"
         )
     url = url.rstrip("/")
     return url.removesuffix("/v1") if urlsplit(url).path == "/v1" else url

@@ -187,6 +187,11 @@ class EndpointDown(PolicyError):
     retryable = False
 
 
+class PartGone(EndpointDown):
+    """An engine or another part of a training stayed away for longer than `--patience`. To start
+    again whoever waited for it would not help."""
+
+
 class RowEndpointDown(PolicyError):
     """An endpoint that only some rows name stayed unreachable. Only these rows fail; the run goes
     on."""

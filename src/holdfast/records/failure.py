@@ -122,7 +122,7 @@ def classify(error: BaseException) -> tuple[Cause, bool]:
 
 def _classify(error: BaseException) -> tuple[Cause, bool]:
     if isinstance(error, HoldfastError):
-        return error.cause, error.retryable
+        return Cause(error.cause), bool(error.retryable)
     if broke_outside(error):
         return Cause.INFRASTRUCTURE, True
     # A rollout that cancels itself has a bug. A cancelled run never reaches this code.

@@ -272,6 +272,13 @@ class Scored(_Record, frozen=True, tag=10):
     """All fields of an evaluation's result by their names (`score`, `is_score_valid`, `reason`,
     `metrics`, …). Empty if the scorer returned only the fields above."""
 
+    @property
+    def reasons_of_reward(self) -> list[str]:
+        """Returns the reasons that belong to no metric, each with its name unless that is just
+        "reason"."""
+        rest = {name: text for name, text in self.reasons.items() if name not in self.metrics}
+        return [text if name == "reason" else f"{name}: {text}" for name, text in rest.items()]
+
 
 class ScoringFailed(_Record, frozen=True, tag=11):
     failure: Failure

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -49,8 +49,13 @@ class Task(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         original: object = self.messages
-        if type(original) is tuple and all(type(message) is Message for message in original):
-            return
+        if type(original) is tuple:
+            # No generator, because this runs several times for each of a million tasks.
+            for message in original:
+                if type(message) is not Message:
+                    break
+            else:
+                return
         messages = as_messages(original, where=f"task {self.id!r}: messages")
         msgspec.structs.force_setattr(self, "messages", messages)
 
@@ -85,21 +90,41 @@ class _Row(Struct):
     metadata: dict[str, object] | None = None
 
 
+class ParsedRow(NamedTuple):
+    """A row as a task that has no final id yet."""
+
+    where: str
+    """Its position, such as `task 3` or `file:3`."""
+    name: str | None
+    """The id that the row gives; None if the id follows from the content."""
+    task: Task
+
+
 def as_tasks(rows: Iterable["Task | Mapping[str, object] | str"]) -> list[Task]:
     """Converts Python values to tasks: `Task`s, dicts shaped like lines of a task file, prompts, or
     conversations (lists of messages). Raises `UsageError`."""
     _refuse_what_is_no_list(rows)
-    return tasks_from((f"task {number}", row) for number, row in enumerate(rows, 1))
+    return with_ids([parse_row(row, where=f"task {number}") for number, row in enumerate(rows, 1)])
 
 
-def tasks_from(
-    rows: Iterable[tuple[str, object]], *, where: str = "tasks", unit: str = "tasks"
-) -> list[Task]:
-    """Converts rows with their positions, such as `task 3` or `file:3`, to tasks. Raises
-    `UsageError` with the position of the first bad row. For an id that occurs twice, the message
-    names `where`, and the positions counted in `unit`."""
-    named = [(position, *_from_value(row, where=position)) for position, row in rows]
-    return _with_ids(named, where=where, unit=unit)
+def parse_row(row: object, *, where: str) -> ParsedRow:
+    """Raises `UsageError` with the position `where` for a row that is no task."""
+    return ParsedRow(where, *_from_value(row, where=where))
+
+
+def with_ids(rows: Sequence[ParsedRow], *, where: str = "tasks", unit: str = "tasks") -> list[Task]:
+    """Gives every row its id. Raises `UsageError` if a given id occurs twice. The message names
+    `where`, and the positions counted in `unit`."""
+    given = [row.name for row in rows if _is_explicit(row.name)]
+    if len(set(given)) < len(given):
+        raise _used_twice(rows, given, where=where, unit=unit)
+    if len(given) == len(rows):
+        return [row.task for row in rows]
+    names = [(str(row.name or row_name(row.task)), _is_explicit(row.name)) for row in rows]
+    return [
+        msgspec.structs.replace(row.task, id=name)
+        for row, name in zip(rows, distinct_ids(names), strict=True)
+    ]
 
 
 def decode_row(line: bytes, *, where: str) -> object:
@@ -198,18 +223,6 @@ def refuse_unfaithful(row: object, *, where: str) -> None:
             raise UsageError(f"{where}: {path} is a set, which has no order; give a sorted list")
 
 
-_Named = Sequence[tuple[str, str | None, Task]]
-"""Rows with their positions and their given ids."""
-
-
-def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
-    """Gives every row its id. Raises `UsageError` if a given id occurs twice."""
-    _refuse_twice(rows, where=where, unit=unit)
-    names = [(str(name or row_name(task)), _is_explicit(name)) for _, name, task in rows]
-    each = zip(rows, distinct_ids(names), strict=True)
-    return [msgspec.structs.replace(task, id=name) for (_, _, task), name in each]
-
-
 def distinct_ids(names: Iterable[tuple[str, bool]]) -> list[str]:
     """Returns a distinct id for each row. Each name comes with True if the row has the name itself,
     and False if the name was derived from the row's content.
@@ -243,18 +256,16 @@ def _derived(begin: str, seen: Counter[str]) -> Iterator[str]:
         yield f"{begin}-{seen[begin]}"
 
 
-def _refuse_twice(rows: _Named, *, where: str, unit: str) -> None:
-    explicit: dict[str, list[str]] = {}
-    for position, name, _ in rows:
-        if name is not None and _is_explicit(name):
-            explicit.setdefault(name, []).append(_number_in(position))
-    for name, at in explicit.items():
-        if len(at) > 1:
-            listed = ", ".join(at[:NAMED]) + (", …" if len(at) > NAMED else "")
-            raise UsageError(
-                f"{where}: task id {name!r} is used {len(at)} times, in {unit} {listed}; give each "
-                "task an id of its own"
-            )
+def _used_twice(
+    rows: Sequence[ParsedRow], given: Sequence[str | None], *, where: str, unit: str
+) -> UsageError:
+    name = next(name for name, times in Counter(given).items() if times > 1)
+    at = [_number_in(row.where) for row in rows if _is_explicit(row.name) and row.name == name]
+    listed = ", ".join(at[:NAMED]) + (", …" if len(at) > NAMED else "")
+    return UsageError(
+        f"{where}: task id {name!r} is used {len(at)} times, in {unit} {listed}; give each "
+        "task an id of its own"
+    )
 
 
 def _number_in(position: str) -> str:
@@ -302,7 +313,7 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     # Unknown columns stay in the task, because data sets have them and scorers read them.
     extra = with_ground_truth({k: value for k, value in raw.items() if k not in _OWN_FIELDS})
     return name, Task(
-        id="",
+        id=str(name or ""),
         messages=_messages(row, raw, where=where),
         tools=row.tools or (),
         ground_truth=extra.pop("ground_truth", None),
@@ -445,6 +456,8 @@ def _messages(row: _Row, raw: Mapping[str, object], *, where: str) -> tuple[Mess
     if row.messages is not None and row.prompt is not None:
         raise UsageError(f"{where}: give 'messages' or 'prompt', not both")
     if isinstance(row.prompt, str):
+        if not row.prompt.strip():
+            raise UsageError(f"{where}: the prompt is empty; write one")
         return (user(row.prompt),)
     if row.prompt is not None:
         return as_messages(row.prompt, where=f"{where}: prompt")

@@ -103,13 +103,14 @@ def other_speakers(view: TrajectoryView) -> set[str]:
 
 def spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
     """Returns the replies of `others` outside the main conversation: each text with its path and
-    model, such as `[3.0.1] judge`. Leaves out a text that several of the replies have."""
+    model, such as `[3.0.1] judge`. A text that several of the replies have is given with the model
+    alone."""
     generations = [
         step for step in view.history.generations if step.path in others and "." in step.path
     ]
     times = Counter(step.message.text for step in generations)
     return {
-        step.message.text: f"[{step.path}] {step.model}"
+        text: step.model if times[text] > 1 else f"[{step.path}] {step.model}"
         for step in generations
-        if step.message.text and times[step.message.text] == 1
+        if (text := step.message.text)
     }

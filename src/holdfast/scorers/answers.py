@@ -49,7 +49,20 @@ class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
 
     def check_task(self, task: Task) -> None:
         """Raises `UsageError`, before anything is sampled, if this scorer cannot score the task."""
-        self.wanted(task.ground_truth)
+        try:
+            self.wanted(task.ground_truth)
+        except UsageError as error:
+            column = next((name for name in task.metadata if name in _WANTED), None)
+            if task.ground_truth is None and column is not None:
+                hint = f"; it has {column!r}: --columns ground_truth={column}"
+                error.args = (
+                    f"{error}{hint} (from Python: columns={{'ground_truth': {column!r}}})",
+                )
+            raise
+
+
+_WANTED = ("answer", "target", "expected", "solution", "label", "reference")
+"""Common names of the column with the ground truth."""
 
 
 def check_pattern(name: str, pattern: str) -> "re.Pattern[str]":

@@ -8,9 +8,10 @@ from pathlib import Path, PurePath
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, is_conversation, tasks_from
+from holdfast.records.task import ParsedRow, Task, is_conversation, parse_row, with_ids
 from holdfast.rollout.threads.blocking import run_blocking
 from holdfast.tasks.columns import Columns, check_columns, with_fields
+from holdfast.tasks.files import FileRecord
 from holdfast.tasks.hugging_face import is_hub_name
 from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
@@ -39,35 +40,41 @@ async def load_tasks(
     Files are read whole, whatever the limit is. So a bad row is reported now, and not by a later
     command with a higher limit.
     """
-    return [task for _, task in await _load(source, limit, columns)][:limit]
+    _, tasks = await _load(source, limit, columns)
+    return tasks if limit is None else tasks[:limit]
 
 
 def place_of(
     task: Task, source: object, *, limit: int | None = None, columns: Columns | None = None
 ) -> str:
     """Returns where a task stands in its source, with its id: `tasks.jsonl:3 (sum-2)`."""
-    places = run_blocking(lambda: _load(source, limit, columns))
-    where = next((where for where, each in places if each.id == task.id), "task")
+    rows, tasks = run_blocking(lambda: _load(source, limit, columns))
+    places = zip(rows, tasks, strict=True)
+    where = next((row.where for row, each in places if each.id == task.id), "task")
     return f"{where} ({task.id})"
 
 
 async def _load(
     source: object, limit: int | None, columns: Columns | None
-) -> list[tuple[str, Task]]:
+) -> tuple[list[ParsedRow], list[Task]]:
     renamed = check_columns(columns or {})
     if limit is not None:
         check_whole("limit", limit, least=1)
     name = str(source) if isinstance(source, str | PurePath) else "tasks"
     rows = [
-        with_fields(row, renamed, where=f"task {number}")
-        for number, row in enumerate(await _rows_of(source, limit), 1)
+        row if isinstance(row, ParsedRow) else _parse(row, renamed, where=f"task {number}")
+        for number, row in enumerate(await _rows_of(source, limit, renamed), 1)
     ]
     if not rows:
         raise UsageError(_no_tasks(source))
-    is_lines = rows[0][0].startswith(f"{name}:")
+    is_lines = rows[0].where.startswith(f"{name}:")
     unit = "lines" if is_lines else "tasks" if name == "tasks" else "rows"
-    tasks = tasks_from(rows, where=name, unit=unit)
-    return [(where, task) for (where, _), task in zip(rows, tasks, strict=True)]
+    return rows, with_ids(rows, where=name, unit=unit)
+
+
+def _parse(row: object, columns: Columns, *, where: str) -> ParsedRow:
+    where, fields = with_fields(row, columns, where=where)
+    return parse_row(fields, where=where)
 
 
 def _no_tasks(source: object) -> str:
@@ -79,24 +86,33 @@ def _no_tasks(source: object) -> str:
     )
 
 
-async def _rows_of(source: object, limit: int | None) -> list[object]:
+async def _rows_of(source: object, limit: int | None, columns: Columns) -> list[object]:
+    """Returns the rows of the source. Rows of files are parsed already."""
     if isinstance(source, str | PurePath):
-        return await _referenced(source, limit)
+        return await _referenced(source, limit, columns)
     if isinstance(source, list | tuple) and not is_conversation(source):
         rows: list[object] = []
         for row in source:
-            rows += await _referenced(row, None) if is_reference(row) else [row]
+            rows += await _referenced(row, None, columns) if is_reference(row) else [row]
         return rows
     return await take(await open_source(source, what="list of tasks"), limit)
 
 
-async def _referenced(source: object, limit: int | None) -> list[object]:
+async def _referenced(source: object, limit: int | None, columns: Columns) -> list[object]:
     rows: Rows = await open_source(source, what="task file", hint=_hint(source))
     if isinstance(rows, AsyncIterable):  # A function of the user, which may yield without end.
         return await take(rows, limit)
-    # Read in a thread, so that the loop is not blocked.
     most = limit if is_hub_name(source) else None
-    return await asyncio.to_thread(lambda: list(islice(rows, most)))
+
+    def parsed() -> list[object]:
+        # Parsed one by one, because a million rows in JSON's types take more memory than the tasks.
+        return [
+            _parse(row, columns, where="") if isinstance(row, FileRecord) else row
+            for row in islice(rows, most)
+        ]
+
+    # Read in a thread, so that the loop is not blocked.
+    return await asyncio.to_thread(parsed)
 
 
 def _hint(source: object) -> str:

@@ -20,6 +20,7 @@ from holdfast.records.foreign import headline_of
 from holdfast.records.task import Task, is_conversation
 from holdfast.rollout.code.load import UserCodeError, format_error, load_module, split
 from holdfast.tasks.files import SUFFIXES, read, table_record
+from holdfast.tasks.harbor import is_harbor, read_harbor
 from holdfast.tasks.hugging_face import is_hub_name, load_hub, one_split
 from holdfast.tasks.urls import fetch, is_url
 
@@ -37,7 +38,7 @@ def is_reference(source: object) -> bool:
         return True
     if not isinstance(source, str):
         return False
-    named = is_url(source) or is_hub_name(source) or _PYTHON.search(source)
+    named = is_url(source) or is_hub_name(source) or is_harbor(source) or _PYTHON.search(source)
     return bool(named) or _FILE_NAME.fullmatch(source) is not None
 
 
@@ -98,6 +99,8 @@ async def _open_reference(source: str | PurePath, *, what: str, hint: str) -> Ro
         return await asyncio.to_thread(fetch, text)
     if is_hub_name(text):
         return load_hub(text)
+    if is_harbor(text):
+        return read_harbor(text)
     if _PYTHON.search(text):
         return await _open_function(text, what=what)
     return read(Path(text).expanduser(), what=what, hint=hint)

@@ -95,6 +95,21 @@ class WorldConformance:
 
         self.check(body)
 
+    def test_a_cancelled_command_is_killed_with_its_processes(self) -> None:
+        async def body(_: WorldProvider, world: World) -> None:
+            running = asyncio.create_task(world.exec("touch /begun; sleep 73 & sleep 74"))
+            await world.exec("while [ ! -e /begun ]; do sleep 0.1; done")
+            running.cancel()
+            await asyncio.wait({running})
+            assert running.cancelled()
+            listing = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
+            await world.exec(f"while {listing} | grep -q '[s]leep 7[34]'; do sleep 0.1; done")
+            ended = await world.exec(listing)
+            assert "sleep 73" not in ended.output
+            assert "sleep 74" not in ended.output
+
+        self.check(body)
+
     def test_files_and_background_processes_outlive_a_command(self) -> None:
         async def body(_: WorldProvider, world: World) -> None:
             await world.exec("(sleep 0.5; echo late > /file) >/dev/null 2>&1 &")

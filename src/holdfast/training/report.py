@@ -45,6 +45,8 @@ class ConsumerReport(Struct, frozen=True):
     staleness: dict[int, int] = field(default_factory=dict)
     """The number of trained trajectories for each staleness. Staleness counts versions between the
     weights that sampled a trajectory and the weights that were trained."""
+    stale: Curve = field(default_factory=list)
+    """The mean staleness of each step's trained trajectories."""
     rewards: Curve = field(default_factory=list)
     """The mean reward of all groups sampled for a step, as in `metrics.jsonl`."""
     held_out: Curve = field(default_factory=list)
@@ -72,7 +74,7 @@ class TrainingCollector:
         self._by_name = {version.name: version for version in versions}
         self._made = {version.step for version in versions}
         self._rewards: dict[str, dict[int, list[float]]] = {name: {} for name in ledgers}
-        self._staleness: dict[str, Counter[int]] = {name: Counter() for name in ledgers}
+        self._staleness: dict[str, dict[int, list[int]]] = {name: {} for name in ledgers}
 
     def take(self, row: TrajectoryRow, summary: Summary) -> None:
         for name, entries in self._entries.items():
@@ -92,7 +94,7 @@ class TrainingCollector:
             [VersionSpan(version, 0, 1) for version in versions], known, now=step - 1
         )
         if behind is not None:
-            self._staleness[name][behind] += 1
+            self._staleness[name].setdefault(step, []).append(behind)
 
     def reports(self) -> list[ConsumerReport]:
         return [self._report(name, entries) for name, entries in self._ledgers.items()]
@@ -103,6 +105,7 @@ class TrainingCollector:
         steps = max(trained, default=0)
         dismissed = [entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED]
         rewards = sorted(self._rewards[name].items())
+        stale = sorted(self._staleness[name].items())
         newest = newest_of(self._versions)
         return ConsumerReport(
             consumer=name,
@@ -112,7 +115,8 @@ class TrainingCollector:
             dismissed=dict(sorted(Counter(dismissed).items())),
             versions=len(self._versions),
             newest="" if newest is None else newest.name,
-            staleness=dict(sorted(self._staleness[name].items())),
+            staleness=dict(sorted(Counter(n for _, behind in stale for n in behind).items())),
+            stale=[(step, statistics.fmean(behind)) for step, behind in stale],
             rewards=[(step, statistics.fmean(r)) for step, r in rewards if r and step <= steps],
             held_out=self._held_out,
         )

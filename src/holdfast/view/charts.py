@@ -15,6 +15,7 @@ from msgspec import Struct
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 28
 Line = Sequence[tuple[float, float]]
+MAX_BAR = 96
 LEVELS = 11
 """The number of colours between the lowest and the highest reward."""
 
@@ -102,12 +103,18 @@ def _svg(body: str, *, title: str, text: str, height: int = HEIGHT) -> Markup:
 
 
 def line_chart(
-    lines: Mapping[str, Line], *, title: str, axis: str, marks: Sequence[Mark] = ()
+    lines: Mapping[str, Line],
+    *,
+    title: str,
+    axis: str,
+    marks: Sequence[Mark] = (),
+    span: tuple[float, float] | None = None,
 ) -> Markup:
-    """Returns a chart of lines with common axes. If there are few points, each is also a dot, with
-    its numbers as a tooltip."""
+    """Returns a chart of lines with common axes. The x axis has the values from `span[0]` to
+    `span[1]`, or those of the lines. If there are few points, each is also a dot, with its numbers
+    as a tooltip."""
     points = [p for line in lines.values() for p in line if math.isfinite(p[1])]
-    frame = _Frame([x for x, _ in points], [y for _, y in points])
+    frame = _Frame(span or [x for x, _ in points], [y for _, y in points])
     parts = [frame.axes()]
     for mark in marks:
         x = frame.x(min(max(mark.x, frame.left), frame.right))
@@ -134,7 +141,7 @@ def bar_chart(bars: Sequence[tuple[str, int, str]], *, title: str) -> Markup:
     """Returns a chart of bars. Each bar is given as (name, count, link)."""
     most = max((count for _, count, _ in bars), default=1) or 1
     frame = _Frame([0, max(len(bars), 1)], [0, most])
-    wide = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
+    wide = min((WIDTH - LEFT - RIGHT) / max(len(bars), 1), MAX_BAR)
     parts = [f'<path class="grid" d="M{LEFT} {frame.y(0)}H{WIDTH - RIGHT}"/>']
     for at, (name, count, href) in enumerate(bars):
         x, y = round(LEFT + at * wide, 1), frame.y(count)

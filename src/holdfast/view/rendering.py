@@ -43,9 +43,15 @@ def run_url(run: str, *more: object) -> str:
 
 
 def with_query(path: str, **values: object) -> str:
-    kept = [(name, value) for name, value in values.items() if value not in ("", None)]
+    """Returns the path with a query. A list gives a name several values."""
+    pairs = ((name, v) for name, value in values.items() for v in _values(value))
+    kept = [(name, value) for name, value in pairs if value not in ("", None)]
     query = "&".join(f"{quote(name)}={quote(str(value), safe='')}" for name, value in kept)
     return f"{path}?{query}" if query else path
+
+
+def _values(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def duration(seconds: float) -> str:

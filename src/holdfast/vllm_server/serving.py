@@ -51,6 +51,7 @@ POLL_SECONDS = 0.25
 REPORT_SECONDS = 2.0
 END_SECONDS = 15.0
 """How long vLLM may take to answer running requests and free its GPU, before it is killed."""
+FIRST_SAMPLE_SECONDS = 120.0
 _REQUEST_SECONDS = 10.0
 _KEPT_LINES = 400
 _MAX_STAGE = 100
@@ -94,6 +95,7 @@ def _serve(server: "VllmProcess", settings: ServeSettings, *, name: str, port: i
     if vllm.caveat:
         _print_note(settings, vllm.caveat)
     server.wait_until_ready(settings)
+    server.sample_once(name)
     server.name_version(settings.version)
     share = _share(settings, vllm)
     how = f"logprobs of the sampled distribution{'' if vllm.is_cpu else share}"
@@ -216,16 +218,31 @@ class VllmProcess:
         """
         work, reported = -1, 0.0
         while not self._is_healthy():
-            if (code := self._process.poll()) is not None:
-                if code < 0:
-                    raise SystemExit(128 - code)
-                raise UsageError(f"vLLM ended with exit status {code}: {self._cause()}")
+            self._check_running()
             if time.monotonic() - reported >= REPORT_SECONDS:
                 before, work = work, _work_of_group(self._process.pid)
                 reported = time.monotonic()
                 if work != before and settings.progress:
                     report_stage(settings, self._stage())
             time.sleep(POLL_SECONDS)
+
+    def sample_once(self, model: str) -> None:
+        """Samples one token. Some models load, and end vLLM at their first request. Then raises as
+        `wait_until_ready` does. Other errors are left to whoever uses the engine."""
+        body = {"model": model, "prompt": [1], "max_tokens": 1}
+        try:
+            self._request("POST", "/v1/completions", body, seconds=FIRST_SAMPLE_SECONDS)
+        except OSError as error:
+            if not isinstance(error, urllib.error.HTTPError) or error.code >= 500:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_SECONDS)
+            self._check_running()
+
+    def _check_running(self) -> None:
+        if (code := self._process.poll()) is not None:
+            if code < 0:
+                raise SystemExit(128 - code)
+            raise UsageError(f"vLLM ended with exit status {code}: {self._cause()}")
 
     def _stage(self) -> str:
         return f"starting ({(self._lines[-1] if self._lines else 'its imports')[:_MAX_STAGE]})"
@@ -251,7 +268,9 @@ class VllmProcess:
         if version != ServeSettings().version:
             self._request("POST", ROUTE, {"new_version": version})
 
-    def _request(self, method: str, path: str, body: object = None) -> None:
+    def _request(
+        self, method: str, path: str, body: object = None, *, seconds: float = _REQUEST_SECONDS
+    ) -> None:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(  # noqa: S310  # our own address
@@ -259,7 +278,7 @@ class VllmProcess:
         )
         # A proxy from the environment must not be used for an engine on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=_REQUEST_SECONDS):
+        with opener.open(request, timeout=seconds):
             return
 
     def wait_for_end(self) -> int:

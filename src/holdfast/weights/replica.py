@@ -16,7 +16,7 @@ from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import UNFINISHED
-from holdfast.records.errors import HoldfastError
+from holdfast.records.errors import EndpointDown, HoldfastError
 from holdfast.weights.carrier import Device
 from holdfast.weights.version import WeightsNotTaken
 
@@ -241,18 +241,29 @@ async def resume_paused(
     urls: Sequence[str], *, api_key: str | None, report: Callable[[str], None]
 ) -> None:
     """Resumes engines that an earlier trainer left paused. Call it only while holding the engines
-    (`engine_lock`). Skips engines that cannot be reached or have no such endpoint."""
+    (`engine_lock`). Skips engines that have no such endpoint, and engines that do not answer.
+    Raises `EndpointDown` if none answers."""
     policy = EnginePolicy(urls, "", api_key=api_key)
+    down = []
     try:
         for endpoint in policy.endpoints:
-            if await endpoint.is_paused():
-                await endpoint.send("POST", "/resume")
-                report(f"weights: {endpoint.name} was left paused, and is resumed")
-            elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not report this.
-                with suppress(*UNREACHABLE):
-                    await endpoint.send("POST", "/continue_generation", {})
+            try:
+                await _resume_paused(endpoint, report)
+            except EndpointDown as error:
+                down.append(error)
     finally:
         await policy.aclose()
+    if len(down) == len(policy.endpoints):
+        raise down[0]
+
+
+async def _resume_paused(endpoint: Endpoint, report: Callable[[str], None]) -> None:
+    if await endpoint.is_paused():
+        await endpoint.send("POST", "/resume")
+        report(f"weights: {endpoint.name} was left paused, and is resumed")
+    elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not report this.
+        with suppress(*UNREACHABLE):
+            await endpoint.send("POST", "/continue_generation", {})
 
 
 def _decode(raw: bytes) -> dict[str, object]:

@@ -21,6 +21,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from holdfast import crashpoint
+from holdfast.policy.client.circuit_breaker import wait_for_any
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
@@ -223,13 +224,7 @@ class WeightSync:
             if not left:
                 reasons = {e.breaker.reason_down for e in self._policy.endpoints}
                 raise WeightsNotTaken("; ".join(sorted(reasons)))
-            waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in left]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            await wait_for_any(left)
 
     async def _tidy(self) -> None:
         """Removes old data from the engines after an update. A failure is reported, and is tried

@@ -14,6 +14,7 @@ from holdfast.worlds.contract.world import COMMAND_SECONDS, ExecResult, World
 
 TOOLS = ("bash", "read_file", "write_file", "edit")
 OUTPUT = 16 * 1024
+SHELL_STATE = "/tmp/.holdfast-shell"  # noqa: S108 - the world's
 LEEWAY_SECONDS = 300.0
 """The most seconds that a call may take in addition to its command."""
 
@@ -24,12 +25,14 @@ def world_tools(
     names: Sequence[str] = TOOLS,
     seconds: float = COMMAND_SECONDS,
     output: int = OUTPUT,
+    persistent_shell: bool = False,
 ) -> list[Tool]:
     """Returns the tools that act in the world that `world` returns at the time of a call."""
 
     async def bash(command: str) -> str:
         """Runs a shell command, and returns its output and exit code."""
-        return result_text(await world().exec(command, timeout=seconds, output=output), seconds)
+        text = in_persistent_shell(command) if persistent_shell else command
+        return result_text(await world().exec(text, timeout=seconds, output=output), seconds)
 
     async def read_file(path: str) -> str:
         """Returns the text of a file. The middle of a long file is left out."""
@@ -59,6 +62,15 @@ def world_tools(
     }
     limit = seconds + LEEWAY_SECONDS
     return [Tool(tools[name], contract=Contract.IDEMPOTENT, timeout=limit) for name in names]
+
+
+def in_persistent_shell(command: str) -> str:
+    """Returns the command with the beginning and the end that keep the working folder and the
+    exported variables of one command for the next, in a file of the world."""
+    return (
+        f'[ -f {SHELL_STATE} ] && . {SHELL_STATE} && cd "$PWD"\n'
+        f"trap 'export -p >{SHELL_STATE}' EXIT\n{command}"
+    )
 
 
 async def _read(world: World, path: str) -> bytes:

@@ -34,9 +34,9 @@ def command(*arguments: object, cwd: Path, crash: str = "") -> Done:
 
 
 def exported(folder: Path, journal: str) -> bytes:
-    (name,) = command("runs", "--journal", journal, "--names", cwd=folder).out.split()
+    (name,) = end(start("runs", "--journal", journal, "--names", cwd=folder)).out.split()
     arguments = ("--what", "samples", "--out", "samples.jsonl", "--journal", journal)
-    done = command("export", name, *arguments, cwd=folder)
+    done = end(start("export", name, *arguments, cwd=folder))
     assert done.code == 0, done.err
     return (folder / "samples.jsonl").read_bytes()
 

@@ -28,7 +28,7 @@ from holdfast.pipeline.child import is_crash
 from holdfast.pipeline.settings import RestartPolicy
 from holdfast.pipeline.status import StatusFile
 from holdfast.pipeline.supervisor import PipelineEnding, Supervisor
-from holdfast.records.errors import JournalFull, NotTrainable, PolicyRefused, UsageError
+from holdfast.records.errors import JournalFull, NotTrainable, PartGone, PolicyRefused, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.trajectory import Status
 from holdfast.training.run.folder import PARTS
@@ -41,10 +41,11 @@ def hopeless():
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
-    return (NothingRewarded, NothingValid, LossFailed, UsageError, NotTrainable, PolicyRefused)
+    refused = UsageError, NotTrainable, PolicyRefused
+    return (NothingRewarded, NothingValid, LossFailed, *refused, PartGone)
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_what_the_next_start_would_meet_again_is_final(number, capsys):
     error = hopeless()[number]("give a scorer")
     part, alone = (Namespace(until_stdin_closes=is_part) for is_part in (True, False))

@@ -226,3 +226,28 @@ def test_prune_offers_what_has_no_name_and_was_left_unfinished(shell):
     assert done.out.startswith("deleted agent-2:")
     assert shell.names() == ["agent-1", "agent-3", "named"]
     assert "no unnamed run was left unfinished" in shell.holdfast("prune", "--yes").err
+
+
+def test_a_finished_run_is_no_result_of_another_model(shell):
+    """Neither unnamed nor named, and `--accept-changes` does not mix the models."""
+    shell.next()
+    named = ("--run", "agent-1")
+    hosted = ["--policy", "openai/gpt-4o-mini"]
+    with FakeEngine(model="other") as other:
+        for policy, why in (
+            (hosted, "OPENAI_API_KEY"),
+            (["--policy", other.url], "model: recorded"),
+        ):
+            command = ["run", "agent.py", "--tasks", "tasks.jsonl", "--seed", 7, *policy, *named]
+            for option in ((), ("--accept-changes",)):
+                done = shell.holdfast(*command, *option, env={"OPENAI_API_KEY": ""})
+                assert (done.code != 0, "run agent-1" in done.out) == (True, False)
+                assert why in done.err
+        assert "2 trajectories came from model" in done.err
+        assert other.stats().requests == 0
+        unnamed = shell.holdfast(*command[:-2])
+        assert "this is agent-2" in unnamed.err
+        assert other.stats().requests > 0
+    gone = shell.holdfast(*command[:6], "--policy", "http://127.0.0.1:9", *named)
+    assert "run agent-1 was finished before" in gone.err
+    assert "whether the policy serves it is not known" in gone.err

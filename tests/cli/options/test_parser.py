@@ -128,3 +128,9 @@ def test_the_journal_that_is_checked_is_the_one_that_the_other_commands_take(she
     assert unnamed.out == shell.holdfast("journal", "check", "holdfast.db").out
     shutil.move(shell.journal, shell.place / "other.db")
     assert shell.holdfast("journal", "check", "other.db").code == Exit.OK
+
+
+def test_exit_codes_are_listed_once_by_the_program(shell):
+    assert "  130  " in shell.holdfast("--help").out
+    out = shell.holdfast("runs", "--help").out
+    assert (out.splitlines()[-1], "130" in out) == ("exit codes: holdfast --help", False)

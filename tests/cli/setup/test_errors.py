@@ -344,9 +344,15 @@ def test_a_file_that_is_no_journal_is_refused_and_not_touched(shell):
     assert not (shell.place / "out").exists()
 
 
-@pytest.mark.parametrize("path", ["tasks.jsonl/j.db", "/proc/j.db", "/proc/none/j.db"])
+@pytest.mark.parametrize("path", ["tasks.jsonl/j.db", "/proc/j.db"])
 def test_a_journal_that_cannot_be_written_is_told(recorded, path):
     assert f"journal {path} cannot be written" in refused(recorded, journal=path)
+
+
+def test_a_journal_in_a_folder_that_is_not_there_is_refused(recorded):
+    line = refused(recorded, journal="none/deep/j.db")
+    assert f"there is no folder {recorded.place / 'none' / 'deep'}; make it first" in line
+    assert not (recorded.place / "none").exists()
 
 
 def test_a_journal_that_is_a_folder_is_refused(recorded):

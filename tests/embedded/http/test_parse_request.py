@@ -178,17 +178,13 @@ def test_a_body_that_is_too_large(engine: DecodeEngine, monkeypatch: pytest.Monk
     assert (status, answer["error"]["code"]) == (413, 413)
 
 
-def test_with_a_key_everything_but_health_needs_it(engine: DecodeEngine) -> None:
-    async def main() -> None:
-        async with serving(engine, api_key="s3cret") as client:
-            assert (await client.get("/health"))[0] == 200
-            for path in ("/v1/models", "/metrics", "/weight_version", "/nowhere"):
-                assert (await client.get(path))[0] == 401
-            for headers in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "s3cret"}):
-                status, answer = await client.post(PATH, completion(), **headers)
-                assert (status, answer["error"]["code"]) == (401, 401)
-            await client.ok(PATH, completion(), Authorization="Bearer s3cret")
+async def test_with_a_key_everything_but_health_needs_it(engine: DecodeEngine) -> None:
 
-    import asyncio
-
-    asyncio.run(main())
+    async with serving(engine, api_key="s3cret") as client:
+        assert (await client.get("/health"))[0] == 200
+        for path in ("/v1/models", "/metrics", "/weight_version", "/nowhere"):
+            assert (await client.get(path))[0] == 401
+        for headers in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "s3cret"}):
+            status, answer = await client.post(PATH, completion(), **headers)
+            assert (status, answer["error"]["code"]) == (401, 401)
+        await client.ok(PATH, completion(), Authorization="Bearer s3cret")

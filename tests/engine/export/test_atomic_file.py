@@ -60,18 +60,14 @@ def test_a_link_to_a_journal_is_no_way_around(journal: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_new_journal_whose_mark_is_only_in_its_log_is_known(tmp_path: Path) -> None:
+async def test_a_new_journal_whose_mark_is_only_in_its_log_is_known(tmp_path: Path) -> None:
     """As a driver leaves it that is killed right after it began."""
     journal = SqliteJournal(tmp_path / "live.db")
-
-    async def begin() -> None:
-        await journal.create_run(spec(), make_tasks("a"))
-        shutil.copy(tmp_path / "live.db-wal", tmp_path / "killed.db-wal")
-        await journal.close()
-
     with closing(sqlite3.connect(tmp_path / "killed.db")) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-    asyncio.run(begin())
+    await journal.create_run(spec(), make_tasks("a"))
+    shutil.copy(tmp_path / "live.db-wal", tmp_path / "killed.db-wal")
+    await journal.close()
     with pytest.raises(UsageError, match="never written over"):
         write(tmp_path / "killed.db")
 

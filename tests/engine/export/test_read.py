@@ -37,19 +37,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_samples_are_those_of_the_export(path: Path, fixed: bool):
-    async def both():
-        items = await listed(holdfast.samples(path, "run", fixed_groups=fixed))
-        journal = holdfast.open_journal(path, read_only=True)
-        run = await journal.find_run("run")
-        exported = await listed(
-            holdfast.engine.export.export.rows(journal, run, What.SAMPLES, fixed_groups=fixed)
-        )
-        open_too = await listed(holdfast.samples(journal, "run", fixed_groups=fixed))
-        await journal.close()
-        return items, exported, open_too
-
-    results, exported, open_too = asyncio.run(both())
+async def test_samples_are_those_of_the_export(path: Path, fixed: bool):
+    items = await listed(holdfast.samples(path, "run", fixed_groups=fixed))
+    journal = holdfast.open_journal(path, read_only=True)
+    run = await journal.find_run("run")
+    exported = await listed(
+        holdfast.engine.export.export.rows(journal, run, What.SAMPLES, fixed_groups=fixed)
+    )
+    open_too = await listed(holdfast.samples(journal, "run", fixed_groups=fixed))
+    await journal.close()
+    results, exported, open_too = items, exported, open_too
     assert exported
     assert isinstance(results[0], holdfast.Sample)
     assert msgspec.to_builtins(results) == exported == msgspec.to_builtins(open_too)

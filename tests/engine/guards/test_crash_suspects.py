@@ -29,49 +29,43 @@ def test_the_more_deaths_the_fewer_run_at_once():
     assert allowed[-10:] == [1] * 10
 
 
-def test_a_suspect_waits_outside_its_slot_and_others_run():
-    async def main():
-        slots = Slots(0)  # All of the two are taken.
-        suspects, first, second = Suspects(Stop()), Slot(slots), Slot(slots)
-        alone = MAX_CRASHES - 1
-        texts = []
+async def test_a_suspect_waits_outside_its_slot_and_others_run():
+    slots = Slots(0)  # All of the two are taken.
+    suspects, first, second = Suspects(Stop()), Slot(slots), Slot(slots)
+    alone = MAX_CRASHES - 1
+    texts = []
 
-        async def wait():
-            async with suspects.turn(alone, second):
-                texts.append("second")
+    async def wait():
+        async with suspects.turn(alone, second):
+            texts.append("second")
 
-        async with suspects.turn(alone, first):
-            waiting = asyncio.create_task(wait())
-            await slots.acquire()
-            async with suspects.turn(0, first):
-                texts.append("no suspect")
-            assert texts == ["no suspect"]
-            slots.release()
-        await waiting
-        assert texts == ["no suspect", "second"]
-
-    asyncio.run(main())
+    async with suspects.turn(alone, first):
+        waiting = asyncio.create_task(wait())
+        await slots.acquire()
+        async with suspects.turn(0, first):
+            texts.append("no suspect")
+        assert texts == ["no suspect"]
+        slots.release()
+    await waiting
+    assert texts == ["no suspect", "second"]
 
 
-def test_a_suspect_that_waits_ends_with_the_stop_of_the_run():
-    async def main():
-        stop, alone = Stop(), MAX_CRASHES - 1
-        slots = Slots(0)
-        suspects = Suspects(stop)
+async def test_a_suspect_that_waits_ends_with_the_stop_of_the_run():
+    stop, alone = Stop(), MAX_CRASHES - 1
+    slots = Slots(0)
+    suspects = Suspects(stop)
 
-        async def wait():
-            async with suspects.turn(alone, Slot(slots)):
-                raise AssertionError("it has no room")
-
+    async def wait():
         async with suspects.turn(alone, Slot(slots)):
-            waiting = asyncio.create_task(wait())
-            await slots.acquire()  # It has given its slot up, and waits.
-            stop.request("enough")
-            with pytest.raises(RunStopped):
-                await waiting
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+            raise AssertionError("it has no room")
 
-    asyncio.run(main())
+    async with suspects.turn(alone, Slot(slots)):
+        waiting = asyncio.create_task(wait())
+        await slots.acquire()  # It has given its slot up, and waits.
+        stop.request("enough")
+        with pytest.raises(RunStopped):
+            await waiting
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():

@@ -247,18 +247,15 @@ def test_a_process_that_was_stopped_blames_nobody(tmp_path: Path):
     assert out == "0\n"
 
 
-def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
+async def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
     async def restless():
         while True:
             await sleep_real_time(1e-9)
 
-    async def scenario():
-        task = asyncio.create_task(restless())
-        await asyncio.sleep(0)
-        task.cancel()
-        return await asyncio.gather(task, return_exceptions=True)
-
-    (ended,) = asyncio.run(scenario())
+    task = asyncio.create_task(restless())
+    await asyncio.sleep(0)
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(ended, asyncio.CancelledError)
 
 

@@ -19,7 +19,7 @@ async def starts_another():
     await asyncio.sleep(600)
 
 
-def test_what_is_left_behind_is_known_by_its_trajectory():
+async def test_what_is_left_behind_is_known_by_its_trajectory():
     async def rollout(t):
         await turn(t)
         if t.key.sample:
@@ -29,16 +29,13 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
         asyncio.create_task(forever(), name="mine")  # noqa: RUF006
         return 1.0
 
-    async def scenario():
-        before = asyncio.all_tasks()
-        local = LocalRun("a", samples=2)
-        await local.work(rollout, scorer)
-        other = asyncio.create_task(forever())
-        texts = await end_tasks(asyncio.all_tasks() - before)
-        assert other.cancelled()
-        return texts, asyncio.all_tasks() - before
-
-    messages, left = asyncio.run(scenario())
+    before = asyncio.all_tasks()
+    local = LocalRun("a", samples=2)
+    await local.work(rollout, scorer)
+    other = asyncio.create_task(forever())
+    texts = await end_tasks(asyncio.all_tasks() - before)
+    assert other.cancelled()
+    messages, left = texts, asyncio.all_tasks() - before
     assert messages == [
         "forever",
         "forever of run/a/0",
@@ -49,15 +46,12 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
     assert not left
 
 
-def test_probes_of_engines_are_no_orphans():
-    async def scenario():
-        before = asyncio.all_tasks()
-        ours = asyncio.create_task(forever(), name=f"{PROBE_TASK_PREFIX}http://engine")
-        theirs = asyncio.create_task(forever(), name="mine")
-        assert left_behind(before) == [theirs]
-        await end_tasks([ours, theirs])
-
-    asyncio.run(scenario())
+async def test_probes_of_engines_are_no_orphans():
+    before = asyncio.all_tasks()
+    ours = asyncio.create_task(forever(), name=f"{PROBE_TASK_PREFIX}http://engine")
+    theirs = asyncio.create_task(forever(), name="mine")
+    assert left_behind(before) == [theirs]
+    await end_tasks([ours, theirs])
 
 
 AGENT = """

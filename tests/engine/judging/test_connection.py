@@ -37,27 +37,21 @@ def connection_to(engine: Engine) -> JudgeConnection:
     return JudgeConnection("http://judge", engine.open)
 
 
-def test_it_is_opened_once_for_all_that_need_it_at_once() -> None:
-    async def main() -> None:
-        engine = Engine()
-        connection = connection_to(engine)
-        results = await asyncio.gather(*(connection.get(9.0) for _ in range(4)))
-        assert len({id(each) for each in results}) == 1
-        await connection.aclose()
-        assert (engine.opened, engine.closed) == (1, 1)
-
-    asyncio.run(main())
+async def test_it_is_opened_once_for_all_that_need_it_at_once() -> None:
+    engine = Engine()
+    connection = connection_to(engine)
+    results = await asyncio.gather(*(connection.get(9.0) for _ in range(4)))
+    assert len({id(each) for each in results}) == 1
+    await connection.aclose()
+    assert (engine.opened, engine.closed) == (1, 1)
 
 
-def test_an_engine_that_is_down_is_waited_for_and_the_time_is_counted(caplog) -> None:
-    async def main() -> None:
-        connection = connection_to(Engine(refusals=2))
-        assert connection.seconds_down == 0
-        await connection.get(900.0)
-        assert connection.seconds_down > 0
-        await connection.aclose()
-
-    asyncio.run(main())
+async def test_an_engine_that_is_down_is_waited_for_and_the_time_is_counted(caplog) -> None:
+    connection = connection_to(Engine(refusals=2))
+    assert connection.seconds_down == 0
+    await connection.get(900.0)
+    assert connection.seconds_down > 0
+    await connection.aclose()
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
         "http://judge is down (refused); waiting for it",
@@ -65,28 +59,22 @@ def test_an_engine_that_is_down_is_waited_for_and_the_time_is_counted(caplog) ->
     ]
 
 
-def test_those_that_wait_together_fail_together_when_patience_is_over() -> None:
-    async def main() -> None:
-        engine = Engine(refusals=float("inf"))
-        connection = connection_to(engine)
-        waiting = (connection.get(0.0) for _ in range(4))
-        errors = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {type(error) for error in errors} == {EndpointDown}
-        (text,) = {str(error) for error in errors}
-        assert text.startswith("http://judge has been down for ")
-        # Who comes later has patience of its own.
-        engine.refusals = 0
-        await connection.get(0.0)
-        await connection.aclose()
-
-    asyncio.run(main())
+async def test_those_that_wait_together_fail_together_when_patience_is_over() -> None:
+    engine = Engine(refusals=float("inf"))
+    connection = connection_to(engine)
+    waiting = (connection.get(0.0) for _ in range(4))
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(error) for error in errors} == {EndpointDown}
+    (text,) = {str(error) for error in errors}
+    assert text.startswith("http://judge has been down for ")
+    # Who comes later has patience of its own.
+    engine.refusals = 0
+    await connection.get(0.0)
+    await connection.aclose()
 
 
-def test_an_engine_that_refuses_is_not_waited_for() -> None:
-    async def main() -> None:
-        with pytest.raises(PolicyRefused, match="401"):
-            await connection_to(Engine(is_refused=True)).get(900.0)
-        with pytest.raises(PolicyRefused, match="401"):
-            await connection_to(Engine(refusals=2, is_refused=True)).get(900.0)
-
-    asyncio.run(main())
+async def test_an_engine_that_refuses_is_not_waited_for() -> None:
+    with pytest.raises(PolicyRefused, match="401"):
+        await connection_to(Engine(is_refused=True)).get(900.0)
+    with pytest.raises(PolicyRefused, match="401"):
+        await connection_to(Engine(refusals=2, is_refused=True)).get(900.0)

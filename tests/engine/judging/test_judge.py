@@ -121,12 +121,16 @@ def test_a_judge_that_cannot_answer_gives_no_score_and_asks_a_bounded_number_of_
     assert score.reward is None
     assert score.metrics == {}
     assert "no verdict after 2 answers" in score.reasons["judge"]
+    assert score.reasons["judge"].endswith("\nthe last answer: nonsense")
 
 
 def test_null_says_that_it_cannot_be_judged() -> None:
     with FakeEngine(replies=['{"reason": "there is no answer", "score": null}']) as engine:
         score = verdict(engine)
-    assert (score.reward, score.reasons) == (None, {"score": "there is no answer"})
+    assert (score.reward, score.reasons) == (
+        None,
+        {"score": "the judge gave no score: there is no answer"},
+    )
 
 
 def test_a_judge_that_is_down_for_a_moment_is_asked_again() -> None:

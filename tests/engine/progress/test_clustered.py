@@ -39,5 +39,15 @@ def test_rewards_as_large_as_floats_can_be_break_nothing_and_take_no_line() -> N
     assert error_text(float("nan")) == " ± nan"
 
 
+@pytest.mark.parametrize("reward", [0.1, 0.7, 0.8, 0.9, 1 / 3])
+def test_equal_rewards_have_no_error_whatever_their_digits(reward: float) -> None:
+    """The mean of equal rewards may differ from them in its last digit."""
+    mean = RewardMean()
+    for task in "abcabc":
+        mean.add(task, reward)
+    estimate = clustered_mean({task: [reward] * 2 for task in "abc"})
+    assert (mean.error, estimate.standard_error) == (0.0, 0.0)
+
+
 def test_an_error_that_is_unknown_is_not_called_0() -> None:
     assert (error_text(None), error_text(0.0), error_text(0.25)) == ("", "", " ± 0.2500")

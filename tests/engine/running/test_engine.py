@@ -18,6 +18,7 @@ from holdfast.records.errors import (
     ScoringStopped,
 )
 from holdfast.records.group import GroupPolicy
+from holdfast.testing.virtual_time import run_in_virtual_time
 from support.engine.local_run import LocalRun, turn
 from support.journal.faulty_journal import FaultyJournal, When
 from support.records import someone_else
@@ -74,6 +75,23 @@ def test_an_attempt_that_takes_too_long_is_ended_and_tried_again():
     assert [failure.type for failure in history.failures] == ["AttemptTimeout"]
     assert (history.failures[0].cause, history.failures[0].step) == ("infrastructure", "0")
     assert local.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_an_attempt_has_as_much_more_time_as_its_policy_was_down():
+    policy, ended = Oracle(), []
+
+    async def rollout(t):
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        loop.call_later(5, setattr, policy, "seconds_down", 3.0)
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(loop.time() - begun)
+
+    local = LocalRun(policy=policy, group=GroupPolicy(refill=0))
+    run_in_virtual_time(local.work(rollout, attempt_deadline=10.0, max_retry=0))
+    assert ended == [13]
 
 
 def test_a_rollout_that_swallows_its_cancellation_cannot_go_on():
@@ -239,15 +257,11 @@ def test_a_rollout_that_swallows_the_stop_gets_no_outcome():
     assert local.history().finished is None
 
 
-def test_a_stop_before_the_work_does_nothing():
+async def test_a_stop_before_the_work_does_nothing():
     local = LocalRun()
-
-    async def main():
-        engine = await local.engine(one_turn)
-        engine.stop.request("not now")
-        return await engine.work()
-
-    assert asyncio.run(main()).stopped == "not now"
+    engine = await local.engine(one_turn)
+    engine.stop.request("not now")
+    assert (await engine.work()).stopped == "not now"
     assert not local.policy.requests
 
 

@@ -211,19 +211,15 @@ def test_a_group_keeps_its_relative_scores_only_if_all_of_it_is_reused(user: Att
     assert len(user.policy.requests) == 8
 
 
-def test_the_run_that_was_reused_may_be_deleted(user: Attempts) -> None:
+async def test_the_run_that_was_reused_may_be_deleted(user: Attempts) -> None:
     first = user.run()
     user.rows.pop()
-
-    async def delete() -> None:
-        async with holdfast.open_journal(user.journal) as journal:
-            run = await journal.find_run("ask-1")
-            assert run is not None
-            await journal.delete_run(run)
-
     expected = first.rewards[:6]
     user.run()
-    asyncio.run(delete())
+    async with holdfast.open_journal(user.journal) as journal:
+        run = await journal.find_run("ask-1")
+        assert run is not None
+        await journal.delete_run(run)
     assert user.run().rewards == expected
     assert not check(user.journal).findings
 

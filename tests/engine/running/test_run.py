@@ -201,6 +201,17 @@ def test_plain_values_are_enough_and_the_same_call_goes_on(plain, served):
     assert len(names) == 4, "what is finished is not sampled again"
 
 
+def test_a_finished_run_is_no_result_of_another_model(plain):
+    check_result(holdfast.run_sync(one_turn, **plain))
+    named = {**plain, "name": "one_turn-sums-1"}
+    with FakeEngine(model="other") as other:
+        for changes in ({}, {"accept_changes": True}):
+            with pytest.raises(RunChanged, match="model: recorded"):
+                holdfast.run_sync(one_turn, **{**named, "policy": other.url, **changes})
+        assert other.stats().requests == 0
+        assert holdfast.run_sync(one_turn, **{**plain, "policy": other.url}).name != named["name"]
+
+
 def test_a_finished_run_needs_no_engine(plain, served):
     check_result(holdfast.run_sync(one_turn, **plain))
     gone = {**plain, "policy": "http://127.0.0.1:9"}
@@ -330,54 +341,44 @@ def held(policy: holdfast.EnginePolicy) -> Iterator[None]:
         hold.end()
 
 
-def test_without_async_also_inside_a_running_loop(plain, served):
+async def test_without_async_also_inside_a_running_loop(plain, served):
     check_result(holdfast.run_sync(one_turn, **plain))
-
-    async def notebook() -> None:
-        check_result(holdfast.run_sync(one_turn, **plain))
-        other = holdfast.run_sync(one_turn, **plain, new=True)
-        check_result(other, name="one_turn-sums-2")
-        third = await holdfast.run(one_turn, **plain, name="third")
-        check_result(await third.load(), name="third")
-        async with holdfast.EnginePolicy(served.url, "fake") as policy:
-            own = {**plain, "policy": policy}
-            check_result(await holdfast.run(one_turn, **own, name="fourth"), name="fourth")
-            with pytest.raises(holdfast.UsageError, match="one for each loop"), held(policy):
-                holdfast.run_sync(one_turn, **own, name="fifth")
-            check_result(holdfast.run_sync(one_turn, **own, name="fifth"), name="fifth")
-
-    asyncio.run(notebook())
+    check_result(holdfast.run_sync(one_turn, **plain))
+    other = holdfast.run_sync(one_turn, **plain, new=True)
+    check_result(other, name="one_turn-sums-2")
+    third = await holdfast.run(one_turn, **plain, name="third")
+    check_result(await third.load(), name="third")
+    async with holdfast.EnginePolicy(served.url, "fake") as policy:
+        own = {**plain, "policy": policy}
+        check_result(await holdfast.run(one_turn, **own, name="fourth"), name="fourth")
+        with pytest.raises(holdfast.UsageError, match="one for each loop"), held(policy):
+            holdfast.run_sync(one_turn, **own, name="fifth")
+        check_result(holdfast.run_sync(one_turn, **own, name="fifth"), name="fifth")
 
 
-def test_an_error_in_a_loop_of_its_own_comes_out_as_it_is(plain):
-    async def notebook() -> None:
-        with pytest.raises(holdfast.UsageError, match="does not exist"):
-            holdfast.run_sync(one_turn, **{**plain, "tasks": "nowhere.jsonl"})
-        with pytest.raises(holdfast.UsageError, match="no argument 'task'; is 'tasks' meant"):
-            holdfast.run_sync(one_turn, **plain, task=[])
-        with pytest.raises(holdfast.UsageError, match="missing a required argument: 'tasks'"):
-            holdfast.run_sync(one_turn)
-
-    asyncio.run(notebook())
+async def test_an_error_in_a_loop_of_its_own_comes_out_as_it_is(plain):
+    with pytest.raises(holdfast.UsageError, match="does not exist"):
+        holdfast.run_sync(one_turn, **{**plain, "tasks": "nowhere.jsonl"})
+    with pytest.raises(holdfast.UsageError, match="no argument 'task'; is 'tasks' meant"):
+        holdfast.run_sync(one_turn, **plain, task=[])
+    with pytest.raises(holdfast.UsageError, match="missing a required argument: 'tasks'"):
+        holdfast.run_sync(one_turn)
 
 
-def test_what_is_open_stays_open_and_blocks_close_what_they_opened(plain):
-    async def main() -> None:
-        async with (
-            holdfast.open_journal(plain.pop("journal")) as journal,
-            holdfast.open_policy(plain.pop("policy")) as policy,
-        ):
-            for name in ("first", "second"):
-                result = await holdfast.run(
-                    one_turn, **plain, journal=journal, policy=policy, name=name
-                )
-                check_result(result, name=name)
-            assert [row.name for row in await journal.runs()] == ["first", "second"]
-        check_result(result, name="second")
-        with pytest.raises(holdfast.HoldfastError, match="closed"):
-            await journal.put_blob(b"x")
-
-    asyncio.run(main())
+async def test_what_is_open_stays_open_and_blocks_close_what_they_opened(plain):
+    async with (
+        holdfast.open_journal(plain.pop("journal")) as journal,
+        holdfast.open_policy(plain.pop("policy")) as policy,
+    ):
+        for name in ("first", "second"):
+            result = await holdfast.run(
+                one_turn, **plain, journal=journal, policy=policy, name=name
+            )
+            check_result(result, name=name)
+        assert [row.name for row in await journal.runs()] == ["first", "second"]
+    check_result(result, name="second")
+    with pytest.raises(holdfast.HoldfastError, match="closed"):
+        await journal.put_blob(b"x")
 
 
 def test_a_journal_that_keeps_nothing_is_kept_by_its_result(plain):

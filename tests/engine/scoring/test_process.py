@@ -15,19 +15,15 @@ LONG_SECONDS = 60.0
     [b"", b"\0\0\0", (5).to_bytes(8, "big"), (5).to_bytes(8, "big") + b"rig"],
     ids=["nothing", "a part of a length", "a length", "a part of the token"],
 )
-def test_who_sends_no_token_in_time_is_disconnected(monkeypatch, begun):
+async def test_who_sends_no_token_in_time_is_disconnected(monkeypatch, begun):
     monkeypatch.setattr(process, "TOKEN_SECONDS", 0.1, raising=False)
-
-    async def body():
-        server = await listen("127.0.0.1", 0, token="right")
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(begun)
-        assert await asyncio.wait_for(reader.read(), LONG_SECONDS) == b""
-        writer.close()
-        server.close()
-
-    asyncio.run(body())
+    server = await listen("127.0.0.1", 0, token="right")
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(begun)
+    assert await asyncio.wait_for(reader.read(), LONG_SECONDS) == b""
+    writer.close()
+    server.close()
 
 
 def test_who_has_the_token_may_take_its_time_after_it(monkeypatch):

@@ -264,23 +264,23 @@ def test_what_is_finished_but_not_scored_is_only_scored_on_resume(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_was_finished_under_a_scorer_that_is_gone_is_settled_without_one(kind, tmp_path):
-    async def main():
-        journal = open_journal(tmp_path / "journal.db") if kind == "sqlite" else None
-        local = LocalRun(journal=journal)
+async def test_what_was_finished_under_a_scorer_that_is_gone_is_settled_without_one(kind, tmp_path):
+    journal = open_journal(tmp_path / "journal.db") if kind == "sqlite" else None
+    local = LocalRun(journal=journal)
 
-        async def stops(view):
-            local.stop.request("in the middle of scoring")
-            await asyncio.sleep(60)
+    async def stops(view):
+        local.stop.request("in the middle of scoring")
+        await asyncio.sleep(60)
 
-        await local.work(one_turn, stops, grace=0.02)
-        await local.work(one_turn)
-        run = await local.journal.find_run("run")
-        listed = await local.journal.trajectories(run)
-        await local.journal.close()
-        return [(row.status.name, row.settled) for row in listed], len(local.policy.requests)
-
-    assert asyncio.run(main()) == ([("COMPLETED", True)], 1)
+    await local.work(one_turn, stops, grace=0.02)
+    await local.work(one_turn)
+    run = await local.journal.find_run("run")
+    listed = await local.journal.trajectories(run)
+    await local.journal.close()
+    assert ([(row.status.name, row.settled) for row in listed], len(local.policy.requests)) == (
+        [("COMPLETED", True)],
+        1,
+    )
 
 
 def test_a_scorer_s_failures_count_across_processes():

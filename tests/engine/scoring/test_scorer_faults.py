@@ -224,7 +224,7 @@ def test_a_failure_for_good_is_that_of_the_phase_it_came_from():
     assert "in rollout" not in as_text(local.report()).split("ValueError")[0]
 
 
-def test_a_group_that_waits_for_its_last_member_does_not_run_after_a_stop():
+async def test_a_group_that_waits_for_its_last_member_does_not_run_after_a_stop():
     local = LocalRun("a", samples=2)
 
     async def rollout(t):
@@ -232,10 +232,7 @@ def test_a_group_that_waits_for_its_last_member_does_not_run_after_a_stop():
             local.stop.request("enough")
         await turn(t)
 
-    async def scenario():
-        engine = await local.engine(rollout, group_scorer(lambda views: [1.0] * len(views)))
-        await engine.work()
-        return engine._progress
-
-    message = asyncio.run(scenario())
+    engine = await local.engine(rollout, group_scorer(lambda views: [1.0] * len(views)))
+    await engine.work()
+    message = engine._progress
     assert (message.done, message.running) == (0, 0)

@@ -76,22 +76,18 @@ def test_a_run_with_the_same_seed_plays_the_same_games():
     [(lake, walker, 1), (slippery, walker, 1), (blackjack, card_player, 15)],
 )
 @pytest.mark.parametrize("dropped_after", [0, 1, 2])
-def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_after):
+async def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_after):
     undisturbed, killed = (
         TrajectoryUnderTest(policy(), seed=seed),
         TrajectoryUnderTest(policy(), seed=seed),
     )
     expected, seen = [], []
-
-    async def scenario():
-        await attempt(undisturbed, player(make, seen=expected))
-        for _ in range(2):
-            with pytest.raises(Dropped):
-                await attempt(killed, player(make, dropped_after=dropped_after))
-        await attempt(killed, player(make, seen=seen))
-        return await undisturbed.history(), await killed.history()
-
-    first, two = asyncio.run(scenario())
+    await attempt(undisturbed, player(make, seen=expected))
+    for _ in range(2):
+        with pytest.raises(Dropped):
+            await attempt(killed, player(make, dropped_after=dropped_after))
+    await attempt(killed, player(make, seen=seen))
+    first, two = await undisturbed.history(), await killed.history()
     assert len(first.environment_steps) > dropped_after
     assert steps_of(first) == steps_of(two)
     assert seen == expected
@@ -101,31 +97,22 @@ def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_afte
     assert not two.forks
 
 
-def test_a_finished_episode_is_replayed_without_its_environment():
+async def test_a_finished_episode_is_replayed_without_its_environment():
     trouble, subject, policy = Trouble(), None, Oracle(lambda request: "1")
-
-    async def scenario():
-        nonlocal subject
-        subject = TrajectoryUnderTest(policy)
-        await attempt(subject, player(trouble.environment))
-        await attempt(subject, player(trouble.environment))
-
-    asyncio.run(scenario())
+    subject = TrajectoryUnderTest(policy)
+    await attempt(subject, player(trouble.environment))
+    await attempt(subject, player(trouble.environment))
     assert trouble.calls == {"reset": 1, "step": 4, "close": 1}
 
 
-def test_what_comes_back_different_is_noticed_and_begun_anew():
+async def test_what_comes_back_different_is_noticed_and_begun_anew():
     trouble, subject = Trouble(is_unseeded=True), TrajectoryUnderTest(Oracle(lambda request: "1"))
-
-    async def scenario():
-        with pytest.raises(Dropped):
-            await attempt(subject, player(trouble.environment, dropped_after=2))
-        with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
-            await attempt(subject, player(trouble.environment))
+    with pytest.raises(Dropped):
+        await attempt(subject, player(trouble.environment, dropped_after=2))
+    with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
         await attempt(subject, player(trouble.environment))
-        return await subject.history()
-
-    history = asyncio.run(scenario())
+    await attempt(subject, player(trouble.environment))
+    history = await subject.history()
     assert [fork.reason for fork in history.forks] == [CAME_BACK_DIFFERENT]
     assert len(history.environment_steps) == 4
 
@@ -201,7 +188,7 @@ def test_nonsense_is_told_to_the_policy_and_stays_in_the_trajectory():
     assert local.statuses() == {"a/0": ("TRUNCATED", True)}
 
 
-def test_a_snapshot_spares_doing_everything_again():
+async def test_a_snapshot_spares_doing_everything_again():
     counted = []
 
     def render(env, where, info) -> str:
@@ -214,19 +201,16 @@ def test_a_snapshot_spares_doing_everything_again():
     def left(request) -> str:
         return "left"
 
-    async def scenario():
-        subject = TrajectoryUnderTest(Oracle(left), seed=3)
-        with pytest.raises(Dropped):
-            await attempt(subject, player(make, dropped_after=5))
-        before = len(counted)
-        with pytest.raises(Dropped):
-            await attempt(subject, player(make, dropped_after=7))
-        undisturbed, after = TrajectoryUnderTest(Oracle(left), seed=3), len(counted)
-        with pytest.raises(Dropped):
-            await attempt(undisturbed, player(make, dropped_after=7))
-        return after - before, await subject.history(), await undisturbed.history()
-
-    live, killed, undisturbed = asyncio.run(scenario())
+    subject = TrajectoryUnderTest(Oracle(left), seed=3)
+    with pytest.raises(Dropped):
+        await attempt(subject, player(make, dropped_after=5))
+    before = len(counted)
+    with pytest.raises(Dropped):
+        await attempt(subject, player(make, dropped_after=7))
+    undisturbed, after = TrajectoryUnderTest(Oracle(left), seed=3), len(counted)
+    with pytest.raises(Dropped):
+        await attempt(undisturbed, player(make, dropped_after=7))
+    live, killed, undisturbed = after - before, await subject.history(), await undisturbed.history()
     # The last snapshot was taken before the fifth turn: one step again, and two new ones.
     assert live == 3
     assert steps_of(killed) == steps_of(undisturbed)

@@ -248,15 +248,12 @@ def test_without_room_for_too_long_it_says_so():
     serving(scenario, max_sessions=1)
 
 
-def test_a_server_that_is_not_there_is_a_broken_environment():
-    async def scenario():
-        async with Line("http://127.0.0.1:1").open() as line:
-            nowhere = line.url
-        with pytest.raises(EnvironmentBroken, match="connection lost"):
-            async with opened(nowhere):
-                pass
-
-    asyncio.run(scenario())
+async def test_a_server_that_is_not_there_is_a_broken_environment():
+    async with Line("http://127.0.0.1:1").open() as line:
+        nowhere = line.url
+    with pytest.raises(EnvironmentBroken, match="connection lost"):
+        async with opened(nowhere):
+            pass
 
 
 @pytest.mark.parametrize("token", [None, "another-token"])
@@ -276,19 +273,16 @@ def test_a_wrong_token_is_refused_and_never_shown(token):
     assert "another-token" not in message
 
 
-def test_another_web_server_is_not_taken_for_an_environment():
+async def test_another_web_server_is_not_taken_for_an_environment():
     async def hello(reader, writer):
         await reader.read(1 << 16)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n<html/>")
         writer.close()
 
-    async def scenario():
-        async with await asyncio.start_server(hello, "127.0.0.1", 0) as web:
-            url = f"http://127.0.0.1:{web.sockets[0].getsockname()[1]}"
-            with pytest.raises(UsageError, match="serves no environment"):
-                await EnvironmentEndpoint.describe(url)
-            with pytest.raises(EnvironmentBroken, match=r"cannot be read.*begins: <html/>"):
-                async with opened(url):
-                    pass
-
-    asyncio.run(scenario())
+    async with await asyncio.start_server(hello, "127.0.0.1", 0) as web:
+        url = f"http://127.0.0.1:{web.sockets[0].getsockname()[1]}"
+        with pytest.raises(UsageError, match="serves no environment"):
+            await EnvironmentEndpoint.describe(url)
+        with pytest.raises(EnvironmentBroken, match=r"cannot be read.*begins: <html/>"):
+            async with opened(url):
+                pass

@@ -1,4 +1,4 @@
-"""A server that was written from docs/http-environments.md alone, without Holdfast."""
+"""A server that was written from docs/reference/http-protocol.md alone, without Holdfast."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from holdfast.environments.http.environment import EnvironmentEndpoint
 from support.engine.local_run import LocalRun
 from support.paths import DOCS
 
-DOCUMENTATION = DOCS / "http-environments.md"
+DOCUMENTATION = DOCS / "reference" / "http-protocol.md"
 
 
 class Foreign(BaseHTTPRequestHandler):

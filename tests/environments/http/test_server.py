@@ -1,4 +1,4 @@
-"""The wire as docs/http-environments.md tells it, and what a server does with everything else."""
+"""The wire as docs/reference/http-protocol.md describes it, and what a server does with the rest."""
 
 import asyncio
 import json

@@ -104,48 +104,42 @@ def test_over_http_a_server_that_was_killed_and_started_again_is_brought_back_by
     assert results == ["ann has 7", "ann has 7", "ann has 8"]
 
 
-def test_trajectories_with_sessions_of_their_own_do_not_see_each_other_over_http(bank):
-    async def played() -> list[str]:
-        server = McpServer.http(bank.url, recovery="replay", timeout=60)
-        first, second = server.environment(), server.environment()
-        await first.reset(seed=1)
-        await second.reset(seed=1)
-        message = [
-            await call(first, "deposit", name="ann", amount=7),
-            await call(second, "deposit", name="ann", amount=1),
-            await call(first, "deposit", name="ann", amount=1),
-        ]
-        tool = next(tool for tool in first.tools if tool.name == "recite")
-        assert await tool.invoke({"size": 10_000_000}) == "x" * 10_000_000
-        await first.close()
-        await second.close()
-        assert not others()
-        return message
-
-    assert asyncio.run(played()) == ["ann has 7", "ann has 1", "ann has 8"]
+async def test_trajectories_with_sessions_of_their_own_do_not_see_each_other_over_http(bank):
+    server = McpServer.http(bank.url, recovery="replay", timeout=60)
+    first, second = server.environment(), server.environment()
+    await first.reset(seed=1)
+    await second.reset(seed=1)
+    message = [
+        await call(first, "deposit", name="ann", amount=7),
+        await call(second, "deposit", name="ann", amount=1),
+        await call(first, "deposit", name="ann", amount=1),
+    ]
+    tool = next(tool for tool in first.tools if tool.name == "recite")
+    assert await tool.invoke({"size": 10_000_000}) == "x" * 10_000_000
+    await first.close()
+    await second.close()
+    assert not others()
+    assert (message) == ["ann has 7", "ann has 1", "ann has 8"]
 
 
-def test_a_shared_server_that_dies_and_is_unreachable_for_a_while_is_found_again(bank, flag):
-    async def played() -> str:
-        async with McpServer.http(bank.url, shared=True, timeout=60) as server:
-            environment = server.environment()
-            await environment.reset(seed=1)
-            assert await call(environment, "seed") == "none"
-            with pytest.raises(EnvironmentBroken, match="was lost while it ran rob"):
-                await call(environment, "rob", flag=str(flag))
-            bank.kill()
-            with pytest.raises(EnvironmentBroken, match=r"did not begin.*ConnectError"):
-                await call(environment, "seed")
-            bank.start()
-            answer = await call(environment, "seed")
-            await environment.close()
-        assert not others()
-        return answer
-
-    assert asyncio.run(played()) == "none"
+async def test_a_shared_server_that_dies_and_is_unreachable_for_a_while_is_found_again(bank, flag):
+    async with McpServer.http(bank.url, shared=True, timeout=60) as server:
+        environment = server.environment()
+        await environment.reset(seed=1)
+        assert await call(environment, "seed") == "none"
+        with pytest.raises(EnvironmentBroken, match="was lost while it ran rob"):
+            await call(environment, "rob", flag=str(flag))
+        bank.kill()
+        with pytest.raises(EnvironmentBroken, match=r"did not begin.*ConnectError"):
+            await call(environment, "seed")
+        bank.start()
+        answer = await call(environment, "seed")
+        await environment.close()
+    assert not others()
+    assert (answer) == "none"
 
 
-def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(monkeypatch):
+async def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(monkeypatch):
     subject, server, results = TrajectoryUnderTest(), stdio("bare", recovery="replay"), []
 
     async def refuse(seed: int | None = None) -> None:
@@ -160,15 +154,12 @@ def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(mon
 
         return rollout
 
-    async def again_and_again() -> None:
+    await subject.perform(counting(1))
+    with monkeypatch.context() as without:
+        without.setattr(server, "begin", refuse)
         await subject.perform(counting(1))
-        with monkeypatch.context() as without:
-            without.setattr(server, "begin", refuse)
-            await subject.perform(counting(1))
-        await subject.perform(counting(3))
-        assert not others()
-
-    asyncio.run(again_and_again())
+    await subject.perform(counting(3))
+    assert not others()
     assert results == [["1"], ["1"], ["1", "2", "3"]]
 
 

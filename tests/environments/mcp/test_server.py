@@ -145,18 +145,15 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_secrets():
     assert "barley" not in unreachable
 
 
-def test_tools_of_two_servers_differ_by_their_prefix():
-    async def played() -> list[str]:
-        first, two = stdio("bare"), stdio("bare", prefix="other_")
-        environments = [first.environment(), two.environment()]
-        for environment in environments:
-            await environment.prepare()
-            await environment.reset(seed=1)
-        names = [tool.name for environment in environments for tool in environment.tools]
-        answer = await call(environments[1], "other_rune")
-        for environment in environments:
-            await environment.close()
-        assert not others()
-        return [names[0], names[5], answer]
-
-    assert asyncio.run(played()) == ["rune", "other_rune", "? \ufffd ?"]
+async def test_tools_of_two_servers_differ_by_their_prefix():
+    first, two = stdio("bare"), stdio("bare", prefix="other_")
+    environments = [first.environment(), two.environment()]
+    for environment in environments:
+        await environment.prepare()
+        await environment.reset(seed=1)
+    names = [tool.name for environment in environments for tool in environment.tools]
+    answer = await call(environments[1], "other_rune")
+    for environment in environments:
+        await environment.close()
+    assert not others()
+    assert ([names[0], names[5], answer]) == ["rune", "other_rune", "? \ufffd ?"]

@@ -80,22 +80,18 @@ def test_a_server_that_ends_for_nobody_is_killed_with_its_children(tmp_path, mon
     assert gone(child)
 
 
-def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
+async def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
     message = tmp_path / "pids"
-
-    async def cancelled() -> None:
-        opening = asyncio.create_task(stdio("broken", "stubborn", str(message)).tools())
-        while not message.exists() or not message.read_text():
-            await asyncio.sleep(0.01)
-        opening.cancel()
-        await asyncio.sleep(0.05)
-        opening.cancel()
-        await asyncio.wait({opening})
-        assert opening.cancelled()
-        assert not others()
-
-    asyncio.run(cancelled())
+    opening = asyncio.create_task(stdio("broken", "stubborn", str(message)).tools())
+    while not message.exists() or not message.read_text():
+        await asyncio.sleep(0.01)
+    opening.cancel()
+    await asyncio.sleep(0.05)
+    opening.cancel()
+    await asyncio.wait({opening})
+    assert opening.cancelled()
+    assert not others()
     assert not any(map(is_running, pids_in(message)))
 
 
@@ -142,50 +138,41 @@ def test_a_server_that_knows_only_the_handshake_works_and_its_odd_bytes_are_repl
     assert asyncio.run(played()) == "? \ufffd ?"
 
 
-def test_a_server_that_dies_in_a_call_breaks_that_call_and_takes_no_more():
-    async def played() -> None:
-        environment = stdio("toolbox").environment()
-        await environment.reset(seed=1)
-        pid = int(await call(environment, "pid"))
-        with pytest.raises(EnvironmentBroken, match="ended by SIGKILL") as caught:
-            await call(environment, "die")
-        assert "was lost while it ran die" in str(caught.value)
-        assert "the last that I say" in str(caught.value)
-        with pytest.raises(EnvironmentBroken, match="is gone, and echo was not called"):
-            await call(environment, "echo", text="x")
-        assert not is_running(pid)
-        await environment.close()
-        assert not others()
-
-    asyncio.run(played())
+async def test_a_server_that_dies_in_a_call_breaks_that_call_and_takes_no_more():
+    environment = stdio("toolbox").environment()
+    await environment.reset(seed=1)
+    pid = int(await call(environment, "pid"))
+    with pytest.raises(EnvironmentBroken, match="ended by SIGKILL") as caught:
+        await call(environment, "die")
+    assert "was lost while it ran die" in str(caught.value)
+    assert "the last that I say" in str(caught.value)
+    with pytest.raises(EnvironmentBroken, match="is gone, and echo was not called"):
+        await call(environment, "echo", text="x")
+    assert not is_running(pid)
+    await environment.close()
+    assert not others()
 
 
-def test_a_reset_begins_anew_with_another_process():
-    async def played() -> list[str]:
-        environment = stdio("bare").environment()
-        message = []
-        for seed in range(2):
-            await environment.reset(seed=seed)
-            message += [await call(environment, "add_one"), await call(environment, "add_one")]
-        await environment.close()
-        assert not others()
-        return message
-
-    assert asyncio.run(played()) == ["1", "2"] * 2
+async def test_a_reset_begins_anew_with_another_process():
+    environment = stdio("bare").environment()
+    message = []
+    for seed in range(2):
+        await environment.reset(seed=seed)
+        message += [await call(environment, "add_one"), await call(environment, "add_one")]
+    await environment.close()
+    assert not others()
+    assert (message) == ["1", "2"] * 2
 
 
-def test_a_call_that_takes_too_long_breaks_and_is_no_answer():
-    async def played() -> None:
-        server = stdio("pages", timeout=20)
-        environment = server.environment()
-        await environment.reset(seed=1)
-        environment._session._timeout = 0.2
-        with pytest.raises(EnvironmentBroken, match="did not answer second within"):
-            await call(environment, "second", x=600)
-        await environment.close()
-        assert not others()
-
-    asyncio.run(played())
+async def test_a_call_that_takes_too_long_breaks_and_is_no_answer():
+    server = stdio("pages", timeout=20)
+    environment = server.environment()
+    await environment.reset(seed=1)
+    environment._session._timeout = 0.2
+    with pytest.raises(EnvironmentBroken, match="did not answer second within"):
+        await call(environment, "second", x=600)
+    await environment.close()
+    assert not others()
 
 
 def test_tools_are_listed_over_all_pages_and_called_by_the_server_s_names():

@@ -1,6 +1,5 @@
 """The coding example: short, right, and run with the embedded engine."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -46,22 +45,19 @@ def test_it_is_short():
     assert len(EXAMPLE.read_text().splitlines()) <= 80
 
 
-def test_the_reward_is_the_share_of_the_hidden_tests_that_pass():
-    async def scenario() -> dict[str, History]:
-        journal = MemoryJournal()
-        await holdfast.run(
-            load_module(EXAMPLE).agent,
-            tasks=ROWS,
-            policy=Oracle(programmer),
-            journal=journal,
-            name="code",
-            renderer=ByteRenderer(),
-            seed=1,
-        )
-        run = await journal.find_run("code")
-        return {row.key.task: History(log) async for row, log in journal.histories(run)}
-
-    fields = asyncio.run(scenario())
+async def test_the_reward_is_the_share_of_the_hidden_tests_that_pass():
+    journal = MemoryJournal()
+    await holdfast.run(
+        load_module(EXAMPLE).agent,
+        tasks=ROWS,
+        policy=Oracle(programmer),
+        journal=journal,
+        name="code",
+        renderer=ByteRenderer(),
+        seed=1,
+    )
+    run = await journal.find_run("code")
+    fields = {row.key.task: History(log) async for row, log in journal.histories(run)}
     assert {name: history.reward for name, history in fields.items()} == {
         "add": 0.5,
         "median": 1.0,

@@ -361,6 +361,11 @@ def test_a_very_large_run_lists_failures_the_slowest_and_some_and_counts_all(tmp
     assert page.data("c1") != page.data("c2"), "each listed row has its own conversation"
 
 
+def test_the_ten_slowest_rows_are_named(tmp_path):
+    _, text = report(tmp_path, {f"t{place}": [with_tools()] for place in range(12)})
+    assert len(Blocks(text).data("index")["slowest"]) == 10
+
+
 def test_tokens_never_push_a_conversation_out(tmp_path):
     tasks = {f"t{place}": [with_tools()] for place in range(4)}
     plain, _ = report(tmp_path, tasks, limit=9_000)
@@ -428,16 +433,12 @@ def test_an_empty_row_shows_its_task(tmp_path):
     assert page.data("index")["summary"]["agg_score"] is None
 
 
-def test_the_tools_of_a_task_are_there_with_their_schemas(tmp_path):
+async def test_the_tools_of_a_task_are_there_with_their_schemas(tmp_path):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-
-    async def written():
-        journal = MemoryJournal()
-        task = Task("a", (user("1+1?"),), tools=(tool,), ground_truth={"is": 2})
-        run = await journal.create_run(spec(samples=1), [task])
-        await write_report(journal, run, tmp_path / "r.html")
-
-    asyncio.run(written())
+    journal = MemoryJournal()
+    task = Task("a", (user("1+1?"),), tools=(tool,), ground_truth={"is": 2})
+    run = await journal.create_run(spec(samples=1), [task])
+    await write_report(journal, run, tmp_path / "r.html")
     blocks = Blocks((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert blocks.data("c0")[2] == [["add", '{"name":"add","parameters":{"type":"object"}}']]
     assert blocks.data("index")["rows"][0][-3:] == ["1+1?", '{"is":2}', ""]

@@ -91,18 +91,17 @@ def test_evaluate_async_runs_in_the_callers_loop_with_the_callers_policy(
     assert asyncio.run(body()) == 4.0
 
 
-def test_evaluate_works_in_a_running_loop_as_in_a_notebook(engine: FakeEngine, place: Path) -> None:
-    async def cell() -> float | None:
-        outcome = judged.evaluate(policy=engine.url, journal="memory:")  # type: ignore[attr-defined]
-        await asyncio.sleep(0)  # The caller's loop is as it was.
-        with pytest.raises(UsageError, match="has no variant 'x'"):
-            judged.evaluate(variant="x")  # type: ignore[attr-defined]
-        return outcome.score
+async def test_evaluate_works_in_a_running_loop_as_in_a_notebook(
+    engine: FakeEngine, place: Path
+) -> None:
+    outcome = judged.evaluate(policy=engine.url, journal="memory:")  # type: ignore[attr-defined]
+    await asyncio.sleep(0)  # The caller's loop is as it was.
+    with pytest.raises(UsageError, match="has no variant 'x'"):
+        judged.evaluate(variant="x")  # type: ignore[attr-defined]
+    assert (outcome.score) == 1.5
 
-    assert asyncio.run(cell()) == 1.5
 
-
-def test_cancelling_loses_nothing_that_is_durable(engine: FakeEngine, place: Path) -> None:
+async def test_cancelling_loses_nothing_that_is_durable(engine: FakeEngine, place: Path) -> None:
     held = asyncio.Event()
 
     async def two_turns(t: Rollout) -> None:
@@ -116,22 +115,18 @@ def test_cancelling_loses_nothing_that_is_durable(engine: FakeEngine, place: Pat
     def slow(row: EvaluationRow) -> float:
         return 1.0
 
-    async def body() -> None:
-        nonlocal held
-        run = slow.evaluate_async  # type: ignore[attr-defined]
-        working = asyncio.create_task(run(policy=engine.url, journal="here.db"))
-        await held.wait()
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        held = asyncio.Event()
-        again = asyncio.create_task(run(policy=engine.url, journal="here.db"))
-        await held.wait()
-        again.cancel()
-        await asyncio.gather(again, return_exceptions=True)
-
-    asyncio.run(body())
+    run = slow.evaluate_async  # type: ignore[attr-defined]
+    working = asyncio.create_task(run(policy=engine.url, journal="here.db"))
+    await held.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    held = asyncio.Event()
+    again = asyncio.create_task(run(policy=engine.url, journal="here.db"))
+    await held.wait()
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
     assert engine.stats().requests == 4, "the turn before the cancellation is replayed"
 
 

@@ -122,6 +122,18 @@ def test_what_is_served_is_told_before_anything_is_done(project: EvaluationProje
     assert not project.journal.exists() or project.runs() == {}
 
 
+def test_a_providers_model_is_named_as_for_a_run(project: EvaluationProject) -> None:
+    project.write(
+        """
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = project.run("--holdfast-policy", "openai/gpt-4o", policy=False)
+    result.stdout.fnmatch_lines(["*model 'openai/gpt-4o'*wants a key: set OPENAI_API_KEY*"])
+
+
 def test_one_embedded_engine_serves_all_evaluations_of_a_session(
     project: EvaluationProject,
 ) -> None:

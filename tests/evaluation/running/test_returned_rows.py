@@ -52,6 +52,7 @@ def test_rows_in_another_order_keep_their_scores(
     "result",
     [
         '{"row_id": row.input_metadata.row_id, "score": row.ground_truth / 10}',
+        '{"id": row.input_metadata.row_id, "score": row.ground_truth / 10}',
         '{"rollout_id": row.execution_metadata.rollout_id, "score": row.ground_truth / 10}',
         "EvaluateResult(score=row.ground_truth / 10, row_id=row.input_metadata.row_id)",
     ],

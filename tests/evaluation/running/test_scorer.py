@@ -1,7 +1,5 @@
 """What the judging function may do beside returning a score: speak to pytest, be awaited."""
 
-import asyncio
-
 import pytest
 
 from holdfast.engine.scoring.scorer import NotAScore, Score, checked
@@ -73,7 +71,7 @@ def test_without_pytest_a_skip_is_what_the_function_raised(project: EvaluationPr
         judge.evaluate(policy=project.engine.url, journal=place)  # type: ignore[attr-defined]
 
 
-def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
+async def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
     @evaluation_test(dataset=ROWS)
     def point(row: EvaluationRow) -> EvaluationRow:
         row.evaluation_result = EvaluateResult(score=0.5)
@@ -88,13 +86,9 @@ def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
         return row
 
     row = EvaluationRow()
-
-    async def awaited() -> None:
-        for result in (await point(row), await point(row=row), await later(row)):
-            assert result is row
-        assert await together([row, row]) == [row, row]  # type: ignore[misc]
-
-    asyncio.run(awaited())
+    for result in (await point(row), await point(row=row), await later(row)):
+        assert result is row
+    assert await together([row, row]) == [row, row]  # type: ignore[misc]
     assert point(row) is row
     assert together([row]) == [row]
 

@@ -1,6 +1,7 @@
 """Known answers: by hand, from statsmodels 0.15 and from scipy 1.17."""
 
 import math
+from itertools import product
 from random import Random
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from holdfast.evaluation.stats.bootstrap import (
     bootstrap,
     bootstrap_interval,
+    counts_all_flips,
     resamples_for,
     sign_flip_p_value,
     totals_of,
@@ -225,7 +227,22 @@ def test_the_sign_flips_agree_with_scipy():
     # scipy.stats.permutation_test(…, permutation_type="samples"), exact
     assert sign_flip_p_value(EIGHT) == pytest.approx(0.078125)
     # … and with 400,000 resamples: 0.1129
-    assert sign_flip_p_value(FORTY) == pytest.approx(0.1129, abs=0.01)
+    assert sign_flip_p_value(FORTY) == pytest.approx(0.1129, abs=0.002)
+
+
+def test_differences_of_shares_are_counted_exactly_however_many_they_are():
+    wins_and_losses = [1.0] * 30 + [-1.0] * 20 + [0.0] * 50
+    assert sign_flip_p_value(wins_and_losses) == pytest.approx(sign_test_p_value(30, 20))
+    assert sign_flip_p_value([1.0] * 40) == 2 / 2**40
+    twice = [0.1] * 7 + [-0.3] * 4
+    patterns = [
+        sum(s * v for s, v in zip(signs, twice, strict=True))
+        for signs in product((1, -1), repeat=11)
+    ]
+    share = sum(abs(value) >= 0.5 - 1e-9 for value in patterns) / len(patterns)
+    assert sign_flip_p_value(twice) == pytest.approx(share)
+    assert counts_all_flips(twice)
+    assert not counts_all_flips([math.sqrt(place) for place in range(1, 40)])
 
 
 def test_the_sign_test_agrees_with_scipy():

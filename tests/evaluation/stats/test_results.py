@@ -1,7 +1,5 @@
 """What the journal says of each row, in numbers."""
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -122,7 +120,7 @@ def test_a_metric_is_counted_where_it_is():
     assert report.metrics == ["m"]
 
 
-def test_one_history_is_in_memory_at_a_time():
+async def test_one_history_is_in_memory_at_a_time():
     class Watched(MemoryJournal):
         alive = most = 0
 
@@ -136,14 +134,9 @@ def test_one_history_is_in_memory_at_a_time():
             def __del__(self):
                 Watched.alive -= 1
 
-    async def write_and_read():
-        journal = Watched()
-        run = await write(
-            journal, spec(samples=4), {f"t{i}": [with_tools()] * 4 for i in range(25)}
-        )
-        return await results_of(journal, run)
-
-    assert len(asyncio.run(write_and_read()).rows) == 100
+    journal = Watched()
+    run = await write(journal, spec(samples=4), {f"t{i}": [with_tools()] * 4 for i in range(25)})
+    assert len((await results_of(journal, run)).rows) == 100
     assert Watched.most <= 2, "the next one is read before the last one is let go"
 
 

@@ -162,114 +162,99 @@ def text_of(sample) -> str:
     return bytes(token for token in sample.token_ids if token < 256).decode()
 
 
-def test_calls_at_once_of_which_some_were_lost_keep_places_of_their_own():
-    async def body():
-        gate = asyncio.Event()
+async def test_calls_at_once_of_which_some_were_lost_keep_places_of_their_own():
+    gate = asyncio.Event()
 
-        async def answer(request):
-            message = bytes(token for token in request.prompt if token < 256)
-            if b"slow" in message:
-                await gate.wait()
-            return f"re {request.seed}"
-
-        subject = TrajectoryUnderTest(Oracle(answer))
-        async with attempt(subject) as trajectory:
-            slow = asyncio.create_task(answer_to(trajectory, ask(user("slow"))))
-            await asyncio.sleep(0)
-            quick = await answer_to(trajectory, ask(user("quick")))
-            slow.cancel()
-            await asyncio.wait([slow])
-        gate.set()
-        replies = [ask(user(text)) for text in ("slow", "quick", "third")]
-        async with attempt(subject) as trajectory:
-            answers = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
-        async with attempt(subject) as trajectory:
-            again = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
-        assert answers[1] == quick
-        assert again == answers
-        assert len((await subject.history()).generations) == 3
-
-    asyncio.run(body())
-
-
-def test_a_reply_keeps_its_beginning_when_a_new_attempt_does_not_ask_for_it_again():
-    async def body():
-        subject = TrajectoryUnderTest(Oracle(lambda request: "same words"))
-        async with attempt(subject) as trajectory:
-            first = (await answer_to(trajectory, ask(*HELLO))).choices[0].message
-            going_on = ask(*HELLO, first, user("go on"))
-            rewritten = ask(*HELLO, assistant("a summary"), user("go on"))
-            before = [await answer_to(trajectory, item) for item in (going_on, rewritten)]
-        expected = [text_of(item) for item in finished(await subject.history())]
-        async with attempt(subject) as trajectory:
-            assert [await answer_to(trajectory, item) for item in (going_on, rewritten)] == before
-            second = before[0].choices[0].message
-            await answer_to(trajectory, ask(*going_on.messages, second, user("more")))
-        longer, other = (text_of(item) for item in finished(await subject.history()))
-        assert longer.startswith(expected[0])
-        assert other == expected[1]
-
-    asyncio.run(body())
-
-
-def test_the_same_prompt_one_after_the_other_is_no_rewritten_past():
-    async def body():
-        subject = TrajectoryUnderTest()
-        async with attempt(subject) as trajectory:
-            for _ in range(3):
-                await answer_to(trajectory, ask(*HELLO))
-        history = await subject.history()
-        assert [step.prefix_break for step in history.generations] == ["", "", ""]
-        assert [step.base for step in history.generations] == ["", "", ""]
-
-    asyncio.run(body())
-
-
-def test_a_retry_among_identical_calls_is_told_its_own_answer_and_not_that_of_another():
-    async def body():
-        gate = asyncio.Event()
-
-        async def answer(request):
+    async def answer(request):
+        message = bytes(token for token in request.prompt if token < 256)
+        if b"slow" in message:
             await gate.wait()
-            return f"re {request.seed}"
+        return f"re {request.seed}"
 
-        subject = TrajectoryUnderTest(Oracle(answer))
-        async with attempt(subject) as trajectory:
-            lost = await trajectory.subscribe(ask(*HELLO), wire="test")
-            other = asyncio.create_task(answer_to(trajectory, ask(*HELLO)))
-            await asyncio.sleep(0)
-            lost.leave(delivered=False)
-            retried = asyncio.create_task(answer_to(trajectory, ask(*HELLO), again=True))
-            await asyncio.sleep(0)
-            gate.set()
-            answers = await asyncio.gather(retried, other)
-        assert len({answer.id for answer in answers}) == 2
-        assert len(subject.oracle.requests) == 2
+    subject = TrajectoryUnderTest(Oracle(answer))
+    async with attempt(subject) as trajectory:
+        slow = asyncio.create_task(answer_to(trajectory, ask(user("slow"))))
+        await asyncio.sleep(0)
+        quick = await answer_to(trajectory, ask(user("quick")))
+        slow.cancel()
+        await asyncio.wait([slow])
+    gate.set()
+    replies = [ask(user(text)) for text in ("slow", "quick", "third")]
+    async with attempt(subject) as trajectory:
+        answers = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
+    async with attempt(subject) as trajectory:
+        again = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
+    assert answers[1] == quick
+    assert again == answers
+    assert len((await subject.history()).generations) == 3
 
-    asyncio.run(body())
+
+async def test_a_reply_keeps_its_beginning_when_a_new_attempt_does_not_ask_for_it_again():
+    subject = TrajectoryUnderTest(Oracle(lambda request: "same words"))
+    async with attempt(subject) as trajectory:
+        first = (await answer_to(trajectory, ask(*HELLO))).choices[0].message
+        going_on = ask(*HELLO, first, user("go on"))
+        rewritten = ask(*HELLO, assistant("a summary"), user("go on"))
+        before = [await answer_to(trajectory, item) for item in (going_on, rewritten)]
+    expected = [text_of(item) for item in finished(await subject.history())]
+    async with attempt(subject) as trajectory:
+        assert [await answer_to(trajectory, item) for item in (going_on, rewritten)] == before
+        second = before[0].choices[0].message
+        await answer_to(trajectory, ask(*going_on.messages, second, user("more")))
+    longer, other = (text_of(item) for item in finished(await subject.history()))
+    assert longer.startswith(expected[0])
+    assert other == expected[1]
 
 
-def test_a_conversation_that_was_looked_at_with_other_tools_still_goes_on_with_its_own():
-    async def body():
-        tool, other = (
-            {"type": "function", "function": {"name": name, "parameters": {}}}
-            for name in ("mine", "another")
-        )
-        # Written in a way in which no renderer writes it: rendered anew, it is not the same.
-        odd = '<tool_call>{"arguments":  {}, "name":"mine"}</tool_call>'
-        subject = TrajectoryUnderTest(Oracle(lambda request: odd))
-        async with attempt(subject) as trajectory:
-            first = (await answer_to(trajectory, ask(*HELLO, tools=(tool,)))).choices[0].message
-        async with attempt(subject) as trajectory:
-            await answer_to(trajectory, ask(*HELLO, tools=(tool,)))
-            going_on = (*HELLO, first, user("go on"))
-            await answer_to(trajectory, ask(*going_on, tools=(other,)))
-            await answer_to(trajectory, ask(*going_on, user("more"), tools=(tool,)))
-        _, changed, kept = (await subject.history()).generations
-        assert changed.prefix_break == "the tools were changed"
-        assert not kept.prefix_break
+async def test_the_same_prompt_one_after_the_other_is_no_rewritten_past():
+    subject = TrajectoryUnderTest()
+    async with attempt(subject) as trajectory:
+        for _ in range(3):
+            await answer_to(trajectory, ask(*HELLO))
+    history = await subject.history()
+    assert [step.prefix_break for step in history.generations] == ["", "", ""]
+    assert [step.base for step in history.generations] == ["", "", ""]
 
-    asyncio.run(body())
+
+async def test_a_retry_among_identical_calls_is_told_its_own_answer_and_not_that_of_another():
+    gate = asyncio.Event()
+
+    async def answer(request):
+        await gate.wait()
+        return f"re {request.seed}"
+
+    subject = TrajectoryUnderTest(Oracle(answer))
+    async with attempt(subject) as trajectory:
+        lost = await trajectory.subscribe(ask(*HELLO), wire="test")
+        other = asyncio.create_task(answer_to(trajectory, ask(*HELLO)))
+        await asyncio.sleep(0)
+        lost.leave(delivered=False)
+        retried = asyncio.create_task(answer_to(trajectory, ask(*HELLO), again=True))
+        await asyncio.sleep(0)
+        gate.set()
+        answers = await asyncio.gather(retried, other)
+    assert len({answer.id for answer in answers}) == 2
+    assert len(subject.oracle.requests) == 2
+
+
+async def test_a_conversation_that_was_looked_at_with_other_tools_still_goes_on_with_its_own():
+    tool, other = (
+        {"type": "function", "function": {"name": name, "parameters": {}}}
+        for name in ("mine", "another")
+    )
+    # Written in a way in which no renderer writes it: rendered anew, it is not the same.
+    odd = '<tool_call>{"arguments":  {}, "name":"mine"}</tool_call>'
+    subject = TrajectoryUnderTest(Oracle(lambda request: odd))
+    async with attempt(subject) as trajectory:
+        first = (await answer_to(trajectory, ask(*HELLO, tools=(tool,)))).choices[0].message
+    async with attempt(subject) as trajectory:
+        await answer_to(trajectory, ask(*HELLO, tools=(tool,)))
+        going_on = (*HELLO, first, user("go on"))
+        await answer_to(trajectory, ask(*going_on, tools=(other,)))
+        await answer_to(trajectory, ask(*going_on, user("more"), tools=(tool,)))
+    _, changed, kept = (await subject.history()).generations
+    assert changed.prefix_break == "the tools were changed"
+    assert not kept.prefix_break
 
 
 def test_a_judgement_replaces_only_what_it_has():

@@ -269,7 +269,7 @@ def test_worlds_that_make_no_sense_are_refused(options, message):
 
 
 def test_a_workspace_is_made_from_a_task():
-    with pytest.raises(UsageError, match="makes a Workspace from a task"):
+    with pytest.raises(UsageError, match="makes a Workspace or a WorldEnvironment from a task"):
         WorkspaceWorld(Workspace())
     with pytest.raises(UsageError, match="there are start and latest"):
         WorkspaceWorld(lambda task: Workspace(), restore="newest")

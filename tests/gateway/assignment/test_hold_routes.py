@@ -189,25 +189,22 @@ def test_whichever_worker_is_asked_all_of_them_hold_and_release(tmp_path):
     asyncio.run(body())
 
 
-def test_orders_that_are_given_at_once_leave_all_workers_in_one_state(tmp_path):
-    async def body():
-        async with pair(tmp_path) as result:
-            taken = [await result.take(url) for url in result.urls]
-            for _ in range(25):
-                first, second = result.urls
-                await asyncio.gather(
-                    post(result.http, f"{first}/hold", {"seconds": 60}),
-                    post(result.http, f"{second}/release"),
-                    post(result.http, f"{second}/hold", {"seconds": 50}),
-                    post(result.http, f"{first}/release"),
-                )
-                single, other = map(is_held, result.workers)
-                assert single == other
-            await post(result.http, f"{first}/release")
-            for single in taken:
-                await complete(result.http, single)
-
-    asyncio.run(body())
+async def test_orders_that_are_given_at_once_leave_all_workers_in_one_state(tmp_path):
+    async with pair(tmp_path) as result:
+        taken = [await result.take(url) for url in result.urls]
+        for _ in range(25):
+            first, second = result.urls
+            await asyncio.gather(
+                post(result.http, f"{first}/hold", {"seconds": 60}),
+                post(result.http, f"{second}/release"),
+                post(result.http, f"{second}/hold", {"seconds": 50}),
+                post(result.http, f"{first}/release"),
+            )
+            single, other = map(is_held, result.workers)
+            assert single == other
+        await post(result.http, f"{first}/release")
+        for single in taken:
+            await complete(result.http, single)
 
 
 def test_a_worker_that_is_started_again_is_held_as_the_others_are(gateway_process, engine):
@@ -265,18 +262,15 @@ NO_TEXT = b'{"\xff": 1}'
     ("path", "sent"),
     [("/hold", NO_TEXT), ("/release", NO_TEXT), ("/mcp", b'{"id": 1, "method": "\xff"}')],
 )
-def test_a_body_that_is_no_text_is_refused(path, sent):
-    async def body():
-        outside = HoldRoutes(lambda seconds: CallHolds().hold(seconds), peers=None)
-        async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
-            headers = {} if path == "/mcp" else bearer(counter)
-            reply = await exchange(counter.port, raw_post(path, sent, binding, **headers))
-            assert reply.status == 400, reply.body
-
-    asyncio.run(body())
+async def test_a_body_that_is_no_text_is_refused(path, sent):
+    outside = HoldRoutes(lambda seconds: CallHolds().hold(seconds), peers=None)
+    async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
+        headers = {} if path == "/mcp" else bearer(counter)
+        reply = await exchange(counter.port, raw_post(path, sent, binding, **headers))
+        assert reply.status == 400, reply.body
 
 
-def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
+async def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
     """Its head came before, and its body after."""
 
     async def begun(port: int, raw: bytes):
@@ -293,27 +287,22 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
 
         return finish
 
-    async def body():
-        outside = HoldRoutes(lambda seconds: gateway.hold(seconds), peers=None)
-        limits = GatewayLimits(drain_seconds=30)
-        gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
-        async with gateway:
-            counter = Counter(gateway, TrajectoryUnderTest(Oracle()))
-            async with counter.attempt() as (_, binding):
-                hold = await begun(
-                    counter.port, raw_post("/hold", {"seconds": 600}, **bearer(counter))
-                )
-                call = await begun(counter.port, raw_post(CHAT, HELLO, binding))
-                while gateway._listener.in_flight < 2:
-                    await asyncio.sleep(0.005)
-                closing = asyncio.create_task(gateway.aclose())
-                while not gateway._listener.is_closing:
-                    await asyncio.sleep(0.005)
-                assert (await hold()).startswith(b"HTTP/1.1 200")
-                assert (await call()).startswith(b"HTTP/1.1 200")
-                await closing
-
-    asyncio.run(body())
+    outside = HoldRoutes(lambda seconds: gateway.hold(seconds), peers=None)
+    limits = GatewayLimits(drain_seconds=30)
+    gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
+    async with gateway:
+        counter = Counter(gateway, TrajectoryUnderTest(Oracle()))
+        async with counter.attempt() as (_, binding):
+            hold = await begun(counter.port, raw_post("/hold", {"seconds": 600}, **bearer(counter)))
+            call = await begun(counter.port, raw_post(CHAT, HELLO, binding))
+            while gateway._listener.in_flight < 2:
+                await asyncio.sleep(0.005)
+            closing = asyncio.create_task(gateway.aclose())
+            while not gateway._listener.is_closing:
+                await asyncio.sleep(0.005)
+            assert (await hold()).startswith(b"HTTP/1.1 200")
+            assert (await call()).startswith(b"HTTP/1.1 200")
+            await closing
 
 
 def test_a_hold_outlives_all_workers_at_once_and_so_does_a_release(tmp_path):
@@ -343,16 +332,13 @@ def kill_all_at_once(gateway_process: GatewayProcess) -> None:
     until(lambda: not set(killed) & set(gateway_process.workers))
 
 
-def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
-    async def body():
-        holds = CallHolds()
-        peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1))
-        outside = HoldRoutes(holds.hold, peers=peers)
-        async with opened(endpoints=outside.endpoints()) as (counter, _, _):
-            raw = raw_post("/hold", {"seconds": 60}, **bearer(counter))
-            reply = await exchange(counter.port, raw)
-            assert (reply.status, reply.json["workers"]) == (200, 1)
-            assert holds.gauges["holding"]
-
-    asyncio.run(body())
+async def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
+    holds = CallHolds()
+    peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1))
+    outside = HoldRoutes(holds.hold, peers=peers)
+    async with opened(endpoints=outside.endpoints()) as (counter, _, _):
+        raw = raw_post("/hold", {"seconds": 60}, **bearer(counter))
+        reply = await exchange(counter.port, raw)
+        assert (reply.status, reply.json["workers"]) == (200, 1)
+        assert holds.gauges["holding"]
     assert "a hold is not kept" in caplog.text

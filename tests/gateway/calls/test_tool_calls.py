@@ -400,25 +400,21 @@ async def pay(counter, binding):
     return await exchange(counter.port, post("/tools/pay", {"amount": 1}, binding))
 
 
-def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
+async def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
     """The other one was told already, although it began later."""
     monkeypatch.setattr("holdfast.gateway.calls.tool_calls.LAST_SECONDS", 0.05)
-
-    async def body():
-        till = Till()
-        async with opened() as (counter, first, binding):
-            first.set_tools(till.tools)
-            lost = asyncio.create_task(pay(counter, binding))
-            await until(lambda: till.did == 1)
-            assert (await pay(counter, binding)).json["content"] == "payment 2"
-            counter.gateway.release(binding)
-            await first.aclose()
-            await lost
-            async with counter.attempt() as (later, binding):
-                later.set_tools(till.tools)
-                later.go_on()
-                again = (await pay(counter, binding)).json
-                assert (again["is_error"], again["error"]) == (True, "interrupted")
-                assert (await pay(counter, binding)).json["content"] == "payment 3"
-
-    asyncio.run(body())
+    till = Till()
+    async with opened() as (counter, first, binding):
+        first.set_tools(till.tools)
+        lost = asyncio.create_task(pay(counter, binding))
+        await until(lambda: till.did == 1)
+        assert (await pay(counter, binding)).json["content"] == "payment 2"
+        counter.gateway.release(binding)
+        await first.aclose()
+        await lost
+        async with counter.attempt() as (later, binding):
+            later.set_tools(till.tools)
+            later.go_on()
+            again = (await pay(counter, binding)).json
+            assert (again["is_error"], again["error"]) == (True, "interrupted")
+            assert (await pay(counter, binding)).json["content"] == "payment 3"

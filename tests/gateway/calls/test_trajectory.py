@@ -319,31 +319,25 @@ def test_what_was_told_is_kept_although_another_call_was_recorded_meanwhile(othe
     assert message == BEGINNING + REST
 
 
-def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_again():
+async def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_again():
     """As it is without a stream; a second one would be sampled, and recorded as a second."""
+    begun = asyncio.Event()
 
-    async def body():
-        begun = asyncio.Event()
+    async def slow(request):
+        await begun.wait()
+        return "no JSON at all"
 
-        async def slow(request):
-            await begun.wait()
-            return "no JSON at all"
-
-        async with opened(slow, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
-            wanted = chat_request(
-                user_says("q"), stream=True, response_format={"type": "json_object"}
-            )
-            first = await exchange(counter.port, post(CHAT, wanted, binding), begun=begun.set)
-            assert first.status == 200
-            assert b"response_format" in first.body
-            second = await exchange(counter.port, post(CHAT, wanted, binding))
-            assert (second.status, second.json["error"]["param"]) == (400, "response_format")
-            assert len(counter.subject.oracle.requests) == 1
-
-    asyncio.run(body())
+    async with opened(slow, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
+        wanted = chat_request(user_says("q"), stream=True, response_format={"type": "json_object"})
+        first = await exchange(counter.port, post(CHAT, wanted, binding), begun=begun.set)
+        assert first.status == 200
+        assert b"response_format" in first.body
+        second = await exchange(counter.port, post(CHAT, wanted, binding))
+        assert (second.status, second.json["error"]["param"]) == (400, "response_format")
+        assert len(counter.subject.oracle.requests) == 1
 
 
-def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
+async def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
     ended = asyncio.Event()
 
     async def answer(request):
@@ -354,12 +348,9 @@ def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
         finally:
             ended.set()
 
-    async def body():
-        async with opened(answer) as (counter, _, binding):
-            wanted = chat_request(user_says("q"), n=3, response_format={"type": "json_object"})
-            reply = await exchange(counter.port, post(CHAT, wanted, binding))
-            assert reply.status == 400
-            assert len(counter.subject.oracle.requests) == 3
-            await asyncio.wait_for(ended.wait(), 60)
-
-    asyncio.run(body())
+    async with opened(answer) as (counter, _, binding):
+        wanted = chat_request(user_says("q"), n=3, response_format={"type": "json_object"})
+        reply = await exchange(counter.port, post(CHAT, wanted, binding))
+        assert reply.status == 400
+        assert len(counter.subject.oracle.requests) == 3
+        await asyncio.wait_for(ended.wait(), 60)

@@ -1,7 +1,5 @@
 """What a refusal says back of what was sent is short, on one line, and no key."""
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -51,53 +49,42 @@ def test_no_half_of_a_known_secret_is_told_where_a_text_is_cut(most, length):
 
 
 @pytest.mark.parametrize("path", [*BODIES, COUNT])
-def test_no_half_of_a_known_secret_is_in_a_refusal_that_quotes_a_value(path):
+async def test_no_half_of_a_known_secret_is_in_a_refusal_that_quotes_a_value(path):
     secret = "Quagga" * 20
     hide(secret)
-
-    async def body():
-        async with opened() as (counter, _, binding):
-            for before in (0, 100, 150, 190, 400, 480, 590):
-                value = "x" * before + secret
-                for more in ({"tool_choice": value}, {value: 1}, {"tools": [{"type": value}]}):
-                    request = {**BODIES.get(path, HELLO), **more}
-                    reply = await exchange(counter.port, post(path, request, binding))
-                    assert reply.status == 400
-                    assert b"Quag" not in reply.body
-
-    asyncio.run(body())
+    async with opened() as (counter, _, binding):
+        for before in (0, 100, 150, 190, 400, 480, 590):
+            value = "x" * before + secret
+            for more in ({"tool_choice": value}, {value: 1}, {"tools": [{"type": value}]}):
+                request = {**BODIES.get(path, HELLO), **more}
+                reply = await exchange(counter.port, post(path, request, binding))
+                assert reply.status == 400
+                assert b"Quag" not in reply.body
 
 
 @pytest.mark.parametrize("path", [*BODIES, COUNT, "/complete"])
-def test_every_address_tells_little_of_a_long_odd_value(path):
+async def test_every_address_tells_little_of_a_long_odd_value(path):
     odd = "\x1b[2J\n" + "long" * 5000
-
-    async def body():
-        async with opened() as (counter, _, binding):
-            for name in [*BODIES.get(path, HELLO), "tools", "n", "stop", odd]:
-                for value in (odd, [odd], {odd: odd}, f"{binding.key}{odd}"):
-                    request = {**BODIES.get(path, HELLO), name: value}
-                    reply = await exchange(counter.port, post(path, request, binding))
-                    if reply.status == 200:
-                        continue
-                    assert reply.status == 400
-                    error = msgspec.json.decode(reply.body)["error"]
-                    # Anthropic has the parameter in the message.
-                    assert len(error["message"]) <= MAX_MESSAGE_CHARS + MAX_NAME_CHARS + 2
-                    assert error["message"].isprintable()
-                    assert len(error.get("param") or "") <= MAX_NAME_CHARS
-                    assert (error.get("param") or "").isprintable()
-                    assert binding.key.encode() not in reply.body
-
-    asyncio.run(body())
+    async with opened() as (counter, _, binding):
+        for name in [*BODIES.get(path, HELLO), "tools", "n", "stop", odd]:
+            for value in (odd, [odd], {odd: odd}, f"{binding.key}{odd}"):
+                request = {**BODIES.get(path, HELLO), name: value}
+                reply = await exchange(counter.port, post(path, request, binding))
+                if reply.status == 200:
+                    continue
+                assert reply.status == 400
+                error = msgspec.json.decode(reply.body)["error"]
+                # Anthropic has the parameter in the message.
+                assert len(error["message"]) <= MAX_MESSAGE_CHARS + MAX_NAME_CHARS + 2
+                assert error["message"].isprintable()
+                assert len(error.get("param") or "") <= MAX_NAME_CHARS
+                assert (error.get("param") or "").isprintable()
+                assert binding.key.encode() not in reply.body
 
 
-def test_a_value_that_is_quoted_is_bounded_by_itself():
-    async def body():
-        async with opened() as (counter, _, binding):
-            request = {**HELLO, "x" * 5000: 1}
-            reply = await exchange(counter.port, post(CHAT, request, binding))
-            assert reply.status == 400
-            assert b"x" * 201 not in reply.body
-
-    asyncio.run(body())
+async def test_a_value_that_is_quoted_is_bounded_by_itself():
+    async with opened() as (counter, _, binding):
+        request = {**HELLO, "x" * 5000: 1}
+        reply = await exchange(counter.port, post(CHAT, request, binding))
+        assert reply.status == 400
+        assert b"x" * 201 not in reply.body

@@ -69,22 +69,18 @@ def span(start: int, end: int) -> VersionSpan:
     return VersionSpan("v", start, end)
 
 
-def test_a_whole_journal_is_clean_and_counted(tmp_path: Path) -> None:
+async def test_a_whole_journal_is_clean_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def fill() -> None:
-        journal = SqliteJournal(path)
-        run, _, claims = await ready(journal, "a", "b", samples=2)
-        await settle(journal, claims[0])
-        await journal.append(claims[1].open[0], values(1, 2, 3), status=Status.RUNNING)
-        await journal.put_blob(b"one")
-        trainer = await consuming(journal, run)
-        await journal.next_batch(trainer, 1, groups=1)
-        await journal.commit(trainer, 1)
-        await journal.create_run(spec("other"), make_tasks("c"))
-        await journal.close()
-
-    asyncio.run(fill())
+    journal = SqliteJournal(path)
+    run, _, claims = await ready(journal, "a", "b", samples=2)
+    await settle(journal, claims[0])
+    await journal.append(claims[1].open[0], values(1, 2, 3), status=Status.RUNNING)
+    await journal.put_blob(b"one")
+    trainer = await consuming(journal, run)
+    await journal.next_batch(trainer, 1, groups=1)
+    await journal.commit(trainer, 1)
+    await journal.create_run(spec("other"), make_tasks("c"))
+    await journal.close()
     report = check(path)
     assert report.findings == []
     assert report.is_clean
@@ -250,19 +246,15 @@ def test_a_delivery_of_an_index_that_lost_its_row_is_found(tmp_path: Path) -> No
     assert "was delivered 2 times" in " ".join(map(str, check(path).findings))
 
 
-def test_all_damage_is_reported_not_only_the_first(tmp_path: Path) -> None:
+async def test_all_damage_is_reported_not_only_the_first(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def fill() -> None:
-        journal = SqliteJournal(path)
-        _, _, claims = await ready(journal, "a", "b", "c", samples=2)
-        for claim in claims:
-            for lease in claim.open:
-                await journal.append(lease, values(1, 2, 3), status=Status.RUNNING)
-        await journal.put_blob(b"one")
-        await journal.close()
-
-    asyncio.run(fill())
+    journal = SqliteJournal(path)
+    _, _, claims = await ready(journal, "a", "b", "c", samples=2)
+    for claim in claims:
+        for lease in claim.open:
+            await journal.append(lease, values(1, 2, 3), status=Status.RUNNING)
+    await journal.put_blob(b"one")
+    await journal.close()
     sql(path, "UPDATE records SET crc = crc + 1 WHERE trajectory IN (1, 3, 6) AND seq = 1")
     sql(path, "UPDATE tasks SET crc = crc + 1 WHERE id = 'b'")
     sql(path, "UPDATE blobs SET body = x'00'")
@@ -300,28 +292,24 @@ def test_the_check_writes_nothing(tmp_path: Path) -> None:
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 
-def test_a_journal_in_use_can_be_checked(tmp_path: Path) -> None:
+async def test_a_journal_in_use_can_be_checked(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    run = await journal.create_run(spec(samples=1), make_tasks("a"))
+    (claim,) = await journal.claim(await joined(journal, run), groups=1)
+    going = True
 
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.create_run(spec(samples=1), make_tasks("a"))
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        going = True
+    async def keep_writing() -> None:
+        while going:
+            await journal.append(claim.open[0], values(1), status=Status.RUNNING)
 
-        async def keep_writing() -> None:
-            while going:
-                await journal.append(claim.open[0], values(1), status=Status.RUNNING)
-
-        writing = asyncio.ensure_future(keep_writing())
-        for _ in range(10):
-            report = await asyncio.to_thread(check, path)
-            assert report.findings == []
-        going = False
-        await writing
-        await journal.close()
-
-    asyncio.run(body())
+    writing = asyncio.ensure_future(keep_writing())
+    for _ in range(10):
+        report = await asyncio.to_thread(check, path)
+        assert report.findings == []
+    going = False
+    await writing
+    await journal.close()
 
 
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.types import Cut
 from holdfast.records.errors import JournalCorrupt, LeaseLost, RunHeld
 from holdfast.records.history import History
 from holdfast.records.step import Record
@@ -109,22 +108,18 @@ def test_damage_is_found_where_it_is(path: Path, damage, seq: int) -> None:  # t
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_reading_a_damaged_log_raises_with_the_position(path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+async def test_reading_a_damaged_log_raises_with_the_position(path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     damage(path, 2)
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        with pytest.raises(JournalCorrupt, match=r"record 2 of trajectory 2 \(position \d+\)"):
-            await journal.history(VICTIM)
-        assert await journal.history(NEIGHBOUR) == LOG
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalCorrupt, match=r"record 2 of trajectory 2 \(position \d+\)"):
+        await journal.history(VICTIM)
+    assert await journal.history(NEIGHBOUR) == LOG
+    await journal.close()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("seq", [0, 3])
-def test_repairing_cuts_to_the_last_good_record(path: Path, damage, seq: int) -> None:  # type: ignore[no-untyped-def]
+async def test_repairing_cuts_to_the_last_good_record(path: Path, damage, seq: int) -> None:  # type: ignore[no-untyped-def]
     damage(path, seq)
     lost = 6 - seq - (damage is lose)
     (cut,) = repair(path)
@@ -134,20 +129,16 @@ def test_repairing_cuts_to_the_last_good_record(path: Path, damage, seq: int) ->
     assert (report.records, report.cuts) == (6 + seq, lost)
     assert sql(path, "SELECT count(*) FROM cuts WHERE reason != ''") == [(lost,)]
     assert repair(path) == []
-
-    async def go_on() -> None:
-        journal = SqliteJournal(path)
-        assert await journal.history(NEIGHBOUR) == LOG
-        assert await journal.history(VICTIM) == LOG[:seq]
-        run = await journal.find_run("run")
-        assert run is not None
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        assert [lease.key.sample for lease in claim.open] == [1]
-        await journal.append(claim.open[0], LOG[seq:], status=Status.COMPLETED, settled=True)
-        assert await journal.history(VICTIM) == LOG
-        await journal.close()
-
-    asyncio.run(go_on())
+    journal = SqliteJournal(path)
+    assert await journal.history(NEIGHBOUR) == LOG
+    assert await journal.history(VICTIM) == LOG[:seq]
+    run = await journal.find_run("run")
+    assert run is not None
+    (claim,) = await journal.claim(await joined(journal, run), groups=1)
+    assert [lease.key.sample for lease in claim.open] == [1]
+    await journal.append(claim.open[0], LOG[seq:], status=Status.COMPLETED, settled=True)
+    assert await journal.history(VICTIM) == LOG
+    await journal.close()
     assert check(path).findings == []
 
 
@@ -159,64 +150,51 @@ def test_a_log_that_is_cut_behind_its_end_keeps_its_outcome(path: Path) -> None:
     assert check(path).findings == []
 
 
-def test_a_worker_cuts_what_it_claims(tmp_path: Path) -> None:
+async def test_a_worker_cuts_what_it_claims(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def body() -> Cut | None:
-        journal = SqliteJournal(path)
-        run, worker, claims = await ready(journal, "a", samples=2)
-        for lease in claims[0].open:
-            await journal.append(lease, LOG[:4], status=Status.RUNNING)
-        await journal.leave(worker)
-        tear(path, 2)
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        neighbour, victim = claim.open
-        assert await journal.cut(neighbour) is None
-        cut = await journal.cut(victim)
-        assert await journal.cut(victim) is None
-        assert (victim.next_seq, victim.status) == (2, Status.RUNNING)
-        await journal.append(victim, values(7))
-        assert await journal.history(victim.id) == [*LOG[:2], *values(7)]
-        assert await journal.history(neighbour.id) == LOG[:4]
-        await journal.close()
-        return cut
-
-    cut = asyncio.run(body())
+    journal = SqliteJournal(path)
+    run, worker, claims = await ready(journal, "a", samples=2)
+    for lease in claims[0].open:
+        await journal.append(lease, LOG[:4], status=Status.RUNNING)
+    await journal.leave(worker)
+    tear(path, 2)
+    (claim,) = await journal.claim(await joined(journal, run), groups=1)
+    neighbour, victim = claim.open
+    assert await journal.cut(neighbour) is None
+    cut = await journal.cut(victim)
+    assert await journal.cut(victim) is None
+    assert (victim.next_seq, victim.status) == (2, Status.RUNNING)
+    await journal.append(victim, values(7))
+    assert await journal.history(victim.id) == [*LOG[:2], *values(7)]
+    assert await journal.history(neighbour.id) == LOG[:4]
+    await journal.close()
     assert cut is not None
     assert (cut.trajectory, cut.seq, cut.lost) == ("run/a/1", 2, 2)
     assert "checksum" in cut.reason
 
 
-def test_a_log_that_is_cut_at_its_beginning_is_pending_again(tmp_path: Path) -> None:
+async def test_a_log_that_is_cut_at_its_beginning_is_pending_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run, worker, claims = await ready(journal, "a", samples=2)
-        await journal.append(claims[0].open[1], LOG[:3], status=Status.RUNNING)
-        await journal.leave(worker)
-        tear(path, 0)
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        await journal.cut(claim.open[1])
-        assert claim.open[1].status is Status.PENDING
-        assert History(await journal.history(VICTIM)).status is Status.PENDING
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run, worker, claims = await ready(journal, "a", samples=2)
+    await journal.append(claims[0].open[1], LOG[:3], status=Status.RUNNING)
+    await journal.leave(worker)
+    tear(path, 0)
+    (claim,) = await journal.claim(await joined(journal, run), groups=1)
+    await journal.cut(claim.open[1])
+    assert claim.open[1].status is Status.PENDING
+    assert History(await journal.history(VICTIM)).status is Status.PENDING
+    await journal.close()
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_repair_waits_for_no_live_worker(path: Path, lives: bool) -> None:
+async def test_repair_waits_for_no_live_worker(path: Path, lives: bool) -> None:
     tear(path, 2)
-
-    async def hold() -> None:
-        journal: Journal = SqliteJournal(path)
-        run = await journal.find_run("run")
-        assert run is not None
-        await journal.join(run, someone_else(), lease_seconds=600 if lives else -1, share=True)
-        await journal.close()
-
-    asyncio.run(hold())
+    journal: Journal = SqliteJournal(path)
+    run = await journal.find_run("run")
+    assert run is not None
+    await journal.join(run, someone_else(), lease_seconds=600 if lives else -1, share=True)
+    await journal.close()
     if lives:
         with pytest.raises(RunHeld, match=r"process 1 on elsewhere.*lease ends in \d+ s"):
             repair(path)
@@ -225,21 +203,17 @@ def test_repair_waits_for_no_live_worker(path: Path, lives: bool) -> None:
         assert len(repair(path)) == 1
 
 
-def test_a_holder_from_before_the_repair_is_fenced(tmp_path: Path) -> None:
+async def test_a_holder_from_before_the_repair_is_fenced(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.create_run(spec(samples=2), make_tasks("a"))
-        asleep = await journal.join(run, someone_else(), lease_seconds=0.02, share=True)
-        (claim,) = await journal.claim(asleep, groups=1)
-        await journal.append(claim.open[1], LOG[:4], status=Status.RUNNING)
-        await asyncio.sleep(0.05)
-        tear(path, 3)
-        assert len(repair(path)) == 1
-        with pytest.raises(LeaseLost):
-            await journal.append(claim.open[1], values(9))
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run = await journal.create_run(spec(samples=2), make_tasks("a"))
+    asleep = await journal.join(run, someone_else(), lease_seconds=0.02, share=True)
+    (claim,) = await journal.claim(asleep, groups=1)
+    await journal.append(claim.open[1], LOG[:4], status=Status.RUNNING)
+    await asyncio.sleep(0.05)
+    tear(path, 3)
+    assert len(repair(path)) == 1
+    with pytest.raises(LeaseLost):
+        await journal.append(claim.open[1], values(9))
+    await journal.close()
     assert check(path).findings == []

@@ -264,37 +264,30 @@ def without_constraints(path: Path, table: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize(("damage", "read"), UNDECODABLE)
-def test_a_row_that_does_not_decode_is_corrupt_and_found(
+async def test_a_row_that_does_not_decode_is_corrupt_and_found(
     path: Path, damage: str, read: str
 ) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.find_run("run")
-        assert run is not None
-        without_constraints(path, damage.split()[1], damage)
-        with pytest.raises(JournalCorrupt):
-            await READS[read](journal, run)
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run = await journal.find_run("run")
+    assert run is not None
+    without_constraints(path, damage.split()[1], damage)
+    with pytest.raises(JournalCorrupt):
+        await READS[read](journal, run)
+    await journal.close()
     findings = check(path).findings
     assert findings
     assert not [finding for finding in findings if "Error" in finding.what], findings
 
 
 @pytest.mark.parametrize("damage", ["id = 'task'", f"id = {NO_TEXT}", "body = x'00'"])
-def test_a_damaged_task_is_not_claimed(path: Path, damage: str) -> None:
+async def test_a_damaged_task_is_not_claimed(path: Path, damage: str) -> None:
     sql(path, f"UPDATE tasks SET {damage} WHERE ordinal = 1")
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.find_run("run")
-        assert run is not None
-        with pytest.raises(JournalCorrupt):
-            await journal.claim(await joined(journal, run), groups=1)
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run = await journal.find_run("run")
+    assert run is not None
+    with pytest.raises(JournalCorrupt):
+        await journal.claim(await joined(journal, run), groups=1)
+    await journal.close()
 
 
 ROWS = {
@@ -349,24 +342,20 @@ KEPT = {
 
 
 @pytest.mark.parametrize("read", KEPT)
-def test_an_error_that_is_kept_keeps_no_snapshot(path: Path, read: str) -> None:
+async def test_an_error_that_is_kept_keeps_no_snapshot(path: Path, read: str) -> None:
     """Or later reads would be stale, and the log could not be begun again."""
-
-    async def body() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.find_run("run")
-        assert run is not None
-        sql(path, KEPT[read])
-        with pytest.raises(JournalCorrupt) as kept:
-            await READS[read](journal, run)
-        await journal.put_blob(b"new")
-        connection = sqlite3.connect(path, timeout=0)
-        ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        connection.close()
-        assert busy == 0, kept
-        await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path)
+    run = await journal.find_run("run")
+    assert run is not None
+    sql(path, KEPT[read])
+    with pytest.raises(JournalCorrupt) as kept:
+        await READS[read](journal, run)
+    await journal.put_blob(b"new")
+    connection = sqlite3.connect(path, timeout=0)
+    ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    assert busy == 0, kept
+    await journal.close()
 
 
 def test_a_schema_that_is_no_text_is_told_as_damage(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -74,6 +75,11 @@ def test_a_pooler_in_transaction_mode_is_recognized_and_works(setting, value):
         assert asyncio.run(check_server(own.url)).findings == []
 
 
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class pooler:  # noqa: N801 - used as a statement
     """PgBouncer with two connections to the server, and its URL."""
 
@@ -94,7 +100,9 @@ class pooler:  # noqa: N801 - used as a statement
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             **postgres_guard.user(),
         )  # fmt: skip
-        time.sleep(0.3)
+        while not is_taken(port):
+            assert self.process.poll() is None
+            time.sleep(0.01)
         return f"postgresql://trainer@127.0.0.1:{port}/runs"
 
     def __exit__(self, *_: object) -> None:

@@ -123,22 +123,18 @@ class FullForVacuum(FaultyConnections):
         return super().run(sql, statement)
 
 
-def test_a_disk_that_is_too_full_to_compact_changes_nothing(tmp_path: Path) -> None:
+async def test_a_disk_that_is_too_full_to_compact_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     faults = FullForVacuum()
-
-    async def body() -> None:
-        journal = SqliteJournal(path, connect=faults)
-        try:
-            await run_of(journal, "kept")
-            await journal.delete_run(await run_of(journal, "gone", size=1_000))
-            with pytest.raises(JournalFull, match="full"):
-                await journal.compact()
-            await run_of(journal, "more")
-        finally:
-            await journal.close()
-
-    asyncio.run(body())
+    journal = SqliteJournal(path, connect=faults)
+    try:
+        await run_of(journal, "kept")
+        await journal.delete_run(await run_of(journal, "gone", size=1_000))
+        with pytest.raises(JournalFull, match="full"):
+            await journal.compact()
+        await run_of(journal, "more")
+    finally:
+        await journal.close()
     assert check(path).findings == []
 
 

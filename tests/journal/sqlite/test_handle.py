@@ -206,20 +206,16 @@ def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Callable[[], 
     return end
 
 
-def test_a_writer_that_cannot_start_is_told_and_the_next_call_tries_again(
+async def test_a_writer_that_cannot_start_is_told_and_the_next_call_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = without_threads(monkeypatch, "holdfast-journal")
-
-    async def main() -> None:
-        journal = SqliteJournal(tmp_path / "journal.db")
-        with pytest.raises(JournalError, match="can't start new thread"):
-            await journal.put_blob(b"x")
-        end()
-        assert await journal.get_blob(await journal.put_blob(b"x")) == b"x"
-        await journal.close()
-
-    asyncio.run(main())
+    journal = SqliteJournal(tmp_path / "journal.db")
+    with pytest.raises(JournalError, match="can't start new thread"):
+        await journal.put_blob(b"x")
+    end()
+    assert await journal.get_blob(await journal.put_blob(b"x")) == b"x"
+    await journal.close()
 
 
 def test_a_log_that_no_thread_can_copy_is_copied_by_the_writer(
@@ -239,29 +235,25 @@ def test_a_log_that_no_thread_can_copy_is_copied_by_the_writer(
     assert check(path).findings == []
 
 
-def test_a_close_that_was_cancelled_can_be_repeated(tmp_path: Path) -> None:
+async def test_a_close_that_was_cancelled_can_be_repeated(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def main() -> None:
-        journal = SqliteJournal(path)
-        _, _, claims = await ready(journal, "a", samples=1)
-        lease = claims[0].open[0]
-        writes = [asyncio.create_task(journal.append(lease, [value(n)])) for n in range(50)]
-        await asyncio.sleep(0)
-        for steps in range(8):
-            closing = asyncio.create_task(journal.close())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            closing.cancel()
-            with suppress(asyncio.CancelledError):
-                await closing
-        await journal.close()
-        await asyncio.gather(*writes)
-        for late in (journal.history(lease.id), journal.put_blob(b"x")):
-            with pytest.raises(JournalError, match="is closed"):
-                await late
-
-    asyncio.run(main())
+    journal = SqliteJournal(path)
+    _, _, claims = await ready(journal, "a", samples=1)
+    lease = claims[0].open[0]
+    writes = [asyncio.create_task(journal.append(lease, [value(n)])) for n in range(50)]
+    await asyncio.sleep(0)
+    for steps in range(8):
+        closing = asyncio.create_task(journal.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with suppress(asyncio.CancelledError):
+            await closing
+    await journal.close()
+    await asyncio.gather(*writes)
+    for late in (journal.history(lease.id), journal.put_blob(b"x")):
+        with pytest.raises(JournalError, match="is closed"):
+            await late
     assert files_open(path) == 0
     assert check(path).findings == []
 

@@ -55,68 +55,52 @@ async def claimed(journal: SqliteJournal, run: Run) -> dict[int, Lease]:
     return {lease.id: lease for claim in claims for lease in claim.open}
 
 
-def test_readers_are_told(path: Path) -> None:
+async def test_readers_are_told(path: Path) -> None:
     lose_head(path)
-
-    async def body() -> None:
-        journal, run = await opened(path)
-        with pytest.raises(JournalCorrupt, match=r"record 5 of trajectory 2 .*its head is lost"):
-            await journal.history(VICTIM)
-        with pytest.raises(JournalCorrupt, match="run/b/0 is corrupt"):
-            _ = [row async for row in journal.histories(run)]
-        assert [row.records for row in await journal.trajectories(run)] == [2, 5, 0]
-        (message,) = (await build(journal, run)).corrupt
-        assert message.startswith("run/b/0: ")
-        await journal.close()
-
-    asyncio.run(body())
+    journal, run = await opened(path)
+    with pytest.raises(JournalCorrupt, match=r"record 5 of trajectory 2 .*its head is lost"):
+        await journal.history(VICTIM)
+    with pytest.raises(JournalCorrupt, match="run/b/0 is corrupt"):
+        _ = [row async for row in journal.histories(run)]
+    assert [row.records for row in await journal.trajectories(run)] == [2, 5, 0]
+    (message,) = (await build(journal, run)).corrupt
+    assert message.startswith("run/b/0: ")
+    await journal.close()
 
 
-def test_whoever_claims_it_does_not_begin_it_again(path: Path) -> None:
+async def test_whoever_claims_it_does_not_begin_it_again(path: Path) -> None:
     lose_head(path)
-
-    async def body() -> None:
-        journal, run = await opened(path)
-        leases = await claimed(journal, run)
-        assert {number: lease.next_seq for number, lease in leases.items()} == {2: 5, 3: 0}
-        with pytest.raises(JournalError):
-            await journal.append(leases[VICTIM], values(9))
-        await journal.close()
-
-    asyncio.run(body())
+    journal, run = await opened(path)
+    leases = await claimed(journal, run)
+    assert {number: lease.next_seq for number, lease in leases.items()} == {2: 5, 3: 0}
+    with pytest.raises(JournalError):
+        await journal.append(leases[VICTIM], values(9))
+    await journal.close()
     assert sql(path, "SELECT count(*) FROM records WHERE trajectory = ?", VICTIM) == [(5,)]
 
 
-def test_its_holder_mends_it_and_goes_on(path: Path) -> None:
+async def test_its_holder_mends_it_and_goes_on(path: Path) -> None:
     lose_head(path)
-
-    async def body() -> None:
-        journal, run = await opened(path)
-        lease = (await claimed(journal, run))[VICTIM]
-        cut = await journal.cut(lease)
-        assert cut is not None
-        assert (cut.seq, cut.lost, cut.status) == (5, 0, Status.RUNNING)
-        await journal.append(lease, values(5))
-        assert await journal.history(VICTIM) == [*LOG, *values(5)]
-        assert await journal.cut(lease) is None
-        await journal.close()
-
-    asyncio.run(body())
+    journal, run = await opened(path)
+    lease = (await claimed(journal, run))[VICTIM]
+    cut = await journal.cut(lease)
+    assert cut is not None
+    assert (cut.seq, cut.lost, cut.status) == (5, 0, Status.RUNNING)
+    await journal.append(lease, values(5))
+    assert await journal.history(VICTIM) == [*LOG, *values(5)]
+    assert await journal.cut(lease) is None
+    await journal.close()
 
 
-def test_a_repair_loses_nothing(path: Path) -> None:
+async def test_a_repair_loses_nothing(path: Path) -> None:
     lose_head(path)
     assert {finding.where for finding in check(path).findings} == {"run/b/0"}
     assert repair(path) == []
     assert check(path).findings == []
     assert sql(path, "SELECT id, length FROM trajectories") == [(1, 2), (2, 5), (3, 0)]
-
-    async def body() -> None:
-        journal, _ = await opened(path)
-        assert await journal.history(VICTIM) == LOG
-        await journal.close()
-
-    asyncio.run(body())
+    journal, _ = await opened(path)
+    assert await journal.history(VICTIM) == LOG
+    await journal.close()
 
 
 def test_a_settled_trajectory_stays_settled(path: Path) -> None:
@@ -146,41 +130,33 @@ def test_a_failed_one_is_not_opened_again_before_it_is_mended(path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [None, "x'00'", "'text'", "1.5"])
-def test_a_head_that_counts_no_number_is_a_bad_record(path: Path, number: str | None) -> None:
+async def test_a_head_that_counts_no_number_is_a_bad_record(path: Path, number: str | None) -> None:
     sql(path, "CREATE TABLE sound AS SELECT * FROM trajectories")
     sql(path, "DROP TABLE trajectories")
     columns = "run, task, sample, status, epoch, owner, settled, length, last, summary"
     sql(path, f"CREATE TABLE trajectories(id INTEGER PRIMARY KEY, {columns})")
     sql(path, "INSERT INTO trajectories SELECT * FROM sound")
     sql(path, f"UPDATE trajectories SET length = {number or 'NULL'} WHERE id = {VICTIM}")
-
-    async def body() -> None:
-        journal, run = await opened(path)
-        with pytest.raises(JournalCorrupt, match="record 5 of trajectory 2"):
-            await journal.history(VICTIM)
-        lease = (await claimed(journal, run))[VICTIM]
-        cut = await journal.cut(lease)
-        assert cut is not None
-        assert (cut.seq, cut.lost) == (5, 0)
-        assert await journal.history(VICTIM) == LOG
-        await journal.close()
-
-    asyncio.run(body())
+    journal, run = await opened(path)
+    with pytest.raises(JournalCorrupt, match="record 5 of trajectory 2"):
+        await journal.history(VICTIM)
+    lease = (await claimed(journal, run))[VICTIM]
+    cut = await journal.cut(lease)
+    assert cut is not None
+    assert (cut.seq, cut.lost) == (5, 0)
+    assert await journal.history(VICTIM) == LOG
+    await journal.close()
 
 
-def test_an_empty_log_of_a_begun_trajectory_is_no_lost_head(path: Path) -> None:
+async def test_an_empty_log_of_a_begun_trajectory_is_no_lost_head(path: Path) -> None:
     """Nothing but a status may be written, too."""
-
-    async def body() -> None:
-        journal, run = await opened(path)
-        leases = await claimed(journal, run)
-        await journal.append(leases[3], (), status=Status.RUNNING)
-        assert await journal.history(3) == []
-        assert await journal.cut(leases[3]) is None
-        await journal.append(leases[3], [started(), finished()])
-        await journal.close()
-
-    asyncio.run(body())
+    journal, run = await opened(path)
+    leases = await claimed(journal, run)
+    await journal.append(leases[3], (), status=Status.RUNNING)
+    assert await journal.history(3) == []
+    assert await journal.cut(leases[3]) is None
+    await journal.append(leases[3], [started(), finished()])
+    await journal.close()
 
 
 def test_claims_look_for_no_lost_head_where_none_can_be(

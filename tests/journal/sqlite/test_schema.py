@@ -103,18 +103,15 @@ def test_missing_folders_are_made_and_the_file_is_private(tmp_path: Path) -> Non
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
+async def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
     from support.records import make_tasks, spec
 
-    async def body() -> set[int]:
-        journal = SqliteJournal(tmp_path / "journal.db")
-        await journal.create_run(spec(), make_tasks("a"))
-        modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
-        assert len(list(tmp_path.iterdir())) == 4  # With log, index and witness.
-        await journal.close()
-        return modes
-
-    assert asyncio.run(body()) == {0o600}
+    journal = SqliteJournal(tmp_path / "journal.db")
+    await journal.create_run(spec(), make_tasks("a"))
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) == 4  # With log, index and witness.
+    await journal.close()
+    assert (modes) == {0o600}
 
 
 def test_a_new_journal_has_its_marks_and_durability_set(tmp_path: Path) -> None:

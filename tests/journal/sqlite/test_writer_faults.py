@@ -141,77 +141,66 @@ def test_any_failing_statement_loses_nothing_acknowledged(
 
 
 @pytest.mark.parametrize("when", WHENS)
-def test_a_commit_whose_answer_is_lost_is_not_repeated(tmp_path: Path, when: When) -> None:
+async def test_a_commit_whose_answer_is_lost_is_not_repeated(tmp_path: Path, when: When) -> None:
     path = tmp_path / "journal.db"
+    faults = FaultyConnections(when=when)
+    journal = SqliteJournal(path, connect=faults)
+    _, _, claims = await ready(journal, "a", samples=1)
+    (lease,) = claims[0].open
+    await journal.append(lease, values(0))  # It looks where the log stands; later ones know.
+    await journal.append(lease, values(1))
+    last = len(faults.statements)
+    commit = next(n for n in range(last, 0, -1) if faults.statements[n - 1] == "COMMIT")
+    # The next append runs the same statements: its COMMIT is as far away as the last one's.
+    begin = max(n for n in range(commit) if faults.statements[n - 1] == "BEGIN IMMEDIATE")
+    faults.k = last + (commit - begin) + 1
+    await journal.append(lease, values(2))
+    assert faults.statements[faults.k - 1] == "COMMIT"
+    await journal.append(lease, values(3))
+    stored = await journal.history(lease.id)
+    await journal.close()
+    assert (stored) == values(0, 1, 2, 3)
 
-    async def body() -> list[Record]:
-        faults = FaultyConnections(when=when)
-        journal = SqliteJournal(path, connect=faults)
-        _, _, claims = await ready(journal, "a", samples=1)
-        (lease,) = claims[0].open
-        await journal.append(lease, values(0))  # It looks where the log stands; later ones know.
-        await journal.append(lease, values(1))
-        last = len(faults.statements)
-        commit = next(n for n in range(last, 0, -1) if faults.statements[n - 1] == "COMMIT")
-        # The next append runs the same statements: its COMMIT is as far away as the last one's.
-        begin = max(n for n in range(commit) if faults.statements[n - 1] == "BEGIN IMMEDIATE")
-        faults.k = last + (commit - begin) + 1
+
+async def test_an_append_behind_a_failed_one_leaves_no_gap(tmp_path: Path) -> None:
+    faults = FaultyConnections()
+    journal = SqliteJournal(tmp_path / "journal.db", connect=faults)
+    _, _, claims = await ready(journal, "a", samples=1)
+    (lease,) = claims[0].open
+    await journal.append(lease, values(0))
+    faults.fail_from_now()
+    first = asyncio.ensure_future(journal.append(lease, values(1)))
+    await asyncio.sleep(0)
+    first.cancel()  # Nobody is left to mark the lease as broken.
+    await asyncio.gather(first, return_exceptions=True)
+    await journal._writer.drain()
+    faults.heal()
+    assert lease.broken is None
+    with pytest.raises(JournalError, match="an earlier append"):
         await journal.append(lease, values(2))
-        assert faults.statements[faults.k - 1] == "COMMIT"
-        await journal.append(lease, values(3))
-        stored = await journal.history(lease.id)
-        await journal.close()
-        return stored
-
-    assert asyncio.run(body()) == values(0, 1, 2, 3)
+    assert await journal.history(lease.id) == values(0)
+    await journal.close()
 
 
-def test_an_append_behind_a_failed_one_leaves_no_gap(tmp_path: Path) -> None:
-    async def body() -> None:
-        faults = FaultyConnections()
-        journal = SqliteJournal(tmp_path / "journal.db", connect=faults)
-        _, _, claims = await ready(journal, "a", samples=1)
-        (lease,) = claims[0].open
-        await journal.append(lease, values(0))
-        faults.fail_from_now()
-        first = asyncio.ensure_future(journal.append(lease, values(1)))
-        await asyncio.sleep(0)
-        first.cancel()  # Nobody is left to mark the lease as broken.
-        await asyncio.gather(first, return_exceptions=True)
-        await journal._writer.drain()
-        faults.heal()
-        assert lease.broken is None
-        with pytest.raises(JournalError, match="an earlier append"):
-            await journal.append(lease, values(2))
-        assert await journal.history(lease.id) == values(0)
-        await journal.close()
-
-    asyncio.run(body())
-
-
-def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-
-    async def body() -> None:
-        faults = FaultyConnections(message=DISK_FULL)
-        journal = SqliteJournal(path, connect=faults)
-        run, worker, claims = await ready(journal, "a", samples=1)
-        (lease,) = claims[0].open
-        await journal.append(lease, values(1))
-        faults.fail_from_now()
-        with pytest.raises(JournalFull, match="free some space and run the same command again"):
-            await journal.append(lease, values(2))
-        faults.heal()
-        await journal.leave(worker)
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        await journal.append(claim.open[0], values(3))
-        assert await journal.history(lease.id) == values(1, 3)
-        await journal.close()
-
-    asyncio.run(body())
+    faults = FaultyConnections(message=DISK_FULL)
+    journal = SqliteJournal(path, connect=faults)
+    run, worker, claims = await ready(journal, "a", samples=1)
+    (lease,) = claims[0].open
+    await journal.append(lease, values(1))
+    faults.fail_from_now()
+    with pytest.raises(JournalFull, match="free some space and run the same command again"):
+        await journal.append(lease, values(2))
+    faults.heal()
+    await journal.leave(worker)
+    (claim,) = await journal.claim(await joined(journal, run), groups=1)
+    await journal.append(claim.open[0], values(3))
+    assert await journal.history(lease.id) == values(1, 3)
+    await journal.close()
 
 
-def test_a_disk_that_is_really_full_says_so(tmp_path: Path) -> None:
+async def test_a_disk_that_is_really_full_says_so(tmp_path: Path) -> None:
     """SQLite's own page limit stands for the disk: the same error from the same place."""
     path = tmp_path / "journal.db"
 
@@ -220,44 +209,37 @@ def test_a_disk_that_is_really_full_says_so(tmp_path: Path) -> None:
         connection.execute("PRAGMA max_page_count=60")
         return connection
 
-    async def body() -> int:
-        journal = SqliteJournal(path, connect=small)
-        _, _, claims = await ready(journal, "a", samples=1)
-        (lease,) = claims[0].open
-        kept = 0
-        with suppress(JournalFull):
-            while kept < 1_000:
-                await journal.append(lease, [value(kept, size=20_000)])
-                kept += 1
-        assert kept < 1_000
-        with pytest.raises(JournalFull, match="free some space"):
-            await journal.append(lease, [value(kept)])
-        assert len(await journal.history(lease.id)) == kept > 0
-        await journal.close()
-        return kept
-
-    kept = asyncio.run(body())
+    journal = SqliteJournal(path, connect=small)
+    _, _, claims = await ready(journal, "a", samples=1)
+    (lease,) = claims[0].open
+    kept = 0
+    with suppress(JournalFull):
+        while kept < 1_000:
+            await journal.append(lease, [value(kept, size=20_000)])
+            kept += 1
+    assert kept < 1_000
+    with pytest.raises(JournalFull, match="free some space"):
+        await journal.append(lease, [value(kept)])
+    assert len(await journal.history(lease.id)) == kept > 0
+    await journal.close()
     report = check(path)
     assert (report.records, report.findings) == (kept, [])
 
 
-def test_one_refused_append_does_not_touch_the_rest_of_its_batch(tmp_path: Path) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(tmp_path / "journal.db")
-        run, worker, claims = await ready(journal, "a", "b", samples=4)
-        await journal.leave(worker)
-        worker = await joined(journal, run)
-        fresh = (await journal.claim(worker, groups=2))[1].open
-        stale = claims[0].open
-        outcomes = await asyncio.gather(
-            *(
-                journal.append(lease, values(1))
-                for pair in zip(stale, fresh, strict=True)
-                for lease in pair
-            ),
-            return_exceptions=True,
-        )
-        assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)] * 4
-        await journal.close()
-
-    asyncio.run(body())
+async def test_one_refused_append_does_not_touch_the_rest_of_its_batch(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    run, worker, claims = await ready(journal, "a", "b", samples=4)
+    await journal.leave(worker)
+    worker = await joined(journal, run)
+    fresh = (await journal.claim(worker, groups=2))[1].open
+    stale = claims[0].open
+    outcomes = await asyncio.gather(
+        *(
+            journal.append(lease, values(1))
+            for pair in zip(stale, fresh, strict=True)
+            for lease in pair
+        ),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)] * 4
+    await journal.close()

@@ -77,88 +77,76 @@ async def reached(hold: Hold) -> None:
     assert await asyncio.to_thread(hold.reached.wait, PATIENCE)
 
 
-def test_a_batch_is_told_while_the_next_one_is_committed(tmp_path: Path, hold: Hold) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        lease, two = await two_leases(journal)
-        hold.arm("COMMIT", after=1)
-        first = asyncio.ensure_future(journal.append(lease, values(1)))
-        second = asyncio.ensure_future(journal.append(two, values(2)))
-        await reached(hold)
-        async with asyncio.timeout(PATIENCE):
-            await first
-        assert not second.done()
-        hold.released.set()
-        await second
-        await journal.close()
-
-    asyncio.run(body())
+async def test_a_batch_is_told_while_the_next_one_is_committed(tmp_path: Path, hold: Hold) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
+    lease, two = await two_leases(journal)
+    hold.arm("COMMIT", after=1)
+    first = asyncio.ensure_future(journal.append(lease, values(1)))
+    second = asyncio.ensure_future(journal.append(two, values(2)))
+    await reached(hold)
+    async with asyncio.timeout(PATIENCE):
+        await first
+    assert not second.done()
+    hold.released.set()
+    await second
+    await journal.close()
 
 
-def test_nobody_waits_for_what_may_take_long(tmp_path: Path, hold: Hold) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        lease, _ = await two_leases(journal)
-        hold.arm("SAVEPOINT", after=0)
-        first = asyncio.ensure_future(journal.append(lease, values(1)))
-        second = asyncio.ensure_future(journal.put_blob(b"a snapshot"))
-        await reached(hold)
-        async with asyncio.timeout(PATIENCE):
-            await first
-        assert not second.done()
-        hold.released.set()
-        await second
-        await journal.close()
-
-    asyncio.run(body())
+async def test_nobody_waits_for_what_may_take_long(tmp_path: Path, hold: Hold) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
+    lease, _ = await two_leases(journal)
+    hold.arm("SAVEPOINT", after=0)
+    first = asyncio.ensure_future(journal.append(lease, values(1)))
+    second = asyncio.ensure_future(journal.put_blob(b"a snapshot"))
+    await reached(hold)
+    async with asyncio.timeout(PATIENCE):
+        await first
+    assert not second.done()
+    hold.released.set()
+    await second
+    await journal.close()
 
 
-def test_nobody_waits_to_be_told_for_another_process_that_writes(
+async def test_nobody_waits_to_be_told_for_another_process_that_writes(
     tmp_path: Path, hold: Hold
 ) -> None:
-    async def body() -> None:
-        path = tmp_path / "journal.db"
-        journal = SqliteJournal(path, connect=hold.connect)
-        lease, two = await two_leases(journal)
-        hold.arm("BEGIN IMMEDIATE", after=1)
-        first = asyncio.ensure_future(journal.append(lease, values(1)))
-        second = asyncio.ensure_future(journal.append(two, values(2)))
-        await reached(hold)
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        hold.released.set()
-        async with asyncio.timeout(BUSY_SECONDS / 2):
-            await first
-        assert not second.done()
-        other.execute("ROLLBACK")
-        other.close()
-        await second
-        assert await journal.history(two.id) == values(2)
-        await journal.close()
-
-    asyncio.run(body())
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path, connect=hold.connect)
+    lease, two = await two_leases(journal)
+    hold.arm("BEGIN IMMEDIATE", after=1)
+    first = asyncio.ensure_future(journal.append(lease, values(1)))
+    second = asyncio.ensure_future(journal.append(two, values(2)))
+    await reached(hold)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    hold.released.set()
+    async with asyncio.timeout(BUSY_SECONDS / 2):
+        await first
+    assert not second.done()
+    other.execute("ROLLBACK")
+    other.close()
+    await second
+    assert await journal.history(two.id) == values(2)
+    await journal.close()
 
 
-def test_a_batch_is_told_although_the_next_one_fails(tmp_path: Path, hold: Hold) -> None:
-    async def body() -> None:
-        journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        lease, two = await two_leases(journal)
-        hold.arm("INSERT OR ABORT INTO records", after=1)
-        first = asyncio.ensure_future(journal.append(lease, values(1)))
-        second = asyncio.ensure_future(journal.append(two, values(2)))
-        await reached(hold)
-        hold.failing = True
-        hold.released.set()
-        async with asyncio.timeout(PATIENCE):
-            await first
-            with pytest.raises(JournalError, match="disk I/O error"):
-                await second
-        hold.failing = False
-        assert await journal.history(lease.id) == values(1)
-        assert await journal.history(two.id) == []
-        await journal.close()
-
-    asyncio.run(body())
+async def test_a_batch_is_told_although_the_next_one_fails(tmp_path: Path, hold: Hold) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
+    lease, two = await two_leases(journal)
+    hold.arm("INSERT OR ABORT INTO records", after=1)
+    first = asyncio.ensure_future(journal.append(lease, values(1)))
+    second = asyncio.ensure_future(journal.append(two, values(2)))
+    await reached(hold)
+    hold.failing = True
+    hold.released.set()
+    async with asyncio.timeout(PATIENCE):
+        await first
+        with pytest.raises(JournalError, match="disk I/O error"):
+            await second
+    hold.failing = False
+    assert await journal.history(lease.id) == values(1)
+    assert await journal.history(two.id) == []
+    await journal.close()
 
 
 def test_halves_take_turns_only_where_the_disk_is_quicker_than_the_loop(tmp_path: Path) -> None:

@@ -78,19 +78,15 @@ def test_a_hanging_try_is_given_up_and_tried_again(engine: FakeEngine) -> None:
     assert completion.tries == 2
 
 
-def test_one_calls_faults_touch_no_other_call(engine: FakeEngine) -> None:
+async def test_one_calls_faults_touch_no_other_call(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.ERROR_500, matching="bad", times=0))
-
-    async def main() -> list[Completion | BaseException]:
-        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
-        names = ["a", "bad", "c", "d"]
-        results = await asyncio.gather(
-            *(policy.sample(request(name)) for name in names), return_exceptions=True
-        )
-        await policy.aclose()
-        return results
-
-    a, bad, c, d = asyncio.run(main())
+    policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
+    names = ["a", "bad", "c", "d"]
+    results = await asyncio.gather(
+        *(policy.sample(request(name)) for name in names), return_exceptions=True
+    )
+    await policy.aclose()
+    a, bad, c, d = results
     assert isinstance(bad, EngineUnavailable)
     for fine in (a, c, d):
         assert isinstance(fine, Completion)

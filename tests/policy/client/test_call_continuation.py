@@ -193,30 +193,27 @@ def test_the_versions_of_a_stream_are_those_that_its_end_tells() -> None:
     )
 
 
-def test_an_update_that_is_acknowledged_in_mid_stream_splits_the_versions_there() -> None:
-    async def main() -> None:
-        async with Canned() as server, policy_at(server) as policy:
-            kept, updated = Kept(), asyncio.Event()
-            messages = sse(*events(VLLM, [40, 41, 42, 43]), DONE)
+async def test_an_update_that_is_acknowledged_in_mid_stream_splits_the_versions_there() -> None:
+    async with Canned() as server, policy_at(server) as policy:
+        kept, updated = Kept(), asyncio.Event()
+        messages = sse(*events(VLLM, [40, 41, 42, 43]), DONE)
 
-            async def third_is_there() -> None:
-                await until(lambda: kept.ids == [40, 41])
+        async def third_is_there() -> None:
+            await until(lambda: kept.ids == [40, 41])
 
-            chunks: list[bytes | Pause] = [*messages[:2], updated.wait, messages[2]]
-            chunks += [third_is_there, *messages[3:]]
-            server.says(PATHS[VLLM], Answer(chunks=chunks))
-            await record_weights(policy, "v1")
-            call = asyncio.create_task(policy.sample(kept.request()))
-            await until(lambda: bool(kept.ids))
-            await record_weights(policy, "v2")
-            updated.set()
-            versions = (await call).versions
-            # The chunk that was under way when it was acknowledged may be of either.
-            assert [span.version for span in versions] == ["v1", "v2"]
-            assert 2 <= versions[0].end <= 3
-            assert {span.source for span in versions} == {VersionSource.ASSUMED}
-
-    run(main())
+        chunks: list[bytes | Pause] = [*messages[:2], updated.wait, messages[2]]
+        chunks += [third_is_there, *messages[3:]]
+        server.says(PATHS[VLLM], Answer(chunks=chunks))
+        await record_weights(policy, "v1")
+        call = asyncio.create_task(policy.sample(kept.request()))
+        await until(lambda: bool(kept.ids))
+        await record_weights(policy, "v2")
+        updated.set()
+        versions = (await call).versions
+        # The chunk that was under way when it was acknowledged may be of either.
+        assert [span.version for span in versions] == ["v1", "v2"]
+        assert 2 <= versions[0].end <= 3
+        assert {span.source for span in versions} == {VersionSource.ASSUMED}
 
 
 # --- what is made durable
@@ -252,30 +249,26 @@ def test_what_comes_slowly_is_saved_after_a_while(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("finish", [None, "stop"])
-def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token(
+async def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token(
     finish: str | None,
 ) -> None:
     """Also after the end: who goes on must find the end again, and not sample beyond it."""
+    kept, has_sent_all = Kept(), asyncio.Event()
 
-    async def main() -> Kept:
-        kept, has_sent_all = Kept(), asyncio.Event()
+    async def hang() -> None:
+        has_sent_all.set()
+        await forever()
 
-        async def hang() -> None:
-            has_sent_all.set()
-            await forever()
-
-        async with Canned() as server, policy_at(server) as policy:
-            chunks: list[bytes | Pause] = [*sse(*events(VLLM, [40, 41, 42], finish=finish)), hang]
-            server.says(PATHS[VLLM], Answer(chunks=chunks))
-            call = asyncio.create_task(policy.sample(kept.request(every=1)))
-            await has_sent_all.wait()
-            await asyncio.sleep(0.05)  # It arrives.
-            call.cancel()
-            await asyncio.wait({call})
-            assert call.cancelled()
-        return kept
-
-    assert run(main()).ids == [40, 41]
+    async with Canned() as server, policy_at(server) as policy:
+        chunks: list[bytes | Pause] = [*sse(*events(VLLM, [40, 41, 42], finish=finish)), hang]
+        server.says(PATHS[VLLM], Answer(chunks=chunks))
+        call = asyncio.create_task(policy.sample(kept.request(every=1)))
+        await has_sent_all.wait()
+        await asyncio.sleep(0.05)  # It arrives.
+        call.cancel()
+        await asyncio.wait({call})
+        assert call.cancelled()
+    assert (kept).ids == [40, 41]
 
 
 # --- drafts of a run before
@@ -384,20 +377,17 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
     assert len(bodies) == 1
 
 
-def test_a_stream_that_stalls_goes_on_elsewhere() -> None:
-    async def main() -> None:
-        async with Canned() as canned, Canned() as other:
-            retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=1.0)
-            async with policy_at(canned, other, retry=retry) as policy:
-                first = await policy.choose(request(home="h"))
-                slow, quick = (canned, other) if first.url == canned.url else (other, canned)
-                messages = sse(*events(VLLM, [40, 41, 42], finish=None))
-                stalling: list[bytes | Pause] = [*messages, forever]
-                slow.always(PATHS[VLLM], Answer(chunks=stalling))
-                quick.always(PATHS[VLLM], streamed(VLLM, [42, 43]))
-                completion = await policy.sample(Kept().request(home="h"))
-                assert ids(completion) == [40, 41, 42, 43]
-                assert [len(slow.requests), len(quick.requests)] == [1, 1]
-                assert quick.requests[0].body["prompt"] == [*PROMPT, 40, 41]
-
-    run(main())
+async def test_a_stream_that_stalls_goes_on_elsewhere() -> None:
+    async with Canned() as canned, Canned() as other:
+        retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=1.0)
+        async with policy_at(canned, other, retry=retry) as policy:
+            first = await policy.choose(request(home="h"))
+            slow, quick = (canned, other) if first.url == canned.url else (other, canned)
+            messages = sse(*events(VLLM, [40, 41, 42], finish=None))
+            stalling: list[bytes | Pause] = [*messages, forever]
+            slow.always(PATHS[VLLM], Answer(chunks=stalling))
+            quick.always(PATHS[VLLM], streamed(VLLM, [42, 43]))
+            completion = await policy.sample(Kept().request(home="h"))
+            assert ids(completion) == [40, 41, 42, 43]
+            assert [len(slow.requests), len(quick.requests)] == [1, 1]
+            assert quick.requests[0].body["prompt"] == [*PROMPT, 40, 41]

@@ -179,82 +179,64 @@ def test_a_path_whose_answers_lack_ids_beside_logprobs_is_not_chosen_and_what_is
     run(main())
 
 
-def test_a_vllm_that_gives_no_logprobs_anywhere_is_for_evaluation_only_and_it_is_said() -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            lines: list[str] = []
-            server.always("/v1/models", PLAIN_MODELS)
-            server.always(GENERATE, Answer(403))
-            server.always(COMPLETIONS, Answer(body={"model": "m", "choices": [{"text": "x"}]}))
-            assert await chosen(server, lines) is Kind.CHAT
-            assert "good for evaluation only" in lines[0]
-
-    run(main())
+async def test_a_vllm_that_gives_no_logprobs_anywhere_is_for_evaluation_only_and_says_so() -> None:
+    async with Canned() as server:
+        lines: list[str] = []
+        server.always("/v1/models", PLAIN_MODELS)
+        server.always(GENERATE, Answer(403))
+        server.always(COMPLETIONS, Answer(body={"model": "m", "choices": [{"text": "x"}]}))
+        assert await chosen(server, lines) is Kind.CHAT
+        assert "good for evaluation only" in lines[0]
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
+async def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
-
-    async def main() -> None:
-        async with Canned() as server:
-            lines: list[str] = []
-            server.always("/v1/models", PLAIN_MODELS)
-            server.says(GENERATE, Answer(status), Answer(status))
-            server.always(GENERATE, plain(Kind.VLLM_GENERATE, [5]))
-            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
-            assert await chosen(server, lines) is Kind.VLLM_GENERATE
-            assert lines == []
-
-    run(main())
+    async with Canned() as server:
+        lines: list[str] = []
+        server.always("/v1/models", PLAIN_MODELS)
+        server.says(GENERATE, Answer(status), Answer(status))
+        server.always(GENERATE, plain(Kind.VLLM_GENERATE, [5]))
+        server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+        assert await chosen(server, lines) is Kind.VLLM_GENERATE
+        assert lines == []
 
 
-def test_an_engine_that_stops_answering_while_it_is_looked_at_is_down_and_is_no_other_engine(
+async def test_an_engine_that_stops_answering_while_it_is_looked_at_is_down_and_is_no_other_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
-
-    async def main() -> None:
-        async with Canned() as server:
-            server.always("/v1/models", PLAIN_MODELS)
-            server.always(GENERATE, Answer(502))
-            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
-            with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
-                await chosen(server, [])
-            assert len(server.bodies(GENERATE)) == 3
-            assert server.bodies(COMPLETIONS) == []
-
-    run(main())
+    async with Canned() as server:
+        server.always("/v1/models", PLAIN_MODELS)
+        server.always(GENERATE, Answer(502))
+        server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+        with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
+            await chosen(server, [])
+        assert len(server.bodies(GENERATE)) == 3
+        assert server.bodies(COMPLETIONS) == []
 
 
-def test_an_engine_that_answers_500_before_it_is_gone_is_down_and_is_no_chat_api(
+async def test_an_engine_that_answers_500_before_it_is_gone_is_down_and_is_no_chat_api(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
-
-    async def main() -> None:
-        async with Canned() as server:
-            server.always("/v1/models", PLAIN_MODELS)
-            server.says(GENERATE, Answer(500))
-            server.always(GENERATE, Answer(503))
-            with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
-                await chosen(server, [])
-
-    run(main())
+    async with Canned() as server:
+        server.always("/v1/models", PLAIN_MODELS)
+        server.says(GENERATE, Answer(500))
+        server.always(GENERATE, Answer(503))
+        with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
+            await chosen(server, [])
 
 
-def test_the_dialect_is_part_of_each_reply() -> None:
-    async def main() -> None:
-        async with Canned() as server, policy_at(server, kind=None) as policy:
-            server.always("/v1/models", PLAIN_MODELS)
-            server.always(GENERATE, vllm_0_26([5]))
-            server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
-            await policy.check()
-            assert (await policy.sample(request())).dialect == "vllm"
-
-    run(main())
+async def test_the_dialect_is_part_of_each_reply() -> None:
+    async with Canned() as server, policy_at(server, kind=None) as policy:
+        server.always("/v1/models", PLAIN_MODELS)
+        server.always(GENERATE, vllm_0_26([5]))
+        server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
+        await policy.check()
+        assert (await policy.sample(request())).dialect == "vllm"
 
 
 def test_a_dialect_that_is_named_is_not_looked_for() -> None:
@@ -416,90 +398,75 @@ async def limited(
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 @pytest.mark.parametrize(("longest", "wanted"), [(100, 8), (11, 8), (10, 7), (4, 1)])
-def test_no_more_is_asked_for_than_fits_the_context(kind: Kind, longest: int, wanted: int) -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            server.always(PATHS[kind], plain(kind, [5]))
-            await limited(server, request(prompt=[1, 2, 3]), longest=longest, kind=kind)
-            assert max_tokens_of(kind, server.bodies(PATHS[kind])[0]) == wanted
-
-    run(main())
+async def test_no_more_is_asked_for_than_fits_the_context(
+    kind: Kind, longest: int, wanted: int
+) -> None:
+    async with Canned() as server:
+        server.always(PATHS[kind], plain(kind, [5]))
+        await limited(server, request(prompt=[1, 2, 3]), longest=longest, kind=kind)
+        assert max_tokens_of(kind, server.bodies(PATHS[kind])[0]) == wanted
 
 
 @pytest.mark.parametrize("longest", [3, 2])
-def test_a_prompt_that_fills_the_context_is_an_outcome_without_a_request(longest: int) -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            with pytest.raises(ContextOverflow, match=f"3 tokens; the model takes {longest}"):
-                await limited(server, request(prompt=[1, 2, 3]), longest=longest)
-            assert server.bodies(COMPLETIONS) == []
+async def test_a_prompt_that_fills_the_context_is_an_outcome_without_a_request(
+    longest: int,
+) -> None:
+    async with Canned() as server:
+        with pytest.raises(ContextOverflow, match=f"3 tokens; the model takes {longest}"):
+            await limited(server, request(prompt=[1, 2, 3]), longest=longest)
+        assert server.bodies(COMPLETIONS) == []
 
-    run(main())
 
-
-def test_a_completion_that_is_interrupted_where_the_context_ends_is_whole() -> None:
+async def test_a_completion_that_is_interrupted_where_the_context_ends_is_whole() -> None:
     """As if it had not been: the engine would have said that its length is at its end."""
-
-    async def main() -> None:
-        async with Canned() as server:
-            server.says(COMPLETIONS, plain(Kind.VLLM, [4, 5], finish="abort"))
-            completion = await limited(server, request(prompt=[1, 2, 3]), longest=5)
-            assert (ids(completion), completion.finish_reason) == ([4, 5], "length")
-            drafted = request(prompt=[1, 2, 3], draft=draft_of([4, 5]))
-            again = await limited(server, drafted, longest=5)
-            assert (ids(again), again.finish_reason) == ([4, 5], "length")
-            assert len(server.bodies(COMPLETIONS)) == 1
-
-    run(main())
+    async with Canned() as server:
+        server.says(COMPLETIONS, plain(Kind.VLLM, [4, 5], finish="abort"))
+        completion = await limited(server, request(prompt=[1, 2, 3]), longest=5)
+        assert (ids(completion), completion.finish_reason) == ([4, 5], "length")
+        drafted = request(prompt=[1, 2, 3], draft=draft_of([4, 5]))
+        again = await limited(server, drafted, longest=5)
+        assert (ids(again), again.finish_reason) == ([4, 5], "length")
+        assert len(server.bodies(COMPLETIONS)) == 1
 
 
-def test_a_chat_is_not_measured_in_tokens_that_nobody_knows() -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            message = {"message": {"content": "hi"}, "finish_reason": "stop"}
-            server.always(PATHS[Kind.CHAT], Answer(body={"choices": [message]}))
-            body = request(prompt=[1] * 50, messages=(user("hello"),))
-            completion = await limited(server, body, longest=10, kind=Kind.CHAT)
-            assert completion.message is not None
-            assert completion.message.content == "hi"
-            assert server.bodies(PATHS[Kind.CHAT])[0]["max_tokens"] == 8
-
-    run(main())
+async def test_a_chat_is_not_measured_in_tokens_that_nobody_knows() -> None:
+    async with Canned() as server:
+        message = {"message": {"content": "hi"}, "finish_reason": "stop"}
+        server.always(PATHS[Kind.CHAT], Answer(body={"choices": [message]}))
+        body = request(prompt=[1] * 50, messages=(user("hello"),))
+        completion = await limited(server, body, longest=10, kind=Kind.CHAT)
+        assert completion.message is not None
+        assert completion.message.content == "hi"
+        assert server.bodies(PATHS[Kind.CHAT])[0]["max_tokens"] == 8
 
 
 # --- an engine that is paused takes a request and says nothing
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_request_that_hangs_until_the_pause_ends_succeeds(stream: bool) -> None:
-    async def main() -> None:
-        async with Canned() as server, policy_at(server, retry=ONCE) as policy:
-            resumed = asyncio.Event()
-            reply = streamed(Kind.VLLM, [5, 6]) if stream else plain(Kind.VLLM, [5, 6])
-            reply.before = resumed.wait
-            server.says(COMPLETIONS, reply)
-            call = asyncio.create_task(policy.sample(Kept().request() if stream else request()))
-            await asyncio.sleep(0.1)
-            assert not call.done()
-            resumed.set()
-            completion = await call
-            assert (ids(completion), completion.tries) == ([5, 6], 1)
-
-    run(main())
+async def test_a_request_that_hangs_until_the_pause_ends_succeeds(stream: bool) -> None:
+    async with Canned() as server, policy_at(server, retry=ONCE) as policy:
+        resumed = asyncio.Event()
+        reply = streamed(Kind.VLLM, [5, 6]) if stream else plain(Kind.VLLM, [5, 6])
+        reply.before = resumed.wait
+        server.says(COMPLETIONS, reply)
+        call = asyncio.create_task(policy.sample(Kept().request() if stream else request()))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        resumed.set()
+        completion = await call
+        assert (ids(completion), completion.tries) == ([5, 6], 1)
 
 
 @pytest.mark.parametrize(
     ("stream", "says"), [(False, "did not answer within"), (True, "sent nothing for")]
 )
-def test_a_pause_that_never_ends_is_the_engines_failure(stream: bool, says: str) -> None:
-    async def main() -> None:
-        retry = RetryPolicy(tries=2, try_timeout=0.7, stall_timeout=0.7, base=0.001)
-        async with Canned() as server, policy_at(server, retry=retry) as policy:
-            server.always(COMPLETIONS, Answer(before=asyncio.Event().wait))
-            with pytest.raises(EngineUnavailable, match=says) as caught:
-                await policy.sample(Kept().request() if stream else request())
-            assert caught.value.cause == "infrastructure"
-            assert caught.value.reached
-            assert len(server.bodies(COMPLETIONS)) == 2
-
-    run(main())
+async def test_a_pause_that_never_ends_is_the_engines_failure(stream: bool, says: str) -> None:
+    retry = RetryPolicy(tries=2, try_timeout=0.7, stall_timeout=0.7, base=0.001)
+    async with Canned() as server, policy_at(server, retry=retry) as policy:
+        server.always(COMPLETIONS, Answer(before=asyncio.Event().wait))
+        with pytest.raises(EngineUnavailable, match=says) as caught:
+            await policy.sample(Kept().request() if stream else request())
+        assert caught.value.cause == "infrastructure"
+        assert caught.value.reached
+        assert len(server.bodies(COMPLETIONS)) == 2

@@ -220,15 +220,14 @@ def test_an_answer_larger_than_its_bound_is_refused_before_its_end(status: int) 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_list_of_models_larger_than_its_bound_is_refused_before_its_end(status: int) -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            server.always("/v1/models", endless(status))
-            async with policy_at(server) as policy:
-                with pytest.raises(EndpointDown, match="larger than 2,000 bytes"):
-                    await policy.check()
-
-    run(main())
+async def test_a_list_of_models_larger_than_its_bound_is_refused_before_its_end(
+    status: int,
+) -> None:
+    async with Canned() as server:
+        server.always("/v1/models", endless(status))
+        async with policy_at(server) as policy:
+            with pytest.raises(EndpointDown, match="larger than 2,000 bytes"):
+                await policy.check()
 
 
 @pytest.mark.usefixtures("small")
@@ -334,31 +333,28 @@ def test_a_path_that_is_missing_is_not_asked_for_again_without_the_token() -> No
     assert run(main()) == 1
 
 
-def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
-    async def main() -> list[str]:
-        clock, why, messages = ManualClock(), ["refused"], []
+async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
+    clock, why, messages = ManualClock(), ["refused"], []
 
-        async def probe(_: bool) -> str | None:
-            return why[0] if why else None
+    async def probe(_: bool) -> str | None:
+        return why[0] if why else None
 
-        breaker = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
-        breaker.notify = messages.append
-        for _ in range(FAILURES_IN_A_ROW):
-            breaker.record_failure()
-        await clock.advance(60)
-        assert messages == ["http://engine is down (refused); waiting for it"]
-        why.clear()
-        await clock.advance(60)
-        await breaker.wait_ready()
-        breaker.trip()
-        await breaker.wait_ready()
-        await breaker.aclose()
-        return messages[1:]
-
-    assert run(main()) == ["http://engine is back"], "one that answers its probe was not down"
+    breaker = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
+    breaker.notify = messages.append
+    for _ in range(FAILURES_IN_A_ROW):
+        breaker.record_failure()
+    await clock.advance(60)
+    assert messages == ["http://engine is down (refused); waiting for it"]
+    why.clear()
+    await clock.advance(60)
+    await breaker.wait_ready()
+    breaker.trip()
+    await breaker.wait_ready()
+    await breaker.aclose()
+    assert (messages[1:]) == ["http://engine is back"], "one that answers its probe was not down"
 
 
-def test_a_policy_and_its_siblings_tell_of_their_replicas() -> None:
+async def test_a_policy_and_its_siblings_tell_of_their_replicas() -> None:
     async def outage(policy: EnginePolicy, server: Canned, texts: list[str]) -> None:
         await server.stop()
         pending = asyncio.create_task(policy.sample(request()))
@@ -369,15 +365,12 @@ def test_a_policy_and_its_siblings_tell_of_their_replicas() -> None:
         assert texts[0].startswith(f"{name} is down (")
         assert texts[1:] == [f"{name} is back"]
 
-    async def main() -> None:
-        texts: list[str] = []
-        async with Canned() as server:
-            server.always("/v1/models", models()).always(PATH, plain(VLLM, [65]))
-            async with policy_at(server, notify=texts.append) as policy:
-                await outage(policy, server, texts)
-                texts.clear()
-                sibling = policy.sibling([server.url], MODEL)
-                await outage(sibling, server, texts)
-                await sibling.aclose()
-
-    run(main())
+    texts: list[str] = []
+    async with Canned() as server:
+        server.always("/v1/models", models()).always(PATH, plain(VLLM, [65]))
+        async with policy_at(server, notify=texts.append) as policy:
+            await outage(policy, server, texts)
+            texts.clear()
+            sibling = policy.sibling([server.url], MODEL)
+            await outage(sibling, server, texts)
+            await sibling.aclose()

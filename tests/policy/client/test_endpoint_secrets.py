@@ -57,59 +57,51 @@ async def parrot(status: int) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500, 503])
 @pytest.mark.parametrize("method", ["sample", "check"])
-def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(status: int, method: str) -> None:
-    async def main() -> None:
-        async with parrot(status) as url:
-            policy = EnginePolicy(url, "m", api_key=KEY, retry=QUICK, patience=0)
-            work: Coroutine[object, object, object]
-            work = policy.check() if method == "check" else policy.sample(request())
-            with pytest.raises(HoldfastError) as caught:
-                await work
-            await policy.aclose()
-            assert KEY not in traceback_of(caught.value)
-
-    asyncio.run(main())
+async def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(
+    status: int, method: str
+) -> None:
+    async with parrot(status) as url:
+        policy = EnginePolicy(url, "m", api_key=KEY, retry=QUICK, patience=0)
+        work: Coroutine[object, object, object]
+        work = policy.check() if method == "check" else policy.sample(request())
+        with pytest.raises(HoldfastError) as caught:
+            await work
+        await policy.aclose()
+        assert KEY not in traceback_of(caught.value)
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 422, 500])
-def test_credentials_of_the_address_are_in_no_error_even_if_the_engine_repeats_them(
+async def test_credentials_of_the_address_are_in_no_error_even_if_the_engine_repeats_them(
     status: int,
 ) -> None:
-    async def main() -> None:
-        async with parrot(status) as url:
-            address = url.replace("//", "//me:hunter22xyz@")
-            policy = EnginePolicy(address, "m", retry=QUICK, patience=0)
-            with pytest.raises(HoldfastError) as caught:
-                await policy.sample(request())
-            await policy.aclose()
-            for secret in ("hunter22xyz", base64.b64encode(b"me:hunter22xyz").decode()):
-                assert secret not in traceback_of(caught.value)
-
-    asyncio.run(main())
+    async with parrot(status) as url:
+        address = url.replace("//", "//me:hunter22xyz@")
+        policy = EnginePolicy(address, "m", retry=QUICK, patience=0)
+        with pytest.raises(HoldfastError) as caught:
+            await policy.sample(request())
+        await policy.aclose()
+        for secret in ("hunter22xyz", base64.b64encode(b"me:hunter22xyz").decode()):
+            assert secret not in traceback_of(caught.value)
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_what_an_engine_says_of_a_request_can_be_said_without_its_address(status: int) -> None:
-    async def main() -> None:
-        async with parrot(status) as url:
-            policy = EnginePolicy(url, "m", retry=QUICK, patience=0)
-            with pytest.raises(BadRequest, match=url) as caught:
-                await policy.sample(request())
-            await policy.aclose()
-            assert url.removeprefix("http://") not in caught.value.reason
-            assert f"the engine answered {status}: POST " in caught.value.reason
-
-    asyncio.run(main())
+async def test_what_an_engine_says_of_a_request_can_be_said_without_its_address(
+    status: int,
+) -> None:
+    async with parrot(status) as url:
+        policy = EnginePolicy(url, "m", retry=QUICK, patience=0)
+        with pytest.raises(BadRequest, match=url) as caught:
+            await policy.sample(request())
+        await policy.aclose()
+        assert url.removeprefix("http://") not in caught.value.reason
+        assert f"the engine answered {status}: POST " in caught.value.reason
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_check_says_that_the_key_was_refused(status: int) -> None:
-    async def main() -> None:
-        async with parrot(status) as url:
-            with pytest.raises(PolicyRefused, match=str(status)):
-                await EnginePolicy(url, "m").check()
-
-    asyncio.run(main())
+async def test_check_says_that_the_key_was_refused(status: int) -> None:
+    async with parrot(status) as url:
+        with pytest.raises(PolicyRefused, match=str(status)):
+            await EnginePolicy(url, "m").check()
 
 
 def test_credentials_in_the_address_are_not_shown() -> None:

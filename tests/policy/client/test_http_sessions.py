@@ -38,16 +38,13 @@ def test_a_session_is_closed_with_its_loop() -> None:
     assert asyncio.run(sessions.get()).closed
 
 
-def test_after_it_was_closed_there_is_another() -> None:
-    async def main() -> None:
-        sessions = HttpSessions(new_session)
-        first = await sessions.get()
-        await sessions.aclose()
-        await sessions.aclose()
-        assert first.closed
-        assert not (await sessions.get()).closed
-
-    asyncio.run(main())
+async def test_after_it_was_closed_there_is_another() -> None:
+    sessions = HttpSessions(new_session)
+    first = await sessions.get()
+    await sessions.aclose()
+    await sessions.aclose()
+    assert first.closed
+    assert not (await sessions.get()).closed
 
 
 # --- requests, against a server that answers with the bytes that a test gives it
@@ -151,21 +148,20 @@ def test_credentials_of_the_address_are_sent() -> None:
         (OK[:-1], aiohttp.ClientPayloadError),
     ],
 )
-def test_an_answer_that_is_not_whole_is_an_error(answer: bytes, error: type[Exception]) -> None:
+async def test_an_answer_that_is_not_whole_is_an_error(
+    answer: bytes, error: type[Exception]
+) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         writer.write(answer)
         writer.close()
 
-    async def main() -> None:
+    with pytest.raises(error):
         async with serving(talk) as (session, url):
             await post(session, url)
 
-    with pytest.raises(error):
-        asyncio.run(main())
 
-
-def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> None:
+async def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> None:
     connections = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,30 +170,24 @@ def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> None:
         writer.write(OK)
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        async with serving(talk) as (session, url):
-            for _ in range(2):
-                assert await post(session, url, b" " * (1 << 25)) == (200, b"ok")
-            for writer in connections:
-                writer.close()
-
-    asyncio.run(main())
+    async with serving(talk) as (session, url):
+        for _ in range(2):
+            assert await post(session, url, b" " * (1 << 25)) == (200, b"ok")
+        for writer in connections:
+            writer.close()
     assert len(connections) == 2
 
 
-def test_a_cancelled_request_ends_its_connection() -> None:
-    async def main() -> None:
-        server = Server(b"", OK)
-        async with serving(server.talk) as (session, url):
-            call = asyncio.create_task(post(session, url))
-            while not server.bodies:
-                await asyncio.sleep(0.01)
-            call.cancel()
-            await asyncio.wait({call})
-            await asyncio.wait_for(server.lost.wait(), 10)
-            assert await post(session, url) == (200, b"ok")
-
-    asyncio.run(main())
+async def test_a_cancelled_request_ends_its_connection() -> None:
+    server = Server(b"", OK)
+    async with serving(server.talk) as (session, url):
+        call = asyncio.create_task(post(session, url))
+        while not server.bodies:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        await asyncio.wait({call})
+        await asyncio.wait_for(server.lost.wait(), 10)
+        assert await post(session, url) == (200, b"ok")
 
 
 @pytest.mark.parametrize("timeout", [{"total": 0.2}, {"sock_read": 0.2}])

@@ -56,24 +56,20 @@ def engine_with(mode: Mode, **more: Any) -> FakeEngine:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_it_is_measured_where_the_engine_does_not_say_it(mode: Mode, dialect: Dialect) -> None:
-    async def main() -> None:
-        with engine_with(mode, dialect=dialect) as engine:
-            async with policy_for([engine]) as policy:
-                assert policy.logprobs_mode == mode
-                assert (await policy.sample(request())).logprobs_mode == mode
+async def test_it_is_measured_where_the_engine_does_not_say_it(
+    mode: Mode, dialect: Dialect
+) -> None:
+    with engine_with(mode, dialect=dialect) as engine:
+        async with policy_for([engine]) as policy:
+            assert policy.logprobs_mode == mode
+            assert (await policy.sample(request())).logprobs_mode == mode
 
-    asyncio.run(main())
 
-
-def test_an_engine_that_says_it_is_not_asked_for_tokens() -> None:
-    async def main() -> None:
-        with FakeEngine(logprobs_mode="raw") as engine:
-            async with policy_for([engine]) as policy:
-                assert policy.logprobs_mode is LogprobsMode.RAW
-            assert engine.stats().requests == 0
-
-    asyncio.run(main())
+async def test_an_engine_that_says_it_is_not_asked_for_tokens() -> None:
+    with FakeEngine(logprobs_mode="raw") as engine:
+        async with policy_for([engine]) as policy:
+            assert policy.logprobs_mode is LogprobsMode.RAW
+        assert engine.stats().requests == 0
 
 
 def measured(greedy: list[float], tempered: list[float], cut: list[float]) -> LogprobsMode:
@@ -109,115 +105,99 @@ def test_what_does_not_tell_is_not_guessed() -> None:
     assert measured([-1.5, -0.25], logits, logits) is LogprobsMode.UNKNOWN, "no logprobs at all"
 
 
-def test_an_engine_that_refuses_the_question_is_used_all_the_same() -> None:
-    async def main() -> None:
-        async with Canned() as server, policy_at(server) as policy:
-            server.always("/v1/models", models(logprobs_mode=None))
-            server.always(PATHS[Kind.VLLM], Answer(400, {"error": {"message": "no"}}))
-            await policy.check()
-            assert policy.logprobs_mode is LogprobsMode.UNKNOWN
-
-    asyncio.run(main())
+async def test_an_engine_that_refuses_the_question_is_used_all_the_same() -> None:
+    async with Canned() as server, policy_at(server) as policy:
+        server.always("/v1/models", models(logprobs_mode=None))
+        server.always(PATHS[Kind.VLLM], Answer(400, {"error": {"message": "no"}}))
+        await policy.check()
+        assert policy.logprobs_mode is LogprobsMode.UNKNOWN
 
 
 # --- replicas
 
 
-def test_replicas_that_differ_are_refused_by_their_addresses() -> None:
-    async def main() -> None:
-        with engine_with("raw") as engine, engine_with("processed") as other:
-            async with policy_for([engine, other], check=False) as policy:
-                with pytest.raises(UsageError, match="--logprobs-mode processed_logprobs") as error:
-                    await policy.check()
-            assert engine.url in str(error.value)
-            assert other.url in str(error.value)
-
-    asyncio.run(main())
+async def test_replicas_that_differ_are_refused_by_their_addresses() -> None:
+    with engine_with("raw") as engine, engine_with("processed") as other:
+        async with policy_for([engine, other], check=False) as policy:
+            with pytest.raises(UsageError, match="--logprobs-mode processed_logprobs") as error:
+                await policy.check()
+        assert engine.url in str(error.value)
+        assert other.url in str(error.value)
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["joins", "comes back"])
-def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late: bool) -> None:
-    async def main() -> None:
-        texts: list[str] = []
-        with ExitStack() as stack:
-            up = stack.enter_context(engine_with("processed"))
-            away = stack.enter_context(engine_with("raw" if late else "processed"))
-            if late:
-                away.kill()
-            async with policy_for([up, away], notify=texts.append) as policy:
-                _, endpoint = policy.endpoints
-                if not late:
-                    away.kill()
-                    away.start_with(logprobs_mode="raw")
-                    endpoint.breaker.trip()
-                await until(lambda: endpoint.breaker.outages == 1)
-                away.start()
-                await until(lambda: away.stats().requests >= 6)  # Measured twice: still shut.
-                assert not endpoint.breaker.is_passing
-                modes = {(await policy.sample(request(str(n)))).logprobs_mode for n in range(8)}
-                assert modes == {LogprobsMode.PROCESSED}
-                away.kill()
-                away.start_with(logprobs_mode="processed")
-                away.start()
-                await until(lambda: endpoint.breaker.is_passing)
-                assert endpoint.logprobs_mode is LogprobsMode.PROCESSED
-
-    asyncio.run(main())
-
-
-def test_why_a_replica_is_kept_out_is_told() -> None:
-    async def main() -> None:
-        texts: list[str] = []
-        with engine_with("processed") as up, engine_with("processed") as away:
-            async with policy_for([up, away], notify=texts.append) as policy:
-                _, endpoint = policy.endpoints
+async def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(
+    *, late: bool
+) -> None:
+    texts: list[str] = []
+    with ExitStack() as stack:
+        up = stack.enter_context(engine_with("processed"))
+        away = stack.enter_context(engine_with("raw" if late else "processed"))
+        if late:
+            away.kill()
+        async with policy_for([up, away], notify=texts.append) as policy:
+            _, endpoint = policy.endpoints
+            if not late:
                 away.kill()
                 away.start_with(logprobs_mode="raw")
-                away.start()
                 endpoint.breaker.trip()
-                await until(lambda: bool(texts))
-            assert f"its logprobs are raw, those of {up.url} processed" in texts[0]
+            await until(lambda: endpoint.breaker.outages == 1)
+            away.start()
+            await until(lambda: away.stats().requests >= 6)  # Measured twice: still shut.
+            assert not endpoint.breaker.is_passing
+            modes = {(await policy.sample(request(str(n)))).logprobs_mode for n in range(8)}
+            assert modes == {LogprobsMode.PROCESSED}
+            away.kill()
+            away.start_with(logprobs_mode="processed")
+            away.start()
+            await until(lambda: endpoint.breaker.is_passing)
+            assert endpoint.logprobs_mode is LogprobsMode.PROCESSED
 
-    asyncio.run(main())
+
+async def test_why_a_replica_is_kept_out_is_told() -> None:
+    texts: list[str] = []
+    with engine_with("processed") as up, engine_with("processed") as away:
+        async with policy_for([up, away], notify=texts.append) as policy:
+            _, endpoint = policy.endpoints
+            away.kill()
+            away.start_with(logprobs_mode="raw")
+            away.start()
+            endpoint.breaker.trip()
+            await until(lambda: bool(texts))
+        assert f"its logprobs are raw, those of {up.url} processed" in texts[0]
 
 
-def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_says_so() -> None:
-    async def main() -> None:
-        texts: list[str] = []
-        with engine_with("processed") as engine:
-            async with policy_for([engine], notify=texts.append) as policy:
-                engine.kill()
-                engine.start_with(logprobs_mode="raw")
-                engine.start()
-                policy.endpoints[0].breaker.trip()
-                await policy.ready()
-                assert (await policy.sample(request())).logprobs_mode is LogprobsMode.RAW
-        assert [line for line in texts if "is back with raw logprobs (before: processed)" in line]
-
-    asyncio.run(main())
+async def test_the_only_replica_may_come_back_with_other_options_and_its_answers_say_so() -> None:
+    texts: list[str] = []
+    with engine_with("processed") as engine:
+        async with policy_for([engine], notify=texts.append) as policy:
+            engine.kill()
+            engine.start_with(logprobs_mode="raw")
+            engine.start()
+            policy.endpoints[0].breaker.trip()
+            await policy.ready()
+            assert (await policy.sample(request())).logprobs_mode is LogprobsMode.RAW
+    assert [line for line in texts if "is back with raw logprobs (before: processed)" in line]
 
 
 # --- one reply, several tries
 
 
-def test_a_reply_that_goes_on_elsewhere_has_the_mode_of_its_worse_part() -> None:
-    async def main() -> None:
-        kept = Kept()
-        changed = structs.replace(request(), partial=Partial(kept.save, 4))
-        with FakeEngine(mean_length=0, logprobs_mode="raw") as engine:
-            engine.set_faults(Fault(FaultKind.ABORT, after=20, times=0))
-            async with policy_for([engine]) as policy:
-                call = asyncio.create_task(policy.sample(changed))
-                await until(lambda: len(kept.ids) >= 20)
-                call.cancel()
-                await asyncio.wait([call])
-        draft = structs.replace(kept.drafts[0], logprobs_mode=kept.drafts[-1].logprobs_mode)
-        assert draft.logprobs_mode is LogprobsMode.RAW
-        with FakeEngine(mean_length=0) as engine:
-            async with policy_for([engine]) as policy:
-                whole = await policy.sample(request())
-                completion = await policy.sample(structs.replace(request(), draft=draft))
-        assert whole.logprobs_mode is LogprobsMode.PROCESSED
-        assert completion.logprobs_mode is LogprobsMode.RAW
-
-    asyncio.run(main())
+async def test_a_reply_that_goes_on_elsewhere_has_the_mode_of_its_worse_part() -> None:
+    kept = Kept()
+    changed = structs.replace(request(), partial=Partial(kept.save, 4))
+    with FakeEngine(mean_length=0, logprobs_mode="raw") as engine:
+        engine.set_faults(Fault(FaultKind.ABORT, after=20, times=0))
+        async with policy_for([engine]) as policy:
+            call = asyncio.create_task(policy.sample(changed))
+            await until(lambda: len(kept.ids) >= 20)
+            call.cancel()
+            await asyncio.wait([call])
+    draft = structs.replace(kept.drafts[0], logprobs_mode=kept.drafts[-1].logprobs_mode)
+    assert draft.logprobs_mode is LogprobsMode.RAW
+    with FakeEngine(mean_length=0) as engine:
+        async with policy_for([engine]) as policy:
+            whole = await policy.sample(request())
+            completion = await policy.sample(structs.replace(request(), draft=draft))
+    assert whole.logprobs_mode is LogprobsMode.PROCESSED
+    assert completion.logprobs_mode is LogprobsMode.RAW

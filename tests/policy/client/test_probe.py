@@ -104,23 +104,21 @@ def test_a_call_that_brings_the_engine_down_every_time_is_given_up() -> None:
         asyncio.run(main(engine))
 
 
-def test_a_probe_does_not_queue_behind_calls_that_hold_all_connections(engine: FakeEngine) -> None:
+async def test_a_probe_does_not_queue_behind_calls_that_hold_all_connections(
+    engine: FakeEngine,
+) -> None:
     engine.set_faults(Fault(FaultKind.HANG, times=0))
-
-    async def main() -> None:
-        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, connections=1)
-        call = asyncio.create_task(sample(policy))
-        await until(lambda: engine.stats().in_flight == 1)
-        breaker_of(policy).trip()
-        await policy.ready()
-        assert breaker_of(policy).outages == 0
-        call.cancel()
-        await asyncio.wait({call})
-
-    asyncio.run(main())
+    policy = EnginePolicy(engine.url, engine.model, retry=QUICK, connections=1)
+    call = asyncio.create_task(sample(policy))
+    await until(lambda: engine.stats().in_flight == 1)
+    breaker_of(policy).trip()
+    await policy.ready()
+    assert breaker_of(policy).outages == 0
+    call.cancel()
+    await asyncio.wait({call})
 
 
-def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> None:
+async def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> None:
     class Unreachable:
         def post(self, *_: object, **__: object) -> object:
             raise aiohttp.ConnectionTimeoutError
@@ -128,32 +126,25 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
     async def unreachable() -> Unreachable:
         return Unreachable()
 
-    async def main() -> Completion:
-        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
-        endpoint, body = policy.endpoints[0], request()
-        ask = one_try(body, engine.model, max_tokens=1)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(endpoint._sessions, "get", unreachable)
-            with pytest.raises(EngineUnavailable, match="took no connection") as caught:
-                await endpoint.answer(ask, CompletionBuilder(body), before=lambda: None)
-        assert not caught.value.reached
-        return await sample(policy)
-
-    assert asyncio.run(main()).tries == 1
+    policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+    endpoint, body = policy.endpoints[0], request()
+    ask = one_try(body, engine.model, max_tokens=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(endpoint._sessions, "get", unreachable)
+        with pytest.raises(EngineUnavailable, match="took no connection") as caught:
+            await endpoint.answer(ask, CompletionBuilder(body), before=lambda: None)
+    assert not caught.value.reached
+    assert (await sample(policy)).tries == 1
 
 
-def test_a_cancelled_call_ends_on_both_sides(engine: FakeEngine) -> None:
+async def test_a_cancelled_call_ends_on_both_sides(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.HANG, times=0))
-
-    async def main() -> None:
-        call = asyncio.create_task(sample(EnginePolicy(engine.url, engine.model)))
-        await until(lambda: engine.stats().in_flight == 1)
-        call.cancel()
-        await asyncio.wait({call})
-        assert call.cancelled()
-        await until(lambda: engine.stats().in_flight == 0)
-
-    asyncio.run(main())
+    call = asyncio.create_task(sample(EnginePolicy(engine.url, engine.model)))
+    await until(lambda: engine.stats().in_flight == 1)
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    await until(lambda: engine.stats().in_flight == 0)
 
 
 @pytest.mark.parametrize("kind", [Kind.VLLM, Kind.SGLANG])

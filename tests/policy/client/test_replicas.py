@@ -35,27 +35,21 @@ def call_counts(servers: list[Canned]) -> list[int]:
 # --- affinity
 
 
-def test_one_home_stays_with_one_replica() -> None:
-    async def main() -> None:
-        async with replicas(4) as (policy, servers):
-            for turn in range(12):
-                await policy.sample(request(f"h/{turn}", home="h", family=f"f{turn}"))
-            assert sorted(call_counts(servers)) == [0, 0, 0, 12]
-
-    run(main())
+async def test_one_home_stays_with_one_replica() -> None:
+    async with replicas(4) as (policy, servers):
+        for turn in range(12):
+            await policy.sample(request(f"h/{turn}", home="h", family=f"f{turn}"))
+        assert sorted(call_counts(servers)) == [0, 0, 0, 12]
 
 
-def test_one_family_begins_at_one_replica_and_many_at_all() -> None:
-    async def main() -> None:
-        async with replicas(4) as (policy, servers):
-            for sample in range(8):
-                await policy.sample(request(home=f"h{sample}", family="f"))
-            assert sorted(call_counts(servers)) == [0, 0, 0, 8]
-            for family in range(200):
-                await policy.sample(request(home=f"g{family}", family=f"g{family}"))
-            assert min(call_counts(servers)) >= 20
-
-    run(main())
+async def test_one_family_begins_at_one_replica_and_many_at_all() -> None:
+    async with replicas(4) as (policy, servers):
+        for sample in range(8):
+            await policy.sample(request(home=f"h{sample}", family="f"))
+        assert sorted(call_counts(servers)) == [0, 0, 0, 8]
+        for family in range(200):
+            await policy.sample(request(home=f"g{family}", family=f"g{family}"))
+        assert min(call_counts(servers)) >= 20
 
 
 def test_a_family_finds_the_same_replica_in_another_process() -> None:
@@ -72,103 +66,85 @@ def test_a_family_finds_the_same_replica_in_another_process() -> None:
     assert len(set(first)) > 1
 
 
-def test_calls_at_once_spread_under_the_bound() -> None:
-    async def main() -> None:
-        async with replicas(4) as (policy, servers):
-            for server in servers:
-                server.always(COMPLETIONS, Answer(before=forever))
-            calls = [
-                asyncio.create_task(policy.sample(request(str(at), home=str(at), family="f")))
-                for at in range(40)
-            ]
-            await until(lambda: sum(call_counts(servers)) == 40)
-            running = [endpoint.running for endpoint in policy.endpoints]
-            assert sum(running) == 40
-            assert max(running) <= MAX_LOAD_RATIO * 41 / 4 + 1
-            assert min(running) > 0
-            for call in calls:
-                call.cancel()
-            await asyncio.wait(calls)
-            assert [endpoint.running for endpoint in policy.endpoints] == [0] * 4
-
-    run(main())
+async def test_calls_at_once_spread_under_the_bound() -> None:
+    async with replicas(4) as (policy, servers):
+        for server in servers:
+            server.always(COMPLETIONS, Answer(before=forever))
+        calls = [
+            asyncio.create_task(policy.sample(request(str(at), home=str(at), family="f")))
+            for at in range(40)
+        ]
+        await until(lambda: sum(call_counts(servers)) == 40)
+        running = [endpoint.running for endpoint in policy.endpoints]
+        assert sum(running) == 40
+        assert max(running) <= MAX_LOAD_RATIO * 41 / 4 + 1
+        assert min(running) > 0
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert [endpoint.running for endpoint in policy.endpoints] == [0] * 4
 
 
-def test_a_home_moves_when_its_replica_is_overloaded_and_stays_where_it_went() -> None:
-    async def main() -> None:
-        async with replicas(2) as (policy, _):
-            home = await policy.choose(request(home="h"))
-            home.running = 3
-            other = await policy.choose(request(home="h"))
-            assert other is not home
-            home.running = 0
-            assert await policy.choose(request(home="h")) is other
-
-    run(main())
+async def test_a_home_moves_when_its_replica_is_overloaded_and_stays_where_it_went() -> None:
+    async with replicas(2) as (policy, _):
+        home = await policy.choose(request(home="h"))
+        home.running = 3
+        other = await policy.choose(request(home="h"))
+        assert other is not home
+        home.running = 0
+        assert await policy.choose(request(home="h")) is other
 
 
-def test_a_request_without_a_home_is_not_remembered() -> None:
-    async def main() -> None:
-        async with replicas(2) as (policy, _):
-            first = await policy.choose(request(family="f"))
-            first.running = 3
-            assert await policy.choose(request(family="f")) is not first
-            first.running = 0
-            assert await policy.choose(request(family="f")) is first
-
-    run(main())
+async def test_a_request_without_a_home_is_not_remembered() -> None:
+    async with replicas(2) as (policy, _):
+        first = await policy.choose(request(family="f"))
+        first.running = 3
+        assert await policy.choose(request(family="f")) is not first
+        first.running = 0
+        assert await policy.choose(request(family="f")) is first
 
 
-def test_a_try_that_failed_goes_elsewhere() -> None:
-    async def main() -> None:
-        async with replicas(2) as (policy, servers):
-            first = await policy.choose(request(home="h"))
-            at = policy.endpoints.index(first)
-            servers[at].always(COMPLETIONS, Answer(500, {"error": {"message": "broken"}}))
-            completion = await policy.sample(request(home="h"))
-            assert (ids(completion), completion.tries) == ([5], 2)
-            assert call_counts(servers) == [1, 1]
-            assert (await policy.sample(request(home="h"))).tries == 1, "it has moved"
-
-    run(main())
+async def test_a_try_that_failed_goes_elsewhere() -> None:
+    async with replicas(2) as (policy, servers):
+        first = await policy.choose(request(home="h"))
+        at = policy.endpoints.index(first)
+        servers[at].always(COMPLETIONS, Answer(500, {"error": {"message": "broken"}}))
+        completion = await policy.sample(request(home="h"))
+        assert (ids(completion), completion.tries) == ([5], 2)
+        assert call_counts(servers) == [1, 1]
+        assert (await policy.sample(request(home="h"))).tries == 1, "it has moved"
 
 
 # --- draining
 
 
-def test_a_drained_replica_gets_nothing_until_it_is_admitted() -> None:
-    async def main() -> None:
-        async with replicas(2) as (policy, servers):
-            home = await policy.choose(request(home="h"))
-            assert await policy.drain(home.url + "/v1/", timeout=0)
-            for _ in range(5):
-                await policy.sample(request(home="h"))
-            drained = policy.endpoints.index(home)
-            assert call_counts(servers)[drained] == 0
-            assert call_counts(servers)[1 - drained] == 5
-            policy.admit(home.url)
-            used = [(await policy.choose(request(family=str(at)))).url for at in range(50)]
-            assert home.url in used
-
-    run(main())
+async def test_a_drained_replica_gets_nothing_until_it_is_admitted() -> None:
+    async with replicas(2) as (policy, servers):
+        home = await policy.choose(request(home="h"))
+        assert await policy.drain(home.url + "/v1/", timeout=0)
+        for _ in range(5):
+            await policy.sample(request(home="h"))
+        drained = policy.endpoints.index(home)
+        assert call_counts(servers)[drained] == 0
+        assert call_counts(servers)[1 - drained] == 5
+        policy.admit(home.url)
+        used = [(await policy.choose(request(family=str(at)))).url for at in range(50)]
+        assert home.url in used
 
 
-def test_draining_waits_for_what_runs_and_says_when_it_does_not_end() -> None:
-    async def main() -> None:
-        async with replicas(2) as (policy, servers):
-            finish = asyncio.Event()
-            for server in servers:
-                server.always(COMPLETIONS, _when(finish))
-            call = asyncio.create_task(policy.sample(request()))
-            await until(lambda: sum(call_counts(servers)) == 1)
-            busy = next(endpoint for endpoint in policy.endpoints if endpoint.running)
-            assert not await policy.drain(busy.url, timeout=0.05)
-            waiting = asyncio.create_task(policy.drain(busy.url, timeout=30))
-            finish.set()
-            assert await waiting
-            assert ids(await call) == [5]
-
-    run(main())
+async def test_draining_waits_for_what_runs_and_says_when_it_does_not_end() -> None:
+    async with replicas(2) as (policy, servers):
+        finish = asyncio.Event()
+        for server in servers:
+            server.always(COMPLETIONS, _when(finish))
+        call = asyncio.create_task(policy.sample(request()))
+        await until(lambda: sum(call_counts(servers)) == 1)
+        busy = next(endpoint for endpoint in policy.endpoints if endpoint.running)
+        assert not await policy.drain(busy.url, timeout=0.05)
+        waiting = asyncio.create_task(policy.drain(busy.url, timeout=30))
+        finish.set()
+        assert await waiting
+        assert ids(await call) == [5]
 
 
 def _when(finish: asyncio.Event) -> Answer:
@@ -178,18 +154,15 @@ def _when(finish: asyncio.Event) -> Answer:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_with_every_replica_drained_calls_wait(count: int) -> None:
-    async def main() -> None:
-        async with replicas(count) as (policy, servers):
-            for endpoint in policy.endpoints:
-                assert await policy.drain(endpoint.url, timeout=0)
-            call = asyncio.create_task(policy.sample(request()))
-            await asyncio.sleep(0.1)
-            assert sum(call_counts(servers)) == 0
-            policy.admit(policy.endpoints[0].url)
-            assert ids(await call) == [5]
-
-    run(main())
+async def test_with_every_replica_drained_calls_wait(count: int) -> None:
+    async with replicas(count) as (policy, servers):
+        for endpoint in policy.endpoints:
+            assert await policy.drain(endpoint.url, timeout=0)
+        call = asyncio.create_task(policy.sample(request()))
+        await asyncio.sleep(0.1)
+        assert sum(call_counts(servers)) == 0
+        policy.admit(policy.endpoints[0].url)
+        assert ids(await call) == [5]
 
 
 def test_only_a_replica_can_be_drained() -> None:
@@ -207,7 +180,7 @@ def test_only_a_replica_can_be_drained() -> None:
         ([], {}, "at least one address"),
         (["http://a:1", "http://a:1/v1/"], {}, "same address twice"),
         ("http://a:1", {"dialect": "klingon"}, "no dialect 'klingon'; there are: vllm, "),
-        ("a:1", {}, "looks like http://"),
+        ("a:1", {}, "looks like http://127.0.0.1:8000, not 'a:1'; is 'http://a:1' meant?"),
         (["http://a:1", "ftp://b"], {}, "looks like http://"),
     ],
 )
@@ -226,7 +199,9 @@ def test_a_dialect_is_named_by_its_word(kind: Kind) -> None:
 # --- the end
 
 
-def test_closing_closes_every_client_even_if_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_closes_every_client_even_if_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     closed: list[str] = []
     close = Endpoint.aclose
 
@@ -236,17 +211,14 @@ def test_closing_closes_every_client_even_if_one_fails(monkeypatch: pytest.Monke
         if len(closed) == 1:
             raise HoldfastError("cannot be closed")
 
-    async def main() -> None:
-        async with replicas(3) as (policy, _):
-            for at in range(30):
-                await policy.sample(request(family=str(at)))
-            monkeypatch.setattr(Endpoint, "aclose", fails_for_one)
-            with pytest.raises(HoldfastError, match="cannot be closed"):
-                await policy.aclose()
-            monkeypatch.undo()
-            assert sorted(closed) == sorted(endpoint.url for endpoint in policy.endpoints)
-
-    run(main())
+    async with replicas(3) as (policy, _):
+        for at in range(30):
+            await policy.sample(request(family=str(at)))
+        monkeypatch.setattr(Endpoint, "aclose", fails_for_one)
+        with pytest.raises(HoldfastError, match="cannot be closed"):
+            await policy.aclose()
+        monkeypatch.undo()
+        assert sorted(closed) == sorted(endpoint.url for endpoint in policy.endpoints)
 
 
 # --- one policy, several event loops
@@ -286,43 +258,33 @@ def test_what_a_loop_left_behind_keeps_no_later_one_waiting(engine: FakeEngine) 
     run(use())
 
 
-def test_a_loop_that_is_still_at_work_keeps_its_policy(engine: FakeEngine) -> None:
+async def test_a_loop_that_is_still_at_work_keeps_its_policy(engine: FakeEngine) -> None:
     policy = EnginePolicy([engine.url], engine.model)
+    await policy.check()
+    hold = policy.holds.hold(1000)
+    call = asyncio.create_task(policy.sample(request()))
+    await asyncio.sleep(0)
+    with pytest.raises(UsageError, match="another event loop"):
+        await asyncio.to_thread(run, policy.check())
+    hold.end()
+    await call
+    await policy.aclose()
 
-    async def work() -> None:
+
+async def test_a_closed_policy_says_that_it_is_closed(engine: FakeEngine) -> None:
+    async with EnginePolicy([engine.url], engine.model) as policy:
         await policy.check()
-        hold = policy.holds.hold(1000)
-        call = asyncio.create_task(policy.sample(request()))
-        await asyncio.sleep(0)
-        with pytest.raises(UsageError, match="another event loop"):
-            await asyncio.to_thread(run, policy.check())
-        hold.end()
-        await call
-        await policy.aclose()
-
-    run(work())
+    with pytest.raises(UsageError, match="closed"):
+        await policy.check()
 
 
-def test_a_closed_policy_says_that_it_is_closed(engine: FakeEngine) -> None:
-    async def main() -> None:
-        async with EnginePolicy([engine.url], engine.model) as policy:
-            await policy.check()
-        with pytest.raises(UsageError, match="closed"):
-            await policy.check()
-
-    run(main())
-
-
-def test_an_outage_that_outlasted_patience_is_no_reason_against_new_work() -> None:
-    async def main() -> None:
-        async with replicas(1, patience=0.0) as (policy, (server,)):
-            await policy.check()
-            server.always("/v1/models", Answer(503))
-            policy.endpoints[0].breaker.trip()
-            with pytest.raises(EndpointDown):
-                await policy.ready()
-            server.always("/v1/models", models())
-            await policy.check()
-            await policy.sample(request())
-
-    run(main())
+async def test_an_outage_that_outlasted_patience_is_no_reason_against_new_work() -> None:
+    async with replicas(1, patience=0.0) as (policy, (server,)):
+        await policy.check()
+        server.always("/v1/models", Answer(503))
+        policy.endpoints[0].breaker.trip()
+        with pytest.raises(EndpointDown):
+            await policy.ready()
+        server.always("/v1/models", models())
+        await policy.check()
+        await policy.sample(request())

@@ -20,7 +20,7 @@ from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from support.policy.answers import models
 from support.policy.canned_server import Answer, Canned
-from support.policy.clients import policy_at, run
+from support.policy.clients import policy_at
 from support.policy.drafts import Kept
 from support.policy.fake_engines import QUICK, request, sample, sample_now
 
@@ -149,17 +149,14 @@ def test_what_an_engine_cannot_keep_to_is_the_requests_fault() -> None:
         sample_now(engine, json_request(schema_text({"type": "nonsense"})))
 
 
-def test_the_embedded_engine_is_not_even_asked() -> None:
-    async def main() -> None:
-        async with Canned() as server:
-            server.always("/v1/models", models(owned_by="holdfast"))
-            server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, {"error": "no"}))
-            async with policy_at(server, kind=None) as policy:
-                await policy.check()
-                before = len(server.requests)
-                with pytest.raises(Unsupported, match="the embedded engine") as refused:
-                    await policy.sample(json_request(True))
-                assert refused.value.what == "json"
-                assert len(server.requests) == before
-
-    run(main())
+async def test_the_embedded_engine_is_not_even_asked() -> None:
+    async with Canned() as server:
+        server.always("/v1/models", models(owned_by="holdfast"))
+        server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, {"error": "no"}))
+        async with policy_at(server, kind=None) as policy:
+            await policy.check()
+            before = len(server.requests)
+            with pytest.raises(Unsupported, match="the embedded engine") as refused:
+                await policy.sample(json_request(True))
+            assert refused.value.what == "json"
+            assert len(server.requests) == before

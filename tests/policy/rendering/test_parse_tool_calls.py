@@ -46,41 +46,32 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("path", "query"), UNSHOWN)
-def test_an_agent_that_shows_no_tools_is_told_text(path, query):
-    async def body():
-        async with opened(lambda request: REPLIES) as (counter, _, binding):
-            reply = await exchange(counter.port, post(path, query, binding))
-            assert KINDS[path](reply.json) == ["stop", REPLIES, []]
-
-    asyncio.run(body())
+async def test_an_agent_that_shows_no_tools_is_told_text(path, query):
+    async with opened(lambda request: REPLIES) as (counter, _, binding):
+        reply = await exchange(counter.port, post(path, query, binding))
+        assert KINDS[path](reply.json) == ["stop", REPLIES, []]
 
 
-def test_one_that_shows_them_is_told_the_call():
-    async def body():
-        async with opened(lambda request: REPLIES) as (counter, _, binding):
-            reply = await exchange(counter.port, post(CHAT, {**HELLO, "tools": TOOLS}, binding))
-            reason, text, (call,) = KINDS[CHAT](reply.json)
-            assert (reason, text, call["function"]["name"]) == ("tool_calls", "So:", "add")
-
-    asyncio.run(body())
+async def test_one_that_shows_them_is_told_the_call():
+    async with opened(lambda request: REPLIES) as (counter, _, binding):
+        reply = await exchange(counter.port, post(CHAT, {**HELLO, "tools": TOOLS}, binding))
+        reason, text, (call,) = KINDS[CHAT](reply.json)
+        assert (reason, text, call["function"]["name"]) == ("tool_calls", "So:", "add")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_asked_next_goes_on_from_the_sampled_tokens(stream):
-    async def body():
-        async with opened(lambda request: REPLIES) as (counter, _, binding):
-            await exchange(counter.port, post(CHAT, {**HELLO, "stream": stream}, binding))
-            messages = [
-                {"role": "assistant", "content": REPLIES},
-                {"role": "user", "content": "and?"},
-            ]
-            more = {**HELLO, "messages": [*HELLO["messages"], *messages]}
-            assert (await exchange(counter.port, post(CHAT, more, binding))).status == 200
-        first, second = (await counter.subject.history()).generations
-        assert second.base == first.path
-        assert not second.prefix_break
-
-    asyncio.run(body())
+async def test_what_is_asked_next_goes_on_from_the_sampled_tokens(stream):
+    async with opened(lambda request: REPLIES) as (counter, _, binding):
+        await exchange(counter.port, post(CHAT, {**HELLO, "stream": stream}, binding))
+        messages = [
+            {"role": "assistant", "content": REPLIES},
+            {"role": "user", "content": "and?"},
+        ]
+        more = {**HELLO, "messages": [*HELLO["messages"], *messages]}
+        assert (await exchange(counter.port, post(CHAT, more, binding))).status == 200
+    first, second = (await counter.subject.history()).generations
+    assert second.base == first.path
+    assert not second.prefix_break
 
 
 def test_a_rollout_that_shows_no_tools_is_given_text_and_goes_on_from_its_tokens():

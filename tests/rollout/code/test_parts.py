@@ -297,7 +297,19 @@ def judge(
 class Strict(Judge): ...
 
 
-@pytest.mark.parametrize("make", [lambda held: held, closing, lambda held: closing(Called(held))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda held: held,
+        closing,
+        lambda held: closing(Called(held)),
+        lambda held: closing(Called([held])),
+        lambda held: closing(Called({"strict": (held,)})),
+        lambda held: closing(Called([Called(held)])),
+        lambda held: closing(Called(closing(held))),
+        lambda held: closing(Called(functools.partial(first_tool, held))),
+    ],
+)
 def test_a_judge_is_its_identity(make) -> None:
     assert fingerprint_of(make(judge("Right?"))) == fingerprint_of(make(judge("Right?", 2)))
     assert fingerprint_of(make(judge("Right?"))) != fingerprint_of(make(judge("Wrong?")))

@@ -32,45 +32,35 @@ async def solve_otherwise(t, how=None):
     return 2.0
 
 
-def test_task_i_belongs_to_row_i():
+async def test_task_i_belongs_to_row_i():
     class Slowest(RolloutProcessor):
         async def rollout(self, t):
             await asyncio.sleep(0.02 if t == "a" else 0)
             return ord(t)
 
-    async def main():
-        rows = as_tasks([{"id": name, "prompt": name} for name in "abc"])
-        config = RolloutConfig("m", Sampling(), lambda task: task.id)
-        jobs = Slowest()(rows, config)
-        return [chr(reward) for reward in await asyncio.gather(*jobs)]
-
-    assert asyncio.run(main()) == ["a", "b", "c"]
+    rows = as_tasks([{"id": name, "prompt": name} for name in "abc"])
+    config = RolloutConfig("m", Sampling(), lambda task: task.id)
+    jobs = Slowest()(rows, config)
+    assert ([chr(reward) for reward in await asyncio.gather(*jobs)]) == ["a", "b", "c"]
 
 
-def test_a_row_that_exits_is_one_failed_task():
+async def test_a_row_that_exits_is_one_failed_task():
     class Exits(RolloutProcessor):
         async def rollout(self, t):
             raise SystemExit(3)
 
-    async def main():
-        (job,) = Exits()(as_tasks([{"prompt": "x"}]), RolloutConfig("m", Sampling(), lambda t: t))
-        await asyncio.wait({job})
-        return job.exception()
-
-    assert "SystemExit(3)" in str(asyncio.run(main()))
+    (job,) = Exits()(as_tasks([{"prompt": "x"}]), RolloutConfig("m", Sampling(), lambda t: t))
+    await asyncio.wait({job})
+    assert "SystemExit(3)" in str(job.exception())
 
 
-def test_the_single_turn_processor_asks_once():
+async def test_the_single_turn_processor_asks_once():
     subject = TrajectoryUnderTest()
-
-    async def main():
-        session = await subject.session()
-        config = RolloutConfig("m", Sampling(), lambda task: Rollout(session))
-        (job,) = SingleTurnRolloutProcessor()([subject.task], config)
-        await job
-        return await subject.history()
-
-    history = asyncio.run(main())
+    session = await subject.session()
+    config = RolloutConfig("m", Sampling(), lambda task: Rollout(session))
+    (job,) = SingleTurnRolloutProcessor()([subject.task], config)
+    await job
+    history = await subject.history()
     assert [step.message.text for step in history.generations] == ["re run/t/0/0"]
 
 

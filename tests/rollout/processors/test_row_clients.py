@@ -148,20 +148,16 @@ def test_what_a_rows_own_endpoint_refuses_costs_that_row_alone(engine):
     assert isinstance(nonsense, UsageError)
 
 
-def test_an_endpoint_that_was_down_is_looked_at_again():
+async def test_an_endpoint_that_was_down_is_looked_at_again():
     clients = ClientCache(retry=QUICK)
-
-    async def main():
-        with FakeEngine() as engine:
-            engine.kill()
-            client = clients.get((engine.url,), engine.model)
-            with pytest.raises(EndpointDown):
-                await client.check()
-            engine.start()
+    with FakeEngine() as engine:
+        engine.kill()
+        client = clients.get((engine.url,), engine.model)
+        with pytest.raises(EndpointDown):
             await client.check()
-            await clients.aclose()
-
-    asyncio.run(main())
+        engine.start()
+        await client.check()
+        await clients.aclose()
 
 
 def test_an_endpoint_of_the_processors_own_is_checked_before_the_first_row(engine, life):
@@ -172,7 +168,7 @@ def test_an_endpoint_of_the_processors_own_is_checked_before_the_first_row(engin
     assert engine.stats().completions == 0
 
 
-def test_what_is_recorded_replays_although_the_engine_is_gone(life):
+async def test_what_is_recorded_replays_although_the_engine_is_gone(life):
     subject = TrajectoryUnderTest()
 
     async def once(processor: TrainingRolloutProcessor) -> None:
@@ -183,15 +179,12 @@ def test_what_is_recorded_replays_although_the_engine_is_gone(life):
         finally:
             await processor.acleanup()
 
-    async def main() -> None:
-        with FakeEngine() as engine:
-            subject.task = row("t", base_url=engine.url, model=engine.model)
-            await once(TrainingRolloutProcessor())
-        before = (await subject.history()).generations
+    with FakeEngine() as engine:
+        subject.task = row("t", base_url=engine.url, model=engine.model)
         await once(TrainingRolloutProcessor())
-        assert (await subject.history()).generations == before
-
-    asyncio.run(main())
+    before = (await subject.history()).generations
+    await once(TrainingRolloutProcessor())
+    assert (await subject.history()).generations == before
     assert life == ["check fake", "close fake", "close fake"], "nobody asked the second client"
 
 
@@ -227,20 +220,16 @@ def test_an_engine_without_tokens_is_refused_where_the_run_has_tokens():
     assert not history.generations
 
 
-def test_a_key_goes_to_its_own_address_alone():
+async def test_a_key_goes_to_its_own_address_alone():
     theirs: list[str | None] = []
     others: list[str | None] = []
-
-    async def main():
-        async with chat_only(theirs) as url, chat_only(others) as other:
-            clients = ClientCache(api_keys={f"{url}/v1": "sk-1"})
-            await clients.get((url,), "m").check()
-            await clients.get((other,), "m").check()
-            with pytest.raises(UsageError, match="share one key"):
-                clients.get((url, other), "m")
-            await clients.aclose()
-
-    asyncio.run(main())
+    async with chat_only(theirs) as url, chat_only(others) as other:
+        clients = ClientCache(api_keys={f"{url}/v1": "sk-1"})
+        await clients.get((url,), "m").check()
+        await clients.get((other,), "m").check()
+        with pytest.raises(UsageError, match="share one key"):
+            clients.get((url, other), "m")
+        await clients.aclose()
     assert theirs == ["Bearer sk-1"]
     assert others == [None]
 

@@ -176,22 +176,18 @@ def test_a_run_that_names_no_model_is_refused():
         answered(model="")
 
 
-def test_one_bad_row_of_a_call_is_one_failed_task():
+async def test_one_bad_row_of_a_call_is_one_failed_task():
     subject = TrajectoryUnderTest()
+    session = await subject.session()
 
-    async def main():
-        session = await subject.session()
+    def opened(task):
+        t = Rollout(session)
+        t.task = task
+        return t
 
-        def opened(task):
-            t = Rollout(session)
-            t.task = task
-            return t
-
-        config = RolloutConfig("oracle", Sampling(), opened)
-        bad, good = TrainingRolloutProcessor()([with_params(n=0), subject.task], config)
-        return await asyncio.gather(bad, good, return_exceptions=True)
-
-    bad, good = asyncio.run(main())
+    config = RolloutConfig("oracle", Sampling(), opened)
+    bad, good = TrainingRolloutProcessor()([with_params(n=0), subject.task], config)
+    bad, good = await asyncio.gather(bad, good, return_exceptions=True)
     assert isinstance(bad, ValueError)
     assert good is None
     assert len(subject.oracle.requests) == 1
@@ -235,18 +231,14 @@ def test_a_config_says_what_the_run_was_started_with():
     assert RolloutConfig("m", Sampling(), lambda task: task, {}).completion_params == {}
 
 
-def test_the_reply_is_the_last_assistant_message():
+async def test_the_reply_is_the_last_assistant_message():
     subject = TrajectoryUnderTest(task=Task(id="t", messages=(user("q"), assistant("old"))))
+    session = await subject.session()
+    config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(session))
+    (job,) = TrainingRolloutProcessor()([subject.task], config)
+    await job
+    from holdfast.records.view import TrajectoryView
 
-    async def main():
-        session = await subject.session()
-        config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(session))
-        (job,) = TrainingRolloutProcessor()([subject.task], config)
-        await job
-        from holdfast.records.view import TrajectoryView
-
-        return TrajectoryView(session.lease.key, subject.task, await subject.history())
-
-    view = asyncio.run(main())
+    view = TrajectoryView(session.lease.key, subject.task, await subject.history())
     assert view.messages == [user("q"), Message(Role.ASSISTANT, "re run/t/0/0")]
     assert view.reply == "re run/t/0/0"

@@ -72,22 +72,17 @@ def test_a_common_beginning_is_found_to_the_character():
         assert f"character {at:,}\n" in divergence.of_observations(left, right)
 
 
-def test_a_huge_call_is_told_by_its_ends():
+async def test_a_huge_call_is_told_by_its_ends():
     async def calling(t, arguments):
         await t.tool(call("f", arguments, call_id=""))
 
     async def valued(t):
         await t.value(lambda: 1, name="v")
 
-    async def check():
-        before = await ended(lambda t: calling(t, '{"a": "' + "x" * 100_000 + '"}'))
-        after = await ended(valued, before.records)
-        changed = await ended(
-            lambda t: calling(t, '{"a": "' + "x" * 99_999 + 'y"}'), before.records
-        )
-        return after.history.forks[0].difference, changed.history.forks[0].difference
-
-    other, changed = asyncio.run(check())
+    before = await ended(lambda t: calling(t, '{"a": "' + "x" * 100_000 + '"}'))
+    after = await ended(valued, before.records)
+    changed = await ended(lambda t: calling(t, '{"a": "' + "x" * 99_999 + 'y"}'), before.records)
+    other, changed = after.history.forks[0].difference, changed.history.forks[0].difference
     assert other.startswith("recorded tool f({")
     assert other.endswith("now value 'v'")
     assert len(other) < 1_000
@@ -95,44 +90,35 @@ def test_a_huge_call_is_told_by_its_ends():
     assert "xy\"})'" in changed
 
 
-def test_messages_are_told_where_no_tokens_stand_for_them():
+async def test_messages_are_told_where_no_tokens_stand_for_them():
     async def asking(t, arguments):
         t.add("the same", arguments)
         await t.generate(speaker=Speaker(t.speaker.policy, MessagesOnly()))
 
-    async def check():
-        before = await ended(lambda t: asking(t, "red"))
-        after = await ended(lambda t: asking(t, "blue"), before.records)
-        return after.history.forks[0].difference
-
-    outcome = asyncio.run(check())
+    before = await ended(lambda t: asking(t, "red"))
+    after = await ended(lambda t: asking(t, "blue"), before.records)
+    outcome = after.history.forks[0].difference
     assert outcome.startswith("the messages: ")
     assert '-{"role":"user","content":"red"}' in outcome
     assert '+{"role":"user","content":"blue"}' in outcome
 
 
-def test_a_call_that_differs_in_its_id_alone_is_told_by_it():
+async def test_a_call_that_differs_in_its_id_alone_is_told_by_it():
     async def calling(t, name):
         await t.tool(call("f", call_id=name))
 
-    async def check():
-        before = await ended(lambda t: calling(t, "one"))
-        after = await ended(lambda t: calling(t, "two"), before.records)
-        return after.history.forks[0].difference
-
-    assert asyncio.run(check()) == "the tool call's id: recorded 'one', now 'two'"
+    before = await ended(lambda t: calling(t, "one"))
+    after = await ended(lambda t: calling(t, "two"), before.records)
+    assert (after.history.forks[0].difference) == "the tool call's id: recorded 'one', now 'two'"
 
 
-def test_sampling_is_told_by_what_differs():
+async def test_sampling_is_told_by_what_differs():
     async def asking(t, **sampling):
         t.add("go")
         await t.generate(**sampling)
 
-    async def check():
-        before = await ended(lambda t: asking(t, temperature=0.5))
-        after = await ended(lambda t: asking(t, temperature=0.7, stop="x"), before.records)
-        return after.history.forks[0].difference
-
-    assert asyncio.run(check()) == (
+    before = await ended(lambda t: asking(t, temperature=0.5))
+    after = await ended(lambda t: asking(t, temperature=0.7, stop="x"), before.records)
+    assert (after.history.forks[0].difference) == (
         "sampling: temperature: recorded 0.5, now 0.7; stop: recorded (), now ('x',)"
     )

@@ -22,35 +22,27 @@ class Episode:
         self.done.append(f"{self.name} closed")
 
 
-def test_all_go_live_once_also_when_two_steps_begin_at_once():
+async def test_all_go_live_once_also_when_two_steps_begin_at_once():
     done: list[str] = []
-
-    async def main():
-        episodes = EpisodeSet()
-        for name in "ab":
-            episodes.add(Episode(name, done))
-        await asyncio.gather(episodes.go_live(), episodes.go_live())
-        await episodes.keep()
-        return [episode.name for episode in episodes]
-
-    assert asyncio.run(main()) == ["a", "b"]
+    episodes = EpisodeSet()
+    for name in "ab":
+        episodes.add(Episode(name, done))
+    await asyncio.gather(episodes.go_live(), episodes.go_live())
+    await episodes.keep()
+    assert ([episode.name for episode in episodes]) == ["a", "b"]
     assert done == ["a live", "b live", "a kept", "b kept"]
 
 
-def test_the_last_one_is_closed_first_and_a_cancelled_caller_waits_for_that():
+async def test_the_last_one_is_closed_first_and_a_cancelled_caller_waits_for_that():
     done: list[str] = []
-
-    async def main():
-        episodes, closing = EpisodeSet(), asyncio.Event()
-        episodes.add(Episode("a", done))
-        episodes.add(Episode("b", done, closing=closing))
-        job = asyncio.create_task(episodes.close())
-        await asyncio.sleep(0)
-        job.cancel()
-        await asyncio.sleep(0)
-        closing.set()
-        await asyncio.wait({job})
-        return job.cancelled()
-
-    assert asyncio.run(main())
+    episodes, closing = EpisodeSet(), asyncio.Event()
+    episodes.add(Episode("a", done))
+    episodes.add(Episode("b", done, closing=closing))
+    job = asyncio.create_task(episodes.close())
+    await asyncio.sleep(0)
+    job.cancel()
+    await asyncio.sleep(0)
+    closing.set()
+    await asyncio.wait({job})
+    assert job.cancelled()
     assert done == ["b closed", "a closed"]

@@ -1,7 +1,5 @@
 """Token-level resume, as the durable context sees it: drafts on the way, one generation at last."""
 
-import asyncio
-
 import pytest
 
 from holdfast.policy.policy import Completion, Draft, Request
@@ -59,40 +57,32 @@ async def _records(subject: TrajectoryUnderTest) -> list[object]:
     return await subject.journal.history((await subject.lease()).id)
 
 
-def test_a_generation_that_was_interrupted_goes_on_from_its_last_durable_token() -> None:
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Streaming((0, 8), (8, 15), dies=True))
-        with pytest.raises(EngineUnavailable):
-            await subject.perform(once, partial_tokens=7)
-        subject.oracle = Streaming((15, 20))
+async def test_a_generation_that_was_interrupted_goes_on_from_its_last_durable_token() -> None:
+    subject = TrajectoryUnderTest(Streaming((0, 8), (8, 15), dies=True))
+    with pytest.raises(EngineUnavailable):
         await subject.perform(once, partial_tokens=7)
-        first = subject.oracle.requests[0]
-        assert first.draft.ids == WHOLE.ids[: 4 * 15]
-        assert first.draft.logprobs == WHOLE.logprobs[: 4 * 15]
-        assert first.draft.versions == (VersionSpan("v1", 0, 15),)
-        history = await subject.history()
-        step = history.steps["0"]
-        assert isinstance(step, Generated)
-        assert (step.ids, step.logprobs, step.message.text) == (WHOLE.ids, WHOLE.logprobs, TEXT)
-        assert not history.drafts
-
-    asyncio.run(scenario())
-
-
-def test_tokens_that_a_draft_holds_are_not_stored_again() -> None:
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Streaming((0, 8), (8, 20)))
-        await subject.perform(solve, partial_tokens=7)
-        records = await _records(subject)
-        tokens = [
-            count(record.ids) for record in records if isinstance(record, Drafted | Generated)
-        ]
-        assert tokens == [8, 12, count(WHOLE.ids) - 20] * 2
-
-    asyncio.run(scenario())
+    subject.oracle = Streaming((15, 20))
+    await subject.perform(once, partial_tokens=7)
+    first = subject.oracle.requests[0]
+    assert first.draft.ids == WHOLE.ids[: 4 * 15]
+    assert first.draft.logprobs == WHOLE.logprobs[: 4 * 15]
+    assert first.draft.versions == (VersionSpan("v1", 0, 15),)
+    history = await subject.history()
+    step = history.steps["0"]
+    assert isinstance(step, Generated)
+    assert (step.ids, step.logprobs, step.message.text) == (WHOLE.ids, WHOLE.logprobs, TEXT)
+    assert not history.drafts
 
 
-def test_a_trajectory_with_drafts_gives_the_samples_of_one_without() -> None:
+async def test_tokens_that_a_draft_holds_are_not_stored_again() -> None:
+    subject = TrajectoryUnderTest(Streaming((0, 8), (8, 20)))
+    await subject.perform(solve, partial_tokens=7)
+    records = await _records(subject)
+    tokens = [count(record.ids) for record in records if isinstance(record, Drafted | Generated)]
+    assert tokens == [8, 12, count(WHOLE.ids) - 20] * 2
+
+
+async def test_a_trajectory_with_drafts_gives_the_samples_of_one_without() -> None:
     async def samples(oracle: Oracle, partial_tokens: int) -> list[object]:
         subject = TrajectoryUnderTest(oracle)
         await subject.perform(solve, partial_tokens=partial_tokens)
@@ -100,43 +90,34 @@ def test_a_trajectory_with_drafts_gives_the_samples_of_one_without() -> None:
         history.take(Finished(Status.COMPLETED, "", 1.0, 0.0))
         return samples_of(history, task="t", group="t", sample=0)
 
-    async def scenario() -> None:
-        plain = await samples(Oracle(lambda request: TEXT), 0)
-        assert await samples(Streaming((0, 3), (3, 4), (4, 30)), 1) == plain
-
-    asyncio.run(scenario())
+    plain = await samples(Oracle(lambda request: TEXT), 0)
+    assert await samples(Streaming((0, 3), (3, 4), (4, 30)), 1) == plain
 
 
-def test_a_draft_of_another_prompt_is_not_gone_on_with() -> None:
+async def test_a_draft_of_another_prompt_is_not_gone_on_with() -> None:
     async def other(t: Rollout) -> None:
         t.add("something else")
         await t.generate()
 
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Streaming((0, 8), dies=True))
-        with pytest.raises(EngineUnavailable):
-            await subject.perform(solve, partial_tokens=7)
-        subject.oracle = Streaming((0, 5))
-        await subject.perform(other, partial_tokens=7)
-        assert subject.oracle.requests[0].draft == Draft()
-        step = (await subject.history()).steps["0"]
-        assert isinstance(step, Generated)
-        assert step.ids == WHOLE.ids
-
-    asyncio.run(scenario())
+    subject = TrajectoryUnderTest(Streaming((0, 8), dies=True))
+    with pytest.raises(EngineUnavailable):
+        await subject.perform(solve, partial_tokens=7)
+    subject.oracle = Streaming((0, 5))
+    await subject.perform(other, partial_tokens=7)
+    assert subject.oracle.requests[0].draft == Draft()
+    step = (await subject.history()).steps["0"]
+    assert isinstance(step, Generated)
+    assert step.ids == WHOLE.ids
 
 
-def test_nothing_is_streamed_unless_it_is_asked_for() -> None:
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Streaming((0, 8)))
-        await subject.perform(solve)
-        assert [request.partial for request in subject.oracle.requests] == [None, None]
-        assert not any(isinstance(record, Drafted) for record in await _records(subject))
-
-    asyncio.run(scenario())
+async def test_nothing_is_streamed_unless_it_is_asked_for() -> None:
+    subject = TrajectoryUnderTest(Streaming((0, 8)))
+    await subject.perform(solve)
+    assert [request.partial for request in subject.oracle.requests] == [None, None]
+    assert not any(isinstance(record, Drafted) for record in await _records(subject))
 
 
-def test_a_generation_that_ran_into_its_deadline_truncates_live_and_on_replay() -> None:
+async def test_a_generation_that_ran_into_its_deadline_truncates_live_and_on_replay() -> None:
     late = Completion(
         pack_ids(unpack_ids(WHOLE.ids)[:5]),
         pack_logprobs([-0.5] * 5),
@@ -152,14 +133,11 @@ def test_a_generation_that_ran_into_its_deadline_truncates_live_and_on_replay() 
             self.requests.append(request)
             return late
 
-    async def scenario() -> None:
-        subject = TrajectoryUnderTest(Late())
-        for _ in range(2):
-            with pytest.raises(Truncated, match="generation_deadline"):
-                await subject.perform(solve)
-        assert len(subject.oracle.requests) == 1
-        step = (await subject.history()).steps["0"]
-        assert isinstance(step, Generated)
-        assert count(step.ids) == 5
-
-    asyncio.run(scenario())
+    subject = TrajectoryUnderTest(Late())
+    for _ in range(2):
+        with pytest.raises(Truncated, match="generation_deadline"):
+            await subject.perform(solve)
+    assert len(subject.oracle.requests) == 1
+    step = (await subject.history()).steps["0"]
+    assert isinstance(step, Generated)
+    assert count(step.ids) == 5

@@ -178,16 +178,13 @@ def test_a_limit_that_is_met_inside_a_tool_truncates_the_trajectory():
         asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
-def test_a_call_that_is_run_again_does_not_ask_again():
+async def test_a_call_that_is_run_again_does_not_ask_again():
     async def rollout(t):
         await t.tool(call("expert", '{"question": "a"}'), expert_of(t))
         return (await t.generate()).text
 
-    async def killed_within():
-        whole = await ended(rollout)
-        return whole, await ended(rollout, whole.records[:4])
-
-    whole, again = asyncio.run(killed_within())
+    whole = await ended(rollout)
+    whole, again = whole, await ended(rollout, whole.records[:4])
     assert again.result == whole.result
     assert again.generated == whole.generated - 1
 
@@ -230,18 +227,15 @@ async def branching(t):
 
 
 @pytest.mark.parametrize("kind", ["generation", "tool", "asking", "plain"])
-def test_what_was_below_a_place_is_history_when_another_step_is_there(kind):
-    async def check():
-        wanted = (await ended(other(kind))).history.steps.keys()
-        whole = await ended(branching)
-        for kept in range(1, len(whole.records) + 1):
-            changed = await ended(other(kind), whole.records[:kept])
-            assert changed.history.steps.keys() == wanted, kept
-            for also in range(kept, len(changed.records) + 1):
-                again = await ended(other(kind), changed.records[:also])
-                assert again.history.steps.keys() == wanted, (kept, also)
-
-    asyncio.run(check())
+async def test_what_was_below_a_place_is_history_when_another_step_is_there(kind):
+    wanted = (await ended(other(kind))).history.steps.keys()
+    whole = await ended(branching)
+    for kept in range(1, len(whole.records) + 1):
+        changed = await ended(other(kind), whole.records[:kept])
+        assert changed.history.steps.keys() == wanted, kept
+        for also in range(kept, len(changed.records) + 1):
+            again = await ended(other(kind), changed.records[:also])
+            assert again.history.steps.keys() == wanted, (kept, also)
 
 
 @pytest.mark.parametrize(

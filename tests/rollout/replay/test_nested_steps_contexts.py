@@ -43,7 +43,7 @@ class Session:
     log = Log()
 
 
-def test_a_coroutine_that_is_closed_elsewhere_changes_nothing_there():
+async def test_a_coroutine_that_is_closed_elsewhere_changes_nothing_there():
     mine, other = Session(), Session()
 
     async def unfinished():
@@ -57,13 +57,10 @@ def test_a_coroutine_that_is_closed_elsewhere_changes_nothing_there():
             job.get_coro().close()
             return is_in_step(mine), job
 
-    async def ended():
-        inside, job = await main()
-        job.cancel()
-        await asyncio.gather(job, return_exceptions=True)
-        return inside
-
-    assert asyncio.run(ended()) is True
+    inside, job = await main()
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    assert (inside) is True
 
 
 def test_an_environments_thread_knows_whose_step_it_is_in():

@@ -59,99 +59,84 @@ async def until(event: threading.Event) -> None:
     assert await asyncio.to_thread(event.wait, PATIENCE)
 
 
-def test_small_generations_end_while_a_large_prompt_is_rendered():
-    async def body() -> None:
-        renderer = Watched()
-        large = Rollout(await session_with(renderer, "large"))
-        large.add(LARGE_TEXT)
-        generating = asyncio.create_task(large.generate())
-        await until(renderer.begun)
-        small = Rollout(await session_with(renderer, "small"))
-        small.add("small")
-        await small.generate()
-        assert not generating.done()
-        renderer.may_end.set()
-        await generating
-        assert threading.main_thread() not in renderer.large
-        assert set(renderer.small) == {threading.main_thread()}, "a thread would cost more"
-
-    asyncio.run(body())
+async def test_small_generations_end_while_a_large_prompt_is_rendered():
+    renderer = Watched()
+    large = Rollout(await session_with(renderer, "large"))
+    large.add(LARGE_TEXT)
+    generating = asyncio.create_task(large.generate())
+    await until(renderer.begun)
+    small = Rollout(await session_with(renderer, "small"))
+    small.add("small")
+    await small.generate()
+    assert not generating.done()
+    renderer.may_end.set()
+    await generating
+    assert threading.main_thread() not in renderer.large
+    assert set(renderer.small) == {threading.main_thread()}, "a thread would cost more"
 
 
-def test_small_calls_of_an_agent_are_answered_while_a_large_one_is_rendered():
-    async def body() -> None:
-        renderer = Watched()
-        trajectory = AgentTrajectory(await session_with(renderer))
+async def test_small_calls_of_an_agent_are_answered_while_a_large_one_is_rendered():
+    renderer = Watched()
+    trajectory = AgentTrajectory(await session_with(renderer))
 
-        async def ask(text: str) -> str:
-            wanted = GenerationRequest(model="m", messages=(user(text),), n=3)
-            hearing = await trajectory.subscribe(wanted, wire="test")
-            answer = await hearing.answer()
-            hearing.leave(delivered=True)
-            return answer.id
+    async def ask(text: str) -> str:
+        wanted = GenerationRequest(model="m", messages=(user(text),), n=3)
+        hearing = await trajectory.subscribe(wanted, wire="test")
+        answer = await hearing.answer()
+        hearing.leave(delivered=True)
+        return answer.id
 
-        asking = asyncio.create_task(ask(LARGE_TEXT))
-        await until(renderer.begun)
-        await ask("small")
-        assert not asking.done()
-        renderer.may_end.set()
-        await asking
-        assert threading.main_thread() not in renderer.large
-        rendered = renderer.large[0:1]
-        assert len(renderer.large) == len(rendered) + 3, "rendered once, parsed for each choice"
-        await trajectory.aclose()
-
-    asyncio.run(body())
+    asking = asyncio.create_task(ask(LARGE_TEXT))
+    await until(renderer.begun)
+    await ask("small")
+    assert not asking.done()
+    renderer.may_end.set()
+    await asking
+    assert threading.main_thread() not in renderer.large
+    rendered = renderer.large[0:1]
+    assert len(renderer.large) == len(rendered) + 3, "rendered once, parsed for each choice"
+    await trajectory.aclose()
 
 
-def test_a_large_prompt_is_the_same_prompt_and_replays():
+async def test_a_large_prompt_is_the_same_prompt_and_replays():
     async def solve(t: Rollout) -> None:
         t.add(LARGE_TEXT)
         await t.generate()
         t.add(*(f"more {number}" for number in range(2)))
         await t.generate()
 
-    async def body() -> None:
-        subject = TrajectoryUnderTest(Oracle())
-        await subject.perform(solve)
-        oracle = list(subject.oracle.request_ids)
-        await subject.perform(solve)
-        assert subject.oracle.request_ids == oracle, "replayed"
-        first, second = (await subject.history()).generations
-        assert first.delta == ByteRenderer().render([user(LARGE_TEXT)], ()).tobytes()
-        assert (second.base, second.keep) == (first.path, len(first.delta + first.ids) // 4)
-
-    asyncio.run(body())
+    subject = TrajectoryUnderTest(Oracle())
+    await subject.perform(solve)
+    oracle = list(subject.oracle.request_ids)
+    await subject.perform(solve)
+    assert subject.oracle.request_ids == oracle, "replayed"
+    first, second = (await subject.history()).generations
+    assert first.delta == ByteRenderer().render([user(LARGE_TEXT)], ()).tobytes()
+    assert (second.base, second.keep) == (first.path, len(first.delta + first.ids) // 4)
 
 
-def test_a_generation_that_is_given_up_while_it_is_rendered_leaves_nothing_behind():
-    async def body() -> None:
-        renderer = Watched()
-        session = await session_with(renderer)
-        t = Rollout(session)
-        t.add(LARGE_TEXT)
-        generating = asyncio.create_task(t.generate())
-        await until(renderer.begun)
-        generating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await generating
-        renderer.may_end.set()
-        assert [message.text for message in t.messages] == [LARGE_TEXT]
-        reply = await t.generate()
-        assert [message.text for message in t.messages] == [LARGE_TEXT, reply.text]
-
-    asyncio.run(body())
+async def test_a_generation_that_is_given_up_while_it_is_rendered_leaves_nothing_behind():
+    renderer = Watched()
+    session = await session_with(renderer)
+    t = Rollout(session)
+    t.add(LARGE_TEXT)
+    generating = asyncio.create_task(t.generate())
+    await until(renderer.begun)
+    generating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await generating
+    renderer.may_end.set()
+    assert [message.text for message in t.messages] == [LARGE_TEXT]
+    reply = await t.generate()
+    assert [message.text for message in t.messages] == [LARGE_TEXT, reply.text]
 
 
-def test_an_error_in_a_large_rendering_is_the_rollouts_own():
+async def test_an_error_in_a_large_rendering_is_the_rollouts_own():
     class Broken(ByteRenderer):
         def render(self, messages, tools):
             raise ValueError("no words for this")
 
-    async def body() -> None:
-        t = Rollout(await session_with(Broken()))
-        t.add(LARGE_TEXT)
-        with pytest.raises(ValueError, match="no words for this"):
-            await t.generate()
-
-    asyncio.run(body())
+    t = Rollout(await session_with(Broken()))
+    t.add(LARGE_TEXT)
+    with pytest.raises(ValueError, match="no words for this"):
+        await t.generate()

@@ -332,18 +332,14 @@ def test_a_message_with_an_unknown_role_is_refused_before_anything_is_sampled():
     assert not subject.oracle.requests
 
 
-def test_a_step_of_a_task_left_behind_by_an_attempt_records_nothing():
+async def test_a_step_of_a_task_left_behind_by_an_attempt_records_nothing():
     subject = TrajectoryUnderTest(Oracle(lambda request: asyncio.sleep(0.01, "late")))
+    session = await subject.session()
+    from holdfast.rollout.context import Rollout
 
-    async def main():
-        session = await subject.session()
-        from holdfast.rollout.context import Rollout
-
-        orphan = asyncio.create_task(Rollout(session).generate())
-        await asyncio.sleep(0)
-        await session.conclude()
-        with pytest.raises(RunStopped, match="attempt is over"):
-            await orphan
-        return await subject.history()
-
-    assert not asyncio.run(main()).steps
+    orphan = asyncio.create_task(Rollout(session).generate())
+    await asyncio.sleep(0)
+    await session.conclude()
+    with pytest.raises(RunStopped, match="attempt is over"):
+        await orphan
+    assert not (await subject.history()).steps

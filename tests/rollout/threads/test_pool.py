@@ -10,41 +10,34 @@ import pytest
 from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
 
 
-def test_calls_that_wait_for_each_other_all_get_a_thread():
+async def test_calls_that_wait_for_each_other_all_get_a_thread():
     pool, together = DaemonThreads("waiters"), threading.Barrier(9, timeout=30)
-
-    async def main():
-        return await asyncio.gather(*(pool.run(together.wait) for _ in range(9)))
-
-    assert sorted(asyncio.run(main())) == list(range(9))
+    assert sorted(await asyncio.gather(*(pool.run(together.wait) for _ in range(9)))) == list(
+        range(9)
+    )
 
 
-def test_short_calls_share_few_threads_and_each_gets_its_own_answer():
+async def test_short_calls_share_few_threads_and_each_gets_its_own_answer():
     pool, used = DaemonThreads("short"), set()
 
     def call(number: int) -> int:
         used.add(threading.get_ident())
         return number
 
-    async def main():
-        return await asyncio.gather(*(pool.run(lambda n=n: call(n)) for n in range(2000)))
-
-    assert asyncio.run(main()) == list(range(2000))
+    assert (await asyncio.gather(*(pool.run(lambda n=n: call(n)) for n in range(2000)))) == list(
+        range(2000)
+    )
     assert len(used) < 100
 
 
-def test_a_short_call_is_not_held_up_by_a_slow_one():
+async def test_a_short_call_is_not_held_up_by_a_slow_one():
     pool, release = DaemonThreads("mixed"), threading.Event()
-
-    async def main():
-        slow = asyncio.create_task(pool.run(lambda: release.wait(30)))
-        await asyncio.sleep(0)
-        assert await pool.run(lambda: "short") == "short"
-        assert not slow.done()
-        release.set()
-        return await slow
-
-    assert asyncio.run(main()) is True
+    slow = asyncio.create_task(pool.run(lambda: release.wait(30)))
+    await asyncio.sleep(0)
+    assert await pool.run(lambda: "short") == "short"
+    assert not slow.done()
+    release.set()
+    assert (await slow) is True
 
 
 def test_a_call_that_takes_too_long_is_told_and_left_behind():
@@ -61,7 +54,7 @@ def test_a_call_that_takes_too_long_is_told_and_left_behind():
         release.set()
 
 
-def test_a_call_may_get_more_time_meanwhile():
+async def test_a_call_may_get_more_time_meanwhile():
     pool, release = DaemonThreads("extended"), threading.Event()
     left = iter([0.0, 30.0])
 
@@ -71,34 +64,27 @@ def test_a_call_may_get_more_time_meanwhile():
             release.set()
         return seconds
 
-    async def main():
-        return await pool.run(lambda: release.wait(30), left=seconds_left)
-
-    assert asyncio.run(main()) is True
+    assert (await pool.run(lambda: release.wait(30), left=seconds_left)) is True
 
 
-def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):
+async def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):
     monkeypatch.setattr(
         "holdfast.rollout.threads.pool.PATIENCE_SECONDS", 600.0
     )  # There is but one thread.
     pool, release, made = DaemonThreads("given up"), threading.Event(), []
-
-    async def main():
-        first = asyncio.create_task(pool.run(lambda: release.wait(30)))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(pool.run(lambda: made.append(1)))
-        await asyncio.sleep(0)  # It waits in line: the first one's thread is at work.
-        second.cancel()
-        await asyncio.wait({second})
-        release.set()
-        await first
-        await pool.run(lambda: made.append(2))
-
-    asyncio.run(main())
+    first = asyncio.create_task(pool.run(lambda: release.wait(30)))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(pool.run(lambda: made.append(1)))
+    await asyncio.sleep(0)  # It waits in line: the first one's thread is at work.
+    second.cancel()
+    await asyncio.wait({second})
+    release.set()
+    await first
+    await pool.run(lambda: made.append(2))
     assert made == [2]
 
 
-def test_the_callers_context_is_there_and_the_calls_own_changes_stay_with_it():
+async def test_the_callers_context_is_there_and_the_calls_own_changes_stay_with_it():
     pool, word = DaemonThreads("contexts"), contextvars.ContextVar("word", default="none")
 
     def call() -> str:
@@ -110,10 +96,7 @@ def test_the_callers_context_is_there_and_the_calls_own_changes_stay_with_it():
         word.set(value)
         return f"{await pool.run(call)} {word.get()}"
 
-    async def main():
-        return await asyncio.gather(run_in_thread("a"), run_in_thread("b"))
-
-    assert asyncio.run(main()) == ["a a", "b b"]
+    assert (await asyncio.gather(run_in_thread("a"), run_in_thread("b"))) == ["a a", "b b"]
 
 
 def test_one_pool_serves_one_loop_after_another_and_several_at_once():

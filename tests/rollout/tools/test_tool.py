@@ -425,3 +425,10 @@ def test_a_tool_from_a_schema_is_checked_as_one_from_a_function_is() -> None:
     schema = {"type": "object", "properties": {}}
     with pytest.raises(UsageError, match="timeout must be a number"):
         Tool.from_schema("n", "does it", schema, print, timeout="3")  # type: ignore[arg-type]
+
+
+def test_one_tool_in_place_of_a_list_is_named():
+    from holdfast.rollout.tools.tool import tools_of
+
+    with pytest.raises(UsageError, match=r"not 'add_async' alone: write \[add_async\]$"):
+        tools_of(add_async, where="tools")

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.engine.export.export import What, rows
 from holdfast.journal import opened_journal
 from holdfast.journal.sql.find_run import run_named
+from support.processes import is_alive
 
 HERE = Path(__file__).parent
 
@@ -104,15 +105,6 @@ class ClusterCommandLine:
             for path in (self.place / "logs").glob("*/*.log")
             if path.stat().st_size
         )
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
 
 
 def ancestors(pid: int) -> list[int]:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from support.paths import EXAMPLES
+from support.processes import wait_until
 from support.rollout.stage import Oracle
 
 CHROMIUM = "/usr/bin/chromium"
@@ -87,13 +87,6 @@ def drivers() -> list[int]:
     """Playwright's processes that this one has started."""
     children = processes(lambda parent, group: parent == os.getpid())
     return [pid for pid, command in children.items() if "playwright" in command]
-
-
-def wait_until(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
 
 
 async def until(holds: Callable[[], bool]) -> None:

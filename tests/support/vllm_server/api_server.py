@@ -1,8 +1,8 @@
 """Stands in for `vllm.entrypoints.openai.api_server`: a server, an engine that it spawns, a worker
 that the engine forks, and shared memory between them, as vLLM 0.32 has them. It samples nonsense.
 
-`STAND_IN` in the environment says what goes wrong: it never gets ready (`waits`), or cannot load
-its model (`fails`), in the words of vLLM 0.32.
+`STAND_IN` in the environment says what goes wrong: it never gets ready (`waits`), cannot load its
+model (`fails`), or ends at its first request (`ends`), in the words of vLLM 0.32.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from multiprocessing import shared_memory
 from pathlib import Path
 
 from holdfast.testing.fake_engine import process
+from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeRequest
 from holdfast.testing.fake_engine.server import FakeServer
 
 FAULT, RECORD = "STAND_IN", "STAND_IN_RECORD"
@@ -28,6 +30,18 @@ FAILURE = """\
 (APIServer pid=6) Traceback (most recent call last):
 (APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
 """
+DEATH = """\
+(Worker pid=8) ERROR 11-20 01:00:53 [multiproc_executor.py:1063] Traceback (most recent call last):
+(Worker pid=8) ERROR 11-20 01:00:53 [multiproc_executor.py:1063] RuntimeError: head_dim=16
+"""
+
+
+class MortalServer(FakeServer):
+    """Ends at its first request."""
+
+    def _generation(self, job: FakeRequest) -> FakeGeneration:
+        print(DEATH, end="", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def main() -> None:
@@ -47,7 +61,8 @@ def main() -> None:
     if os.environ.get(FAULT) == "waits":
         time.sleep(600)
     options = FakeOptions(args.served_model_name, dialect="vllm-scale-out", max_model_len=2048)
-    asyncio.run(process.serve(FakeServer(options), port=args.port, parent=None))
+    kind = MortalServer if os.environ.get(FAULT) == "ends" else FakeServer
+    asyncio.run(process.serve(kind(options), port=args.port, parent=None))
 
 
 def run_engine() -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 from holdfast.policy.client.replicas import EnginePolicy
@@ -27,6 +27,14 @@ def engine(dialect: str = "vllm-scale-out", **weights: Any) -> FakeEngine:
     return WeightedEngine(
         dialect=dialect, mean_length=0, token_delay=0.004, weights=WeightOptions(**weights)
     )
+
+
+def with_engines(
+    body: Callable[[Any], Coroutine[object, object, None]], *options: dict[str, Any], **more: Any
+) -> None:
+    """Runs `body` with an engine for each of `options`. `more`: options of all of them."""
+    with ExitStack() as stack:
+        asyncio.run(body([stack.enter_context(engine(**more | each)) for each in options]))
 
 
 class Synced:

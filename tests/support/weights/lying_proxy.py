@@ -18,7 +18,7 @@ class LyingProxy:
     each request that is not a sample."""
 
     def __init__(self, engine_url: str, *, lie: Lie = lambda path, body: None, delay: float = 0.0):
-        self.lie, self.delay = lie, delay
+        self.lie, self.delay, self.model = lie, delay, ""
         self._engine_url = engine_url
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))

@@ -1,11 +1,22 @@
 """Who may ask the server of pages, for what, and what an error looks like."""
 
+import asyncio
 import os
 import shutil
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from holdfast.cli.main import main
 from holdfast.server_tokens import known_token
+from holdfast.view.pages.context import CONTEXT, Context
+from holdfast.view.pages.search import search_page
+from holdfast.view.reading.columns import Columns
+from holdfast.view.reading.digest import RunDigest
+from holdfast.view.reading.digests import Digests
+from holdfast.view.source import ShownJournal
+from support.journal import postgres_server
 from support.records import sql
 from support.view import rich_journal, viewing
 
@@ -22,6 +33,8 @@ PAGES = [
     "/compare?a=wide&b=other",
     "/compare/task?a=wide&b=other&task=task-3",
     "/find?name=rich/kelp/1",
+    "/run/trained/training",
+    "/run/trained/step/1",
 ]
 MAX_PART = 200_000
 
@@ -131,6 +144,45 @@ def test_a_tag_needs_the_token_and_a_body_of_json(viewed):
     assert viewed.post(path, body, **token) == (200, '{"tags": ["chosen"]}')
     assert 'class="tag">chosen<' in viewed.get("/run/wide")[1]
     assert viewed.post(path, {"remove": "chosen", "add": "baseline"}, **token)[0] == 200
+
+
+@pytest.mark.skipif(not postgres_server.is_available(), reason="needs a PostgreSQL server")
+def test_a_journal_on_postgresql_shows_the_same_and_is_tagged(viewed):
+    url = postgres_server.new_database(ready=False)
+    try:
+        assert main(["journal", "copy", str(viewed.journal), url, "wide", "trained"]) == 0
+        with viewing(url) as server:
+            for path in ("/run/wide/3/1", "/run/trained/0/0/token?step=0&at=1"):
+                shown, expected = (main_of(each.get(path)[1]) for each in (server, viewed))
+                assert shown == expected
+            token = {"Authorization": f"Bearer {known_token(server.url)}"}
+            assert server.post("/run/wide/tags", {"add": "kept"}, **token)[0] == 200
+            assert "kept" in server.get("/")[1]
+    finally:
+        postgres_server.drop_database(url)
+
+
+def test_a_search_does_not_end_before_the_run_is_read(viewed):
+    class Unread(Digests):
+        async def read(self, journal, run):
+            return RunDigest()
+
+    async def searched():
+        source, app = ShownJournal(str(viewed.journal)), web.Application()
+        app[CONTEXT] = Context(source, Unread(), Columns())
+        path, run = "/run/wide/search?q=reply", {"run": "wide"}
+        try:
+            return await search_page(make_mocked_request("GET", path, match_info=run, app=app))
+        finally:
+            await source.close()
+
+    page = asyncio.run(searched())
+    assert 'id="next-part"' in page
+    assert "last part" not in page
+
+
+def main_of(page: str) -> str:
+    return page.partition("<main")[2].partition("</main>")[0]
 
 
 def test_a_journal_that_is_deleted_or_newer_is_said_and_a_new_one_is_shown(tmp_path, viewed):

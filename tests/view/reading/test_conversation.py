@@ -50,6 +50,22 @@ def test_a_branch_and_a_simulated_user_have_their_own_tabs_and_names():
     assert kinds(items_of(seen, other)) == ["user", "simulated"]
 
 
+def test_a_simulated_user_is_told_apart_when_it_repeats_itself():
+    def said(path, **more):
+        reply = generated(path, message=assistant("Goodbye!"), **more)
+        return msgspec.structs.replace(reply, trainable=False, model="other")
+
+    seen = view(
+        said("1.0", added=(user("play the user"),)),
+        said("1.1", base="1.0", keep=5),
+        generated("0", added=("task:0", user("Goodbye!")), message=assistant("Goodbye!")),
+        generated("2", base="0", keep=5, added=(user("Goodbye!"), user("do t"))),
+    )
+    items = items_of(seen, tabs_of(seen)[0])
+    assert kinds(items) == ["user", "simulated", "assistant", "simulated", "user", "assistant"]
+    assert items[1].who == "user, simulated by other"
+
+
 def test_what_was_said_before_a_prefix_break_has_a_tab():
     seen = view(
         generated("0", added=("task:0",), message=assistant("first")),

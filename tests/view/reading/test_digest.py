@@ -1,7 +1,5 @@
 """A run in short: no log is read, and what changes is noticed."""
 
-import asyncio
-
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.history import History
 from holdfast.records.samples.summary import summarize
@@ -31,29 +29,26 @@ async def settle(journal, lease, reward):
     await journal.append(lease, records, status=Status.COMPLETED, settled=True)
 
 
-def test_a_digest_follows_a_run_and_reads_no_log():
-    async def followed():
-        journal = CountingJournal()
-        run, _, claims = await ready(journal, *"abcdefgh", samples=2)
-        digest = RunDigest()
-        await digest.refresh(journal, run)
-        before = numbers_of(digest)
-        assert (before.trajectories, before.settled, before.mean) == (16, 0, None)
-        for number, claim in enumerate(claims):
-            for lease in claim.open:
-                await settle(journal, lease, float(number % 2))
-            version = digest.version
-            await digest.refresh(journal, run)
-            assert digest.version > version
-            assert numbers_of(digest).settled == 2 * (number + 1)
-        assert journal.logs == 0
-        numbers = numbers_of(digest)
-        assert (numbers.mean, numbers.by_status, numbers.tokens) == (0.5, {"COMPLETED": 16}, 48)
+async def test_a_digest_follows_a_run_and_reads_no_log():
+    journal = CountingJournal()
+    run, _, claims = await ready(journal, *"abcdefgh", samples=2)
+    digest = RunDigest()
+    await digest.refresh(journal, run)
+    before = numbers_of(digest)
+    assert (before.trajectories, before.settled, before.mean) == (16, 0, None)
+    for number, claim in enumerate(claims):
+        for lease in claim.open:
+            await settle(journal, lease, float(number % 2))
         version = digest.version
         await digest.refresh(journal, run)
-        assert digest.version == version
-
-    asyncio.run(followed())
+        assert digest.version > version
+        assert numbers_of(digest).settled == 2 * (number + 1)
+    assert journal.logs == 0
+    numbers = numbers_of(digest)
+    assert (numbers.mean, numbers.by_status, numbers.tokens) == (0.5, {"COMPLETED": 16}, 48)
+    version = digest.version
+    await digest.refresh(journal, run)
+    assert digest.version == version
 
 
 def test_a_few_rewards_have_bars_of_their_own_and_many_share_bars():

@@ -2,34 +2,19 @@
 
 import asyncio
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.policy.client import circuit_breaker
 from holdfast.records.errors import UsageError
 from holdfast.records.step import VersionSource
 from holdfast.weights.strategies.adapter import AdapterStrategy, adapter_name
 from holdfast.weights.version import WeightsNotTaken
 from support.policy.clients import until
 from support.policy.recorded import record_weights
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**{"max_lora_rank": 8, **each})) for each in options]
-        asyncio.run(body(engines))
-
 
 LONG = 800
 """Tokens that are still being sampled when a slow machine has loaded an adapter."""
@@ -65,7 +50,7 @@ def test_nothing_stands_still_and_requests_end_with_the_adapter_that_they_named(
             assert await loaded(it) == [[adapter_name(versions[2])]] * 2, "old ones are unloaded"
             assert it.sync.in_use() == {"step-3"}
 
-    with_engines(body, {"dialect": dialect}, {"dialect": dialect})
+    with_engines(body, {"dialect": dialect}, {"dialect": dialect}, max_lora_rank=8)
 
 
 def test_an_adapter_whose_folder_is_deleted_fails_its_requests(tmp_path: Path) -> None:
@@ -80,7 +65,7 @@ def test_an_adapter_whose_folder_is_deleted_fails_its_requests(tmp_path: Path) -
             with pytest.raises(Exception, match="No such file"):
                 await it.sample(tokens=5)
 
-    with_engines(body, {})
+    with_engines(body, {}, max_lora_rank=8)
 
 
 def test_an_engine_that_was_started_anew_is_given_the_adapter_again(tmp_path: Path) -> None:
@@ -93,7 +78,7 @@ def test_an_engine_that_was_started_anew_is_given_the_adapter_again(tmp_path: Pa
             assert [span.version for span in completion.versions] == ["step-1"]
             assert mislabelled(completion, it.prompt(0), SEED, [version]) == []
 
-    with_engines(body, {})
+    with_engines(body, {}, max_lora_rank=8)
 
 
 def test_what_an_earlier_trainer_left_behind_is_unloaded(tmp_path: Path) -> None:
@@ -105,7 +90,7 @@ def test_what_an_earlier_trainer_left_behind_is_unloaded(tmp_path: Path) -> None
             await it.sync.publish_first(versions[1])
             assert await loaded(it) == [[adapter_name(versions[1])]]
 
-    with_engines(body, {})
+    with_engines(body, {}, max_lora_rank=8)
 
 
 def test_an_engine_that_is_killed_while_it_loads_one_mislabels_nothing(tmp_path: Path) -> None:
@@ -120,7 +105,7 @@ def test_an_engine_that_is_killed_while_it_loads_one_mislabels_nothing(tmp_path:
             for number, completion in enumerate(await asyncio.gather(*calls)):
                 assert mislabelled(completion, it.prompt(number), SEED, [version]) == []
 
-    with_engines(body, {"die": "load_adapter"}, {})
+    with_engines(body, {"die": "load_adapter"}, {}, max_lora_rank=8)
 
 
 # --- bad input
@@ -132,7 +117,7 @@ def test_a_rank_that_the_engine_was_not_started_for_is_named(tmp_path: Path) -> 
             with pytest.raises(WeightsNotTaken, match=r"rank 32.*--max-lora-rank 32"):
                 await it.sync.publish_first(version_at(tmp_path, 1, rank=32))
 
-    with_engines(body, {"max_lora_rank": 8})
+    with_engines(body, {"max_lora_rank": 8}, max_lora_rank=8)
 
 
 def test_an_engine_without_lora_is_named(tmp_path: Path) -> None:
@@ -141,7 +126,7 @@ def test_an_engine_without_lora_is_named(tmp_path: Path) -> None:
             with pytest.raises(WeightsNotTaken, match="--enable-lora"):
                 await it.sync.publish_first(version_at(tmp_path, 1, rank=4))
 
-    with_engines(body, {"max_lora_rank": 0})
+    with_engines(body, {"max_lora_rank": 0}, max_lora_rank=8)
 
 
 @pytest.mark.parametrize(
@@ -159,4 +144,4 @@ def test_why_an_engine_cannot_take_adapters_is_said(
             async with synced(engines, AdapterStrategy(rank=rank), wanted="adapter"):
                 pass
 
-    with_engines(body, options)
+    with_engines(body, options, max_lora_rank=8)

@@ -1,7 +1,6 @@
 """SGLang's distributed update, over gloo: its requests, its sessions, its half-updated models."""
 
 import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +8,14 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from holdfast.policy.client import circuit_breaker
 from holdfast.records.errors import UsageError
 from holdfast.weights.carrier import Carrier
 from holdfast.weights.strategies.sglang_transfer import SglangTransfer
 from support.exhaustive import points
 from support.policy.clients import until
 from support.policy.recorded import record_weights
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine("sglang", **each)) for each in options]
-        asyncio.run(body(engines))
 
 
 @pytest.mark.timeout(180)
@@ -52,7 +38,7 @@ def test_one_broadcast_reaches_old_and_new_engines_under_running_requests(tmp_pa
                 assert set(names) <= {"step-1", "step-2"}
                 assert mislabelled(completion, it.prompt(number), SEED, versions) == []
 
-    with_engines(body, {}, {"sessions": False})
+    with_engines(body, {}, {"sessions": False}, dialect="sglang")
 
 
 @pytest.mark.timeout(180)
@@ -72,7 +58,7 @@ def test_a_replica_that_is_half_updated_gets_no_calls_until_it_was_sent_all_of_i
             for number, completion in enumerate(await asyncio.gather(*calls)):
                 assert mislabelled(completion, it.prompt(number % 4), SEED, versions) == []
 
-    with_engines(body, {"fail": step, "fail_times": 1}, {})
+    with_engines(body, {"fail": step, "fail_times": 1}, {}, dialect="sglang")
 
 
 @pytest.mark.timeout(60)
@@ -91,7 +77,7 @@ def test_what_would_let_it_work_is_said(
             async with synced(engines, SglangTransfer(carrier), wanted=carrier):
                 pass
 
-    with_engines(body, options)
+    with_engines(body, options, dialect="sglang")
 
 
 @pytest.mark.timeout(180)
@@ -101,4 +87,4 @@ def test_engines_that_cannot_join_are_found_at_the_start() -> None:
             async with synced(engines, SglangTransfer(Carrier.GLOO, join_seconds=5)):
                 pass
 
-    with_engines(body, {"fail": "init"})
+    with_engines(body, {"fail": "init"}, dialect="sglang")

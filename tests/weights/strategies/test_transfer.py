@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from holdfast.policy.client import circuit_breaker
 from holdfast.records.errors import UsageError
 from holdfast.weights.carrier import Carrier
 from holdfast.weights.strategies.disk import DiskStrategy
@@ -19,22 +17,10 @@ from holdfast.weights.strategies.vllm_transfer import VllmTransfer
 from support.exhaustive import points
 from support.policy.clients import until
 from support.policy.recorded import record_weights
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
 
 TRANSFER = {"transfer": "holdfast", "worker": True}
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**{**TRANSFER, **each})) for each in options]
-        asyncio.run(body(engines))
 
 
 def span_names(completion: Any) -> list[str]:
@@ -60,7 +46,7 @@ def test_one_broadcast_reaches_all_replicas_under_running_requests(tmp_path: Pat
                 assert span_names(completion) == ["step-1", "step-2"]
                 assert mislabelled(completion, it.prompt(number), SEED, versions) == []
 
-    with_engines(body, {}, {})
+    with_engines(body, {}, {}, **TRANSFER)
 
 
 STEPS = ("update", "finish", "start")
@@ -84,7 +70,7 @@ def test_a_replica_that_breaks_the_broadcast_costs_the_others_nothing(
                 assert set(span_names(completion)) <= {"default", "step-2"}
                 assert mislabelled(completion, it.prompt(number), SEED, versions) == []
 
-    with_engines(body, {how: step}, {})
+    with_engines(body, {how: step}, {}, **TRANSFER)
 
 
 @pytest.mark.timeout(120)
@@ -103,7 +89,7 @@ def test_a_sender_that_is_killed_is_replaced_and_nothing_was_changed(tmp_path: P
             completion = await it.sample(tokens=5)
             assert mislabelled(completion, it.prompt(0), SEED, versions) == []
 
-    with_engines(body, {})
+    with_engines(body, {}, **TRANSFER)
 
 
 @pytest.mark.timeout(120)
@@ -114,7 +100,7 @@ def test_an_update_that_an_earlier_trainer_began_does_not_block_the_next(tmp_pat
             await it.sync.publish_first(version_at(tmp_path, 1))
             assert it.weights == ["step-1"]
 
-    with_engines(body, {})
+    with_engines(body, {}, **TRANSFER)
 
 
 # --- bad input
@@ -127,7 +113,7 @@ def test_machines_that_do_not_reach_each_other_are_found_at_the_start() -> None:
             async with synced(engines, VllmTransfer(Carrier.GLOO, join_seconds=5)):
                 pass
 
-    with_engines(body, {"fail": "init"})
+    with_engines(body, {"fail": "init"}, **TRANSFER)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +133,4 @@ def test_what_would_let_an_engine_take_a_broadcast_is_said(
             async with synced(engines, VllmTransfer(Carrier.GLOO), wanted="gloo"):
                 pass
 
-    with_engines(body, options)
+    with_engines(body, options, **TRANSFER)

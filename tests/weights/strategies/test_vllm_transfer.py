@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.probe import UNREACHABLE
 from holdfast.records.errors import UsageError
@@ -29,19 +27,13 @@ from holdfast.weights.strategies.vllm_transfer import (
     VllmTransfer,
 )
 from support.policy.clients import until
-from support.weights.engines import SEED, engine, synced
+from support.weights.engines import SEED, synced, with_engines
 from support.weights.versions import mislabelled, version_at
 
 GPU = Device("cuda", "GPU-0", this_device().machine)
 """The trainer's; torch calls it cpu."""
 OURS = {"transfer": "holdfast", "worker": True}
 OWN = {"transfer": "nccl", "device": "cuda"}
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -61,12 +53,6 @@ class NcclOverGloo(OverGloo, VllmTransfer):
 
 class OwnOverGloo(OverGloo, VllmOwnTransfer):
     pass
-
-
-def with_engines(body: Any, *options: dict[str, Any]) -> None:
-    with ExitStack() as stack:
-        engines = [stack.enter_context(engine(**each)) for each in options]
-        asyncio.run(body(engines))
 
 
 def span_names(completion: Any) -> list[str]:

@@ -12,6 +12,8 @@ from support.environments.workspaces import needs_bwrap
 
 SPEC = parse_spec("docker:busybox")
 REAL = os.environ.get("HOLDFAST_WORLDS", "")
+PODMAN = os.environ.get("HOLDFAST_WORLDS_PODMAN", "")
+"""The address of Podman's API, which has the image docker.io/library/busybox."""
 
 
 @needs_bwrap
@@ -37,3 +39,11 @@ class TestRealEngine(WorldConformance):
 
     def provider(self) -> ContainerProvider:
         return ContainerProvider("docker", REAL)
+
+
+@pytest.mark.skipif(not PODMAN, reason="HOLDFAST_WORLDS_PODMAN names no engine")
+class TestPodman(WorldConformance):
+    spec = parse_spec("podman:busybox")
+
+    def provider(self) -> ContainerProvider:
+        return ContainerProvider("podman", PODMAN)

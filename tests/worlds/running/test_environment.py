@@ -68,3 +68,39 @@ def test_commands_and_tool_calls_act_in_the_world_of_their_trajectory(engine) ->
     run.run(rollout)
     assert sorted(outputs) == sorted(["/\n[exit code 3]", "1"] * 2)
     assert (engine.containers, engine.snapshots) == ([], [])
+
+
+def test_a_persistent_shell_keeps_its_folder_and_its_variables_over_a_lost_container(
+    engine,
+) -> None:
+    outputs = []
+
+    async def rollout(t):
+        episode = await t.env(WorldEnvironment(SPEC, persistent_shell=True))
+        t.add("go")
+        await t.generate(tools=episode.tools)
+        await t.tools([bash("mkdir -p '/it is'; cd '/it is'; export A='a b'; B=c")], *episode.tools)
+        await t.tools([bash("export C=d; exit 3")], *episode.tools)
+        if not outputs:
+            outputs.append("killed")
+            engine.kill(engine.containers[0])
+        outputs.append((await episode.step('pwd; echo "$A,$B,$C"')).text)
+
+    run = LocalRun("a")
+    run.run(rollout)
+    assert run.statuses() == {"a/0": ("COMPLETED", True)}
+    assert outputs[-1] == "/it is\na b,,d"
+
+
+def test_without_a_persistent_shell_each_command_begins_anew(engine) -> None:
+    outputs = []
+
+    async def rollout(t):
+        episode = await t.env(WorldEnvironment(SPEC))
+        t.add("go")
+        await t.generate()
+        await episode.step("cd /tmp; export A=a")
+        outputs.append((await episode.step('pwd; echo "$A"')).text)
+
+    LocalRun("a").run(rollout)
+    assert outputs == ["/"]

@@ -24,7 +24,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import HoldfastError, PartGone, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
@@ -85,12 +85,12 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
-    """Returns the errors of the user's own code and data, which would occur again after a
-    restart."""
+    """Returns the errors that would occur again after a restart: those of the user's own code and
+    data, and of a part that waited as long as it should for an engine or another part."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
-    return NothingRewarded, NothingValid, LossFailed
+    return NothingRewarded, NothingValid, LossFailed, PartGone
 
 
 def _nothing_trainable() -> type[HoldfastError]:
@@ -129,7 +129,13 @@ async def trainer_part(
         return
     from holdfast.pipeline.parts import assembly, shared_journal
 
-    made = assembly(paced, tasks=tasks, folder=Path(args.out), rolls_out=False, report=report)
+    made = assembly(
+        paced,
+        tasks=tasks,
+        folder=Path(args.out),
+        rollout_patience=args.patience,
+        report=report,
+    )
     async with shared_journal(args.journal) as journal:
         yield journal, made
 
@@ -144,15 +150,18 @@ async def roll_out_alone(
     signals = Signals(stop, resume=resume, quiet=args.until_stdin_closes)
     signals.watch()
     async with shared_journal(args.journal) as journal:
-        ending = await roll_out(
-            plan,
-            journal=journal,
-            model=model,
-            folder=Path(args.out),
-            address=address,
-            report=notify,
-            stop=stop,
-        )
+        try:
+            ending = await roll_out(
+                plan,
+                journal=journal,
+                model=model,
+                folder=Path(args.out),
+                address=address,
+                report=notify,
+                stop=stop,
+            )
+        except PartGone as error:
+            return end_after_sampling(args, error)
     if ending is not None and ending.fatal is not None:
         if isinstance(ending.fatal, HoldfastError):
             return end_after_sampling(args, ending.fatal)

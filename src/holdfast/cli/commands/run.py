@@ -20,20 +20,21 @@ from holdfast.cli.setup.command_run import (
     name_run,
     open_command_run,
 )
-from holdfast.cli.setup.connect import connect_command
+from holdfast.cli.setup.connect import connect_command, meant_by_command
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
-from holdfast.cli.setup.user_code import load_code, split
+from holdfast.cli.setup.user_code import AGENT, load_code, split
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
 from holdfast.engine.arguments import series_from
-from holdfast.engine.connect import Connection, recorded_connection
+from holdfast.engine.connect import Connection, no_connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
+from holdfast.engine.meant import Meant
 from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL, ONCE
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
@@ -43,7 +44,7 @@ from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, opened_journal
+from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.sql.journal import Journal
 from holdfast.journal.types import Worker
 from holdfast.records.encoding.redaction import redact
@@ -80,6 +81,11 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.rollout is None) == (args.agent is None):
+        raise UsageError("name the rollout, FILE.py[:NAME], or an agent (--agent), not both")
+    if args.agent is not None and args.cluster is not None:
+        raise UsageError("--agent does not go with --cluster: agents run on this machine")
+    args.rollout = args.rollout or f"{AGENT}{args.agent}"
     if args.as_worker is not None:
         from holdfast.cli.commands.cluster import worker
 
@@ -167,6 +173,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
+    folder = Path(args.journal).absolute().parent
+    if not (is_server(args.journal) or folder.exists()):
+        raise UsageError(f"journal {args.journal}: there is no folder {folder}; make it first")
     series = series_of(args) if args.run is None else ""
     plan = plan_run(
         f"{series}-1" if args.run is None else args.run,
@@ -196,6 +205,9 @@ def plan_of(
 def series_of(args: argparse.Namespace) -> str:
     """Returns the name of the series to which a run without a name belongs. It is made from the
     names of the rollout's file and of the tasks."""
+    if args.rollout.startswith(AGENT):
+        name = args.rollout.removeprefix(AGENT).split()[0]
+        return series_from(Path(name).name, args.tasks)
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
@@ -221,11 +233,14 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 async def _work(args: argparse.Namespace, work: Work) -> int:
     connecting: AbstractAsyncContextManager[Connection] = connect_command(args)
     run: Run | None = None
-    if work.on_open is None and not work.quiet:
-        finished = await report_finished(args, work.plan)
+    if not work.plan.processor.needs_policy:
+        connecting = nullcontext(no_connection())
+    elif work.on_open is None and not work.quiet:
+        meant = await meant_by_command(args) if _goes_on(args) else Meant()
+        finished = await report_finished(args, meant, work.plan)
         if finished is not None:
             return finished
-        if (run := await _find_rolled_out(args, work.plan)) is not None:
+        if (run := await _find_rolled_out(args, meant, work.plan)) is not None:
             connecting = nullcontext(recorded_connection(run.spec))
     if run is None:
         work.plan.processor.check_setup()
@@ -245,13 +260,13 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
             return await _in_journal(args, structs.replace(work, plan=plan), connection, journal)
 
 
-async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None:
+async def report_finished(args: argparse.Namespace, meant: Meant, plan: RunPlan) -> int | None:
     """Reports a run that needs no more work, without starting or contacting an engine. Returns None
     if there is work, or if the run differs from the recorded one."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
-        run = await _found(find_finished(args, journal, plan))
+        run = await _found(find_finished(meant, journal, plan))
         if run is None:
             return None
         args.follow_run(run.spec.name)
@@ -261,16 +276,21 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
     if not (args.quiet or args.json):
         name = visible_name(run.spec.name)
         notify(f"run {name} was finished before: this is from its journal (--new runs it again)")
+    if caveat := meant.caveat(run.spec):
+        notify(caveat)
     return exit_code(args, report, ending, None)
 
 
-async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | None:
+async def _find_rolled_out(args: argparse.Namespace, meant: Meant, plan: RunPlan) -> Run | None:
     """Returns the recorded run if it only needs scoring, or None. The policy's engine need not be
     started or contacted for such a run."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
-        return await _found(find_rolled_out(args, journal, plan))
+        run = await _found(find_rolled_out(args, meant, journal, plan))
+    if run is not None and (caveat := meant.caveat(run.spec)):
+        notify(caveat)
+    return run
 
 
 def _goes_on(args: argparse.Namespace) -> bool:
@@ -439,7 +459,7 @@ def exit_code(
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
     if report.nothing_succeeded:
-        return say(f"nothing succeeded: {report.all_failed} for good", Exit.NOTHING)
+        return say(f"nothing succeeded: {report.all_failed}", Exit.NOTHING)
     return Exit.OK
 
 

@@ -15,6 +15,7 @@ _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit f
 EXIT_CODES = "exit codes:\n" + "\n".join(
     f"  {code.value:>3}  {code.meaning}{_OR.get(code, '')}" for code in Exit
 )
+PROGRAM = "holdfast"
 _INVALID = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from ")
 """Argparse's message about a value that is not among the choices."""
 
@@ -69,7 +70,10 @@ class Parser(argparse.ArgumentParser):
         self._first = ""
         super().__init__(
             allow_abbrev=False,
-            epilog=EXIT_CODES,
+            # Commands point to the program's help, which lists them once.
+            epilog=EXIT_CODES
+            if options.get("prog") == PROGRAM
+            else f"exit codes: {PROGRAM} --help",
             formatter_class=_Help,
             **options,
         )

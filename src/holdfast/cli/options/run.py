@@ -30,8 +30,10 @@ def add_run(run: Parser) -> None:
     run.add_argument(
         "rollout",
         metavar="FILE.py[:NAME]",
+        nargs="?",
         help="the rollout; NAME can be left out if the file has only one",
     )
+    options.AGENT.add_to(run)
     options.RUN.add_to(run)
     whole_run(run)
     options.add_group(run, "check the command", (options.DRY_RUN,))

@@ -2,15 +2,15 @@
 
 import argparse
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.cli.setup.connect import meant_by_command
 from holdfast.cli.setup.user_code import split
 from holdfast.cli.terminal.text import notify, visible_name
-from holdfast.embedded.model.files import TINY
+from holdfast.engine.meant import Meant
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import RunPlan
@@ -24,37 +24,27 @@ if TYPE_CHECKING:
     from holdfast.training.settings import TrainingSettings
 
 
-async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
+async def find_finished(meant: Meant, journal: Journal, plan: RunPlan) -> Run | None:
     """Returns the recorded run of the plan if nothing is left to do for it, or None. Returns None
     also if the options name another model or renderer than the record."""
     run = await finished_run(journal, plan.spec)
-    return run if run is not None and _may_be_meant(args, run.spec) else None
+    return run if run is not None and meant.accepts(run.spec) else None
 
 
-async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
+async def find_rolled_out(
+    args: argparse.Namespace, meant: Meant, journal: Journal, plan: RunPlan
+) -> Run | None:
     """Returns the recorded run of the plan if it only needs scoring, or None. Without `--policy`,
     raises `RunChanged` if the recorded run differs, before the embedded engine is started for
     it."""
     if not args.policy:
-        is_meant = partial(_may_be_meant, args)
         await check_same(
-            journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
+            journal, plan.spec, plan.tasks, meant=meant, accept_changes=args.accept_changes
         )
     run = await rolled_out_run(journal, plan.spec, plan.tasks, accept_changes=args.accept_changes)
     if run is None and plan.spec.series and await journal.find_run(plan.spec.name) is None:
         run = await run_with_all(journal, plan.spec, plan.tasks)
-    return run if run is not None and _may_be_meant(args, run.spec) else None
-
-
-def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
-    """Returns whether the options name the recorded model and renderer, or leave open what only an
-    engine can say."""
-    if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
-        return False
-    if args.policy:
-        return args.model in (None, recorded.model)
-    folder = Path(args.model) if args.model else TINY
-    return bool(folder.resolve().name == recorded.model)
+    return run if run is not None and meant.accepts(run.spec) else None
 
 
 async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
@@ -67,7 +57,7 @@ async def name_run(args: argparse.Namespace, spec: RunSpec) -> str:
             return await name_in_series(
                 journal,
                 spec,
-                is_meant=partial(_may_be_meant, args),
+                meant=await meant_by_command(args),
                 accept_changes=args.accept_changes,
             )
     except (JournalUnreachable, JournalDamaged):

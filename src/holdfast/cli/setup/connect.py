@@ -12,6 +12,7 @@ from holdfast.cli.terminal.text import notify
 from holdfast.embedded.arguments import VllmSettings, vllm_of
 from holdfast.engine.arguments import check_folder, hosted_address, is_hosted
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.engine.meant import Meant, find_meant
 from holdfast.engine.options import API_KEY
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
@@ -27,6 +28,13 @@ async def connect_command(args: argparse.Namespace) -> AsyncIterator[Connection]
             yield connection
     finally:
         await asyncio.to_thread(engines.close)
+
+
+async def meant_by_command(args: argparse.Namespace) -> Meant:
+    """Returns the model and the renderer that the options mean."""
+    if args.tokenizer is not None:
+        return Meant()
+    return await find_meant(_where(args, needs_key=False), args.renderer)
 
 
 def _address(args: argparse.Namespace) -> EngineAddress:
@@ -46,7 +54,7 @@ def retry_policy(args: argparse.Namespace) -> RetryPolicy:
     )
 
 
-def _where(args: argparse.Namespace) -> EngineAddress:
+def _where(args: argparse.Namespace, *, needs_key: bool = True) -> EngineAddress:
     """Returns the address of the engines that `--policy` names, of a provider's model that
     `--policy` or `--model` names, or of an engine that the command starts."""
     vllm = started_vllm(args)
@@ -56,7 +64,13 @@ def _where(args: argparse.Namespace) -> EngineAddress:
             raise UsageError(f"--policy {named[0]} names the model already; leave --model out")
         own = api_key(args) if args.api_key_env != API_KEY else None
         instead = "name an engine with --policy URL"
-        return hosted_address(named[0], api_key=own, environment=os.environ, instead=instead)
+        return hosted_address(
+            named[0],
+            api_key=own,
+            environment=os.environ,
+            instead=instead,
+            needs_key=needs_key,
+        )
     is_named = bool(args.policy)
     if not is_named:
         check_folder(args.model)

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 SCORE = "score"
+AGENT = "agent:"
+"""The prefix of a rollout that is not in a file but an agent (`--agent`)."""
 ROLLOUT_NAME = "rollout"
 ROLLOUT = "an async function of one argument, an object with such a __call__, or a RolloutProcessor"
 
@@ -57,11 +59,24 @@ class UserCode(NamedTuple):
 
 def load_code(rollout: str, scorer: str | None) -> UserCode:
     """Loads the rollout and the scorer that a command names."""
+    if rollout.startswith(AGENT):
+        return _load_agent(rollout.removeprefix(AGENT), scorer)
     path, name = split(rollout)
     module = load_module(path)
     function = scorer_in(module, path, scorer)
     value = rollout_in(module, path, name, scorer=function)
     return UserCode(value, processor_of(value, path), function, scorer_place(path, scorer))
+
+
+def _load_agent(agent: str, scorer: str | None) -> UserCode:
+    """Loads an agent that works in a container, and the scorer if one is named."""
+    # Imported late, so that other commands start fast.
+    from holdfast.harbor.agents import agent_named
+
+    processor = agent_named(agent)
+    file, name = scorer_place(Path(), scorer)
+    function = None if scorer is None else scorer_in(load_module(file), file, scorer)
+    return UserCode(processor, processor, function, (file, name))
 
 
 def rollout_in(

@@ -387,7 +387,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
     if view.reward is None and scored is None:
         return None
     metrics, reasons = (scored.metrics, scored.reasons) if scored else ({}, {})
-    rest = [f"{name}: {text}" for name, text in reasons.items() if name not in metrics]
+    rest = scored.reasons_of_reward if scored else []
     result = _present(
         score=view.reward or 0.0,
         is_score_valid=view.reward is not None,

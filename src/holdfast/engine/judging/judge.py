@@ -61,6 +61,7 @@ from holdfast.records.errors import (
     PolicyRefused,
     UsageError,
 )
+from holdfast.records.failure import shortened
 from holdfast.records.message import Message, as_message, assistant
 from holdfast.records.sampling import Sampling
 from holdfast.records.usage import JUDGE, NOTHING, UNREAD, Usage
@@ -188,7 +189,7 @@ class Judge:
         whole = len(known) == len(scores)
         reward = sum(map(self._scaled, known)) / len(known) if whole else None
         metrics = {name: score for name, score in scores.items() if score is not None}
-        reasons = {name: why for name, why in answer.verdict.reasons.items() if why}
+        reasons = {name: why for name, why in answer.verdict.reasons.items() if why or not whole}
         return answer.score(reward, metrics, reasons)
 
     async def _compare(self, candidates: list[Candidate]) -> list[Score]:
@@ -211,7 +212,7 @@ class Judge:
     def _compared(self, answer: "_Answer", label: str) -> Score:
         if answer.verdict is None or (score := answer.verdict.scores[label]) is None:
             why = answer.verdict.reasons[label] if answer.verdict else ""
-            return answer.score(None, reasons={SINGLE: why} if why else {})
+            return answer.score(None, reasons={SINGLE: why})
         reasons = {SINGLE: answer.verdict.reasons[label]}
         return answer.score(self._scaled(score), {SINGLE: score}, reasons)
 
@@ -395,7 +396,16 @@ class _Answer:
         why = dict(reasons or {})
         if self.verdict is None:
             details[UNREAD] = True
-            why = {"judge": f"no verdict after {self.tries} answers: {self.wrong}"}
+            said = " ".join(self.text.split())
+            # Reports count trajectories by the first line.
+            why = {
+                "judge": f"no verdict after {self.tries} answers: {self.wrong}\n"
+                f"the last answer: {shortened(said) or 'empty'}"
+            }
+        elif reward is None:
+            why = {
+                name: f"the judge gave no score{text and f': {text}'}" for name, text in why.items()
+            }
         return Score(reward, metrics or {}, why, {JUDGE: details})
 
 

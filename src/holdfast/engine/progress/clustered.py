@@ -29,16 +29,23 @@ def error_text(error: float | None, *, places: int = 4) -> str:
     return f" ± {number_text(error, places=places)}" if error else ""
 
 
-def clustered_error(influences: Iterable[float]) -> float | None:
-    """Returns the clustered standard error: sqrt(G / (G - 1) · Σ_g u_g²).
+def rounding(value: float) -> float:
+    """Returns the largest difference from `value` that counts as a rounding error."""
+    return 1e-12 * max(1.0, abs(value))
 
-    u_g is how far task g moves the estimate. Returns None with fewer than two tasks.
+
+def clustered_error(influences: Iterable[float], *, of: float) -> float | None:
+    """Returns the clustered standard error of the estimate `of`: sqrt(G / (G - 1) · Σ_g u_g²).
+
+    u_g is how far task g moves the estimate. Returns None with fewer than two tasks, and 0 if the
+    tasks move it no further than a rounding error.
     """
     sums = list(influences)
     tasks = len(sums)
     if tasks < 2:
         return None
-    return math.sqrt(tasks / (tasks - 1) * sum_of(influence * influence for influence in sums))
+    error = math.sqrt(tasks / (tasks - 1) * sum_of(influence * influence for influence in sums))
+    return 0.0 if error <= rounding(of) else error
 
 
 class RewardMean:
@@ -69,4 +76,5 @@ class RewardMean:
         if mean is None:
             return None
         sums = self._sums.values()
-        return clustered_error((total - number * mean) / self.count for total, number in sums)
+        moved = ((total - number * mean) / self.count for total, number in sums)
+        return clustered_error(moved, of=mean)

@@ -1,7 +1,6 @@
 """Forks trajectories from Python, like `holdfast fork` from a shell."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path, PurePath
 
 from holdfast.engine.arguments import check_journal, settings_from
@@ -11,7 +10,7 @@ from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress.watch import OnProgress, check_on_progress
 from holdfast.engine.running.forks import find_row, fork_at
 from holdfast.engine.running.result import RunResult
-from holdfast.engine.running.run import connection_of, is_meant_by, work_on
+from holdfast.engine.running.run import connection_of, meant_by, work_on
 from holdfast.engine.running.run_plan import NO_CODE, plan_run, with_fork
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
@@ -82,7 +81,7 @@ async def fork(
         with_fork(plan, forked.origin, forked.spec, forked),
         journal,
         make_connection,
-        partial(is_meant_by, policy=policy, model=model, renderer=renderer),
+        await meant_by(journal, policy, renderer, model=model, api_key=api_key),
         starts_engine=policy is None,
         on_progress=on_progress,
     )

@@ -19,6 +19,7 @@ from holdfast.engine.arguments import (
     settings_from,
 )
 from holdfast.engine.connect import Connection, connect_policy, recorded_connection
+from holdfast.engine.meant import Meant, find_meant
 from holdfast.engine.open_policy import connected
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.options import JOURNAL
@@ -38,7 +39,6 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.declared import as_declared, checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.rollout.threads.blocking import run_blocking
@@ -130,13 +130,13 @@ async def run(
         settings=chosen,
         world=world,
     )
+    meant = await meant_by(journal, policy, renderer, model=model, api_key=api_key)
     if series:
-        is_meant = partial(is_meant_by, policy=policy, model=model, renderer=renderer)
         spec = structs.replace(plan.spec, series=series, fresh=new)
         if _is_there(journal):
             async with _open(journal, read_only=True) as opened:
                 called = await name_in_series(
-                    opened, spec, is_meant=is_meant, accept_changes=accept_changes
+                    opened, spec, meant=meant, accept_changes=accept_changes
                 )
             spec = structs.replace(spec, name=called)
         plan = structs.replace(plan, spec=spec)
@@ -144,7 +144,7 @@ async def run(
         plan,
         journal,
         make_connection,
-        partial(is_meant_by, policy=policy, model=model, renderer=renderer),
+        meant,
         starts_engine=policy is None,
         accept_changes=accept_changes,
         new=new,
@@ -157,7 +157,7 @@ async def work_on(
     plan: RunPlan,
     journal: Journal | Path | str,
     make_connection: Callable[[], AbstractAsyncContextManager[Connection]],
-    is_meant: Callable[[RunSpec], bool],
+    meant: Meant,
     *,
     starts_engine: bool,
     accept_changes: bool = False,
@@ -169,7 +169,7 @@ async def work_on(
     recorded: Connection | None = None
     if not (new or retry_failed):
         run_result = await _recorded(
-            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=starts_engine
+            plan, journal, meant, accept_changes=accept_changes, starts_engine=starts_engine
         )
         if isinstance(run_result, RunResult):
             return run_result
@@ -230,7 +230,7 @@ async def _open(
 async def _recorded(
     plan: RunPlan,
     journal: Journal | Path | str,
-    is_meant: Callable[[RunSpec], bool],
+    meant: Meant,
     *,
     accept_changes: bool,
     starts_engine: bool,
@@ -245,17 +245,19 @@ async def _recorded(
         return None
     async with _open(journal, read_only=True) as opened:
         run = await finished_run(opened, plan.spec)
-        if run is not None and is_meant(run.spec):
+        if run is not None and meant.accepts(run.spec):
+            _warn(meant.caveat(run.spec))
             report = await build(opened, run, prices=plan.settings.price_table)
             return _result(Ending("", (), None), report, opened)
         run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
         if run is None and plan.spec.series and await opened.find_run(plan.spec.name) is None:
             run = await run_with_all(opened, plan.spec, plan.tasks)
-        if run is not None and is_meant(run.spec):
+        if run is not None and meant.accepts(run.spec):
+            _warn(meant.caveat(run.spec))
             return recorded_connection(run.spec)
         if starts_engine:
             await check_same(
-                opened, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=accept_changes
+                opened, plan.spec, plan.tasks, meant=meant, accept_changes=accept_changes
             )
     return None
 
@@ -266,23 +268,23 @@ def _is_there(journal: Journal | Path | str) -> bool:
     return is_server(journal) or Path(journal).is_file()
 
 
-def is_meant_by(
-    recorded: RunSpec,
-    *,
+async def meant_by(
+    journal: Journal | Path | str,
     policy: object,
-    model: "str | PurePath | None",
     renderer: Renderer | None,
-) -> bool:
-    """Returns whether the arguments name the recorded model and renderer, or leave them open."""
-    if renderer is not None and renderer.name != recorded.renderer:
-        return False
+    *,
+    model: "str | PurePath | None",
+    api_key: str | None,
+) -> Meant:
+    """Returns the model and the renderer that the arguments of a call mean. Asks no engine if there
+    is no journal yet, and thus no recorded run."""
+    named = None if renderer is None else renderer.name
     if is_policy(policy):
-        return policy.model == recorded.model
-    if policy is None:
-        from holdfast.embedded.model.files import TINY
-
-        return Path(model or TINY).resolve().name == recorded.model
-    return model is None or str(model) == recorded.model
+        return Meant((policy.model,), named)
+    if not _is_there(journal):
+        return Meant()
+    address = address_of(policy, model=model, api_key=api_key)
+    return await find_meant(address, named)
 
 
 async def _work(
@@ -300,8 +302,7 @@ async def _work(
     plan.report_caveats(connection)
     if plan.spec.series and not accept_changes:
         opened, note = await open_in_series(journal, plan.spec, plan.tasks, code="the code")
-        if note:
-            _log.warning("%s", note)
+        _warn(note)
     else:
         opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)
     engine = plan.engine(opened, journal, connection, progress=progress, reopen_failed=retry_failed)
@@ -312,13 +313,18 @@ async def _work(
     return _result(ending, report, journal)
 
 
+def _warn(note: str) -> None:
+    if note:
+        _log.warning("%s", note)
+
+
 def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
     """Returns the result. Logs a warning if every trajectory failed, because the caller may not
     read the report.
     """
     if report.nothing_succeeded:
         _log.warning(
-            "run %s: nothing succeeded: %s for good; the most frequent error: %s",
+            "run %s: nothing succeeded: %s; the most frequent error: %s",
             report.run,
             report.all_failed,
             report.causes[0].message if report.causes else "none is recorded",

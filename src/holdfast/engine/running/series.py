@@ -4,10 +4,11 @@ If code, tasks and settings are the same, the newest such run continues. Anythin
 next run, which reuses trajectories that it would otherwise sample again (`reuse`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
+from holdfast.engine.meant import Meant
 from holdfast.engine.open_run import check_new, describe_tasks, with_engine_of
 from holdfast.engine.running.reuse import count_reusable
 from holdfast.journal.sql.journal import Journal
@@ -20,17 +21,17 @@ async def name_in_series(
     journal: Journal,
     spec: RunSpec,
     *,
-    is_meant: Callable[[RunSpec], bool],
+    meant: Meant,
     accept_changes: bool = False,
 ) -> str:
     """Returns the name of the run to continue, or else the next free name.
 
-    No engine has been asked yet. If `is_meant` accepts a recorded run, its model and renderer are
+    No engine has been asked yet. If `meant` accepts a recorded run, its model and renderer are
     taken as those of the new one. With `accept_changes`, continues the newest run of the series.
     """
     for run in reversed(await journal.find_series(spec.series)):
         if accept_changes or (
-            not spec.fresh and is_meant(run.spec) and is_same(run, with_engine_of(run, spec))
+            not spec.fresh and meant.accepts(run.spec) and is_same(run, with_engine_of(run, spec))
         ):
             return run.spec.name
     return await _next_name(journal, spec.series)

@@ -1,7 +1,7 @@
 """The JSON bodies of requests and responses between an environment server and its client.
 
-docs/http-environments.md describes them for servers in other languages. Both sides ignore unknown
-members, so that either side may be newer.
+docs/reference/http-protocol.md describes them for servers in other languages. Both sides ignore
+unknown members, so that either side may be newer.
 """
 
 from collections.abc import Mapping

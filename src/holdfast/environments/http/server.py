@@ -1,8 +1,8 @@
 """EnvironmentServer: serves any environment over HTTP, with one session per trajectory.
 
-docs/http-environments.md describes the protocol. There are limits on the sessions, their idle time,
-the size of bodies, and the time of each call. By default, the server listens on 127.0.0.1 and makes
-its own token. For an address that other machines can reach, the caller must give a token.
+docs/reference/http-protocol.md describes the protocol. There are limits on the sessions, their idle
+time, the size of bodies, and the time of each call. By default, the server listens on 127.0.0.1 and
+makes its own token. For an address that other machines can reach, the caller must give a token.
 """
 
 import asyncio

@@ -128,7 +128,7 @@ def _reason(history: History) -> str:
     """Returns why the scorer gave no score, or ""."""
     if history.scored is None or history.scored.reward is not None:
         return ""
-    return "; ".join(f"{name}: {why}" for name, why in history.scored.reasons.items())
+    return "; ".join(history.scored.reasons_of_reward)
 
 
 def table_lines(

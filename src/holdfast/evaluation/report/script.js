@@ -40,7 +40,7 @@ function counted(name, number, parts) {
 }
 
 function estimate(one) {
-  return one.standard_error == null ? `${short(one.value)} (n=${one.rows})` : `${short(one.value)} ± ${short(one.standard_error, 2)} (n=${one.rows})`;
+  return !one.standard_error ? `${short(one.value)} (n=${one.rows})` : `${short(one.value)} ± ${short(one.standard_error, 2)} (n=${one.rows})`;
 }
 
 function usageText(used) {
@@ -108,7 +108,7 @@ function numbers() {
       ...(SUMMARY.clean ? [["clean", estimate(SUMMARY.clean)]] : []), ["retried or interrupted", estimate(SUMMARY.disturbed)]])));
   }
   const metrics = Object.entries(SUMMARY.metrics_agg || {}).map(([name, one]) => [
-    name, one.standard_error == null ? short(one.mean) : `${short(one.mean)} ± ${short(one.standard_error, 2)}`]);
+    name, !one.standard_error ? short(one.mean) : `${short(one.mean)} ± ${short(one.standard_error, 2)}`]);
   if (metrics.length) made.push(card("Metrics", false, table(metrics)));
   return made;
 }

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from msgspec import structs
 
-from holdfast.engine.arguments import hosted_address
+from holdfast.engine.arguments import hosted_address, is_hosted
 from holdfast.engine.connect import (
     Connection,
     EngineAddress,
@@ -51,11 +51,12 @@ async def connect_setting(
     the processor may use an engine of its own. A missing policy then fails only the rows that
     sample.
     """
+    setting, named = named_engines(setting, session, policy)
     async with AsyncExitStack() as stack:
-        stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
+        stack.enter_context(_naming_key(setting, named, policy))
         try:
             connection = await stack.enter_async_context(
-                _connect(setting, session, policy, renderer)
+                _connect(setting, session, named, policy, renderer)
             )
         except UsageError as error:
             if needed:
@@ -64,21 +65,37 @@ async def connect_setting(
         yield connection
 
 
+def named_engines(
+    setting: Setting, session: EvaluationSession, policy: "Policy | str | Sequence[str] | None"
+) -> tuple[Setting, tuple[str, ...]]:
+    """Returns the setting, and the addresses that --holdfast-policy or the argument `policy` names.
+    If that is a provider's model, it becomes the model of the setting."""
+    named = tuple(session.options.policy or addresses(policy) or ())
+    if len(named) != 1 or not is_hosted(named[0]):
+        return setting, named
+    if setting.model is not None and setting.model not in names_of(named[0]):
+        raise UsageError(
+            f"policy {named[0]!r} names a model, and the completion params name another one, "
+            f"{setting.model!r}: leave one of the two out"
+        )
+    return structs.replace(setting, model=named[0], base_url=None), ()
+
+
 @contextmanager
 def _naming_key(
     setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
 ) -> Iterator[None]:
     """If an engine rejects the API key, adds to the error where an evaluation takes its API key
     from."""
-    urls = addresses(policy)
+    is_address = policy is None or addresses(policy) is not None
     try:
         yield
     except Denied as error:
         # The key of an open policy does not come from these settings. A judge's refusal names its
         # own remedy.
-        is_ours = (policy is None or urls is not None) and str(error).startswith(error.answered)
+        is_ours = is_address and str(error).startswith(error.answered)
         if is_ours and error.status in (401, 403):
-            remedy = key_remedy(setting, named or tuple(urls or ()), os.environ)
+            remedy = key_remedy(setting, named, os.environ)
             error.args = (f"{error.answered}; {remedy}",)
         raise
 
@@ -87,18 +104,18 @@ def _naming_key(
 async def _connect(
     setting: Setting,
     session: EvaluationSession,
+    named: tuple[str, ...],
     policy: "Policy | str | Sequence[str] | None",
     renderer: Renderer | None,
 ) -> AsyncIterator[Connection]:
-    urls = addresses(policy)
-    if policy is not None and urls is None:
+    if policy is not None and addresses(policy) is None:
         assert not isinstance(policy, str | Sequence), "it is not an address"
         where, names = "the policy that was given", names_of(setting.model)
         connection = await connect_policy(policy, renderer)
         choose_model(names, (policy.model,), where=where, remedy=REMEDY)
         yield connection
         return
-    address = find_address(setting, tuple(session.options.policy or urls or ()), os.environ)
+    address = find_address(setting, named, os.environ)
     if address is None:
         _check_embedded(setting)
         address = structs.replace(EMBEDDED, folder=_folder(setting))

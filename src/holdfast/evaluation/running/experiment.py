@@ -35,7 +35,7 @@ from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.completion_params import Setting, ids_of
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow
-from holdfast.evaluation.running.connect import POLICY, addresses, connect_setting
+from holdfast.evaluation.running.connect import POLICY, addresses, connect_setting, named_engines
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.resume import (
@@ -184,6 +184,7 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
     """Works on the setting's run until every row is settled, or waits to be scored after all
     rollouts."""
     experiment = work.experiment
+    setting, _ = named_engines(setting, experiment.session, experiment.policy)
     plan = _plan(work, setting, name)
     if isinstance(work.processor, NoOpRolloutProcessor):
         return await _drive(work, plan, Connection(NoPolicy(), MessagesOnly()), setting)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.engine.open_run import describe_differences, has_made_judges, is_rolled_out, open_run
+from holdfast.engine.open_run import describe_differences, has_made_judges, open_run
 from holdfast.engine.scoring.retry import unread_verdicts
 from holdfast.journal.sql.journal import Journal
 from holdfast.records.errors import UsageError
@@ -177,7 +177,7 @@ async def rolled_out_already(
         if not all(line.startswith(_SCORING) for line in differences):
             continue
         retries = retry_failed or bool(differences)
-        return run if await is_rolled_out(journal, run, retries_failed=retries) else None
+        return run if await journal.is_rolled_out(run, retries_failed=retries) else None
     return None
 
 

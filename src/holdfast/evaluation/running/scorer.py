@@ -7,9 +7,10 @@ that of `pytest.skip()`, is passed up to pytest.
 
 A function may return its rows in any order. A returned row stands for the given row with the same
 `rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
-with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids. Results
-without an id (numbers, other dicts) belong to the rows at the same positions in the list that the
-function got, in the order in which the function left that list.
+with its `row_id`. The same holds for a dict or an EvaluateResult with one of these ids, or with
+`id`, which is the name of the `row_id` in a data set. Results without an id (numbers, other dicts)
+belong to the rows at the same positions in the list that the function got, in the order in which
+the function left that list.
 """
 
 import inspect
@@ -51,6 +52,8 @@ from holdfast.rollout.episodes.environment import as_number
 REMEDY = "return each of the rows that it was given once, in any order"
 RowOf = Callable[[TrajectoryView], EvaluationRow]
 Log = Callable[[EvaluationRow], object]
+_ROW_IDS = ("row_id", "id")
+"""The names under which a dict or a result gives the `row_id` of its row."""
 ACCEPTED = (
     "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, a dict with "
     "a 'score', or None (no valid score)"
@@ -362,7 +365,7 @@ class JudgedRows:
 
 def _is_row(result: object) -> bool:
     """Returns whether the result names the row to which it belongs."""
-    return _has_metadata(result) or not _ids(result).keys().isdisjoint(("rollout_id", "row_id"))
+    return _has_metadata(result) or not _ids(result).keys().isdisjoint(("rollout_id", *_ROW_IDS))
 
 
 def _has_metadata(result: object) -> bool:
@@ -391,7 +394,8 @@ def _rollout_id(row: Any) -> str | None:
 
 
 def _row_id(row: Any) -> str | None:
-    row_id: str | None = (
-        row.input_metadata.row_id if _has_metadata(row) else _ids(row).get("row_id")
-    )
-    return row_id
+    if _has_metadata(row):
+        row_id: str | None = row.input_metadata.row_id
+        return row_id
+    ids = _ids(row)
+    return next((str(ids[name]) for name in _ROW_IDS if name in ids), None)

@@ -14,6 +14,8 @@ from statistics import NormalDist
 
 from msgspec import Struct
 
+from holdfast.engine.progress.clustered import rounding
+
 CONFIDENCE = 0.95
 SEED = 0
 MAX_RESAMPLES = 10_000
@@ -23,6 +25,10 @@ MAX_DRAWS = 1_000_000
 resamples."""
 EXACT_FLIPS = 12
 """Up to this number of differences, every pattern of signs is counted."""
+MAX_PARTS = 60
+"""Into how many parts the smallest difference is divided to find a common measure."""
+MAX_COUNTING = 200_000_000
+"""How many bits the exact count of patterns may work through."""
 _NORMAL = NormalDist()
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
@@ -194,11 +200,6 @@ def _acceleration(jackknife: list[float]) -> float:
     )
 
 
-def rounding(value: float) -> float:
-    """Returns the largest difference from `value` that counts as a rounding error."""
-    return 1e-12 * max(1.0, abs(value))
-
-
 def _adjust_tail(tail: float, bias: float, pull: float) -> float:
     z = bias + _NORMAL.inv_cdf(tail)
     bent = 1 - pull * z
@@ -219,9 +220,9 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> float | None:
     """Returns the share of sign patterns whose sum is at least as far from 0 as the real sum.
 
-    It is exact for up to 12 differences that are not 0. For more, patterns are sampled, and the
-    result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if all
-    are 0.
+    It is exact if all differences are multiples of one number, as shares of few samples are, and
+    for up to 12 differences that are not 0. Otherwise patterns are sampled, and the result is
+    (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if all are 0.
     """
     moved = sorted(abs(value) for value in differences if value)
     if len(differences) < 2 or not moved:
@@ -229,6 +230,8 @@ def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> floa
     total = math.fsum(moved)
     seen = abs(math.fsum(differences))
     least = seen - 1e-9 * total  # Sums in another order differ in their last digits.
+    if multiples := _multiples(moved):
+        return _share_of_patterns(multiples, round(seen / total * sum(multiples)))
     if len(moved) <= EXACT_FLIPS:
         sums = [0.0]
         for value in moved:
@@ -240,6 +243,40 @@ def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> floa
         abs(total - 2 * sum(compress(moved, _bits(random, size)))) >= least for _ in range(patterns)
     )
     return (hits + 1) / (patterns + 1)
+
+
+def counts_all_flips(differences: Sequence[float]) -> bool:
+    """Returns whether `sign_flip_p_value` is exact for these differences, and not sampled."""
+    moved = sorted(abs(value) for value in differences if value)
+    return len(moved) <= EXACT_FLIPS or bool(_multiples(moved))
+
+
+def _multiples(moved: Sequence[float]) -> list[int]:
+    """Returns the values as multiples of the largest part of the smallest value that fits all; []
+    if none fits, or if counting would take too long."""
+    for parts in range(1, MAX_PARTS + 1):
+        counts = [value * parts / moved[0] for value in moved]
+        if all(math.isclose(count, round(count), rel_tol=1e-9) for count in counts):
+            whole = [round(count) for count in counts]
+            return whole if sum(whole) * len(whole) ** 2 <= MAX_COUNTING else []
+    return []
+
+
+def _share_of_patterns(values: Sequence[int], seen: int) -> float:
+    """Returns the exact share of sign patterns whose sum is at least `seen` away from 0.
+
+    `counts` is a polynomial: its coefficient k, in `width` bits, counts the patterns in which the
+    values with a minus sign add up to k.
+    """
+    counts, width, total = 1, len(values) + 1, sum(values)
+    for value in values:
+        counts += counts << (value * width)
+    tail = counts & ((1 << ((total - seen) // 2 + 1) * width) - 1)
+    one_side = 0
+    while tail:
+        one_side += tail & ((1 << width) - 1)
+        tail >>= width
+    return 1.0 if seen == 0 else 2 * one_side / 2 ** len(values)
 
 
 def _bits(random: Random, size: int) -> bytes:

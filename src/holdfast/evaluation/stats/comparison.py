@@ -210,14 +210,17 @@ def _format_value(name: str, value: object) -> str:
 # --- for people
 
 
-def format_comparison(comparison: Comparison) -> str:
+def format_comparison(comparison: Comparison, *, changes: bool = True) -> str:
+    """Returns the comparison as text. With `changes`, the text ends with the tasks whose scores
+    changed most."""
     pairs = comparison.paired
     lines = [_format_head(comparison), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
     for name, side, only in (("A", comparison.a, pairs.only_a), ("B", comparison.b, pairs.only_b)):
         lines += _format_left_out(name, side, only)
     lines += _format_changed(comparison)
     lines += _differences_of_specs(comparison)
-    lines += _format_changes(comparison)
+    if changes:
+        lines += _format_changes(comparison)
     return "\n".join(lines)
 
 
@@ -243,7 +246,8 @@ def _format_difference(pairs: Paired) -> str:
     line += f" ± {number_text(pairs.standard_error)} (SE), 95% [{ends}]"
     if pairs.p_value is None:
         return f"{line}; no task differs"
-    return f"{line}, p = {pairs.p_value:.3g} (sign flips)"
+    sign, how = ("=", "sign") if pairs.p_is_exact else ("≈", "random sign")
+    return f"{line}, p {sign} {pairs.p_value:.3g} ({how} flips)"
 
 
 def _format_wins(pairs: Paired) -> str:

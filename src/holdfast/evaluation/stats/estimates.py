@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.engine.progress.clustered import clustered_error, sum_of
+from holdfast.engine.progress.clustered import clustered_error, rounding, sum_of
 from holdfast.evaluation.stats.bootstrap import (
     CONFIDENCE,
     SEED,
     Clusters,
     Interval,
     bootstrap_interval,
-    rounding,
+    counts_all_flips,
     sign_flip_p_value,
 )
 
@@ -45,7 +45,7 @@ def clustered_mean(clusters: Clusters) -> Estimate | None:
         return None
     mean = _mean([score for scores in filled for score in scores])
     sums = [sum_of(score - mean for score in scores) / rows for scores in filled]
-    return Estimate(mean, clustered_error(sums), len(filled), rows)
+    return Estimate(mean, clustered_error(sums, of=mean), len(filled), rows)
 
 
 def fixed_set_error(clusters: Clusters) -> float | None:
@@ -106,7 +106,7 @@ def pass_rate(
     if not values:
         return None
     mean = _mean(values)
-    error = clustered_error([(value - mean) / len(values) for value in values])
+    error = clustered_error([(value - mean) / len(values) for value in values], of=mean)
     return PassRate(k, mean, error, len(values), len(clusters) - len(values))
 
 
@@ -142,6 +142,8 @@ class Paired(Struct, frozen=True):
     p_value: float | None
     """The p-value of the two-sided sign-flip permutation test: the chance of a difference at least
     this large if a and b were equal. None if no task differs, or with only one task."""
+    p_is_exact: bool
+    """Whether all patterns of signs were counted, and not only a sample of them."""
     sign_p_value: float | None
     """The p-value of the sign test, which counts only which run won each task."""
     wins: int
@@ -181,6 +183,7 @@ def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
         standard_error=estimate.standard_error,
         interval=bootstrap_interval(clusters, seed=seed),
         p_value=sign_flip_p_value(differences, seed=seed),
+        p_is_exact=counts_all_flips(differences),
         sign_p_value=sign_test_p_value(wins, losses),
         wins=wins,
         losses=losses,

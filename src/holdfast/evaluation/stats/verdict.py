@@ -11,14 +11,13 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.engine.progress.clustered import clustered_error, sum_of
+from holdfast.engine.progress.clustered import clustered_error, rounding, sum_of
 from holdfast.evaluation.stats.bootstrap import (
     Bootstrap,
     Clusters,
     Interval,
     bootstrap,
     mean_of_runs,
-    rounding,
     totals_of,
 )
 from holdfast.evaluation.stats.estimates import (
@@ -205,11 +204,12 @@ def _error_of_mean(runs: list[dict[str, list[float]]]) -> float | None:
     """Returns the error of the mean of the runs' means, clustered by task. Each row has the weight
     1 / (runs · rows of its run), and the rows of a task in all runs form one cluster."""
     moved: dict[str, list[float]] = {}
+    largest = max(abs(_mean_of(run)) for run in runs)
     for run in runs:
         mean, weight = _mean_of(run), 1 / (len(runs) * sum(map(len, run.values())))
         for task, scores in run.items():
             moved.setdefault(task, []).append(weight * sum_of(score - mean for score in scores))
-    return clustered_error([sum_of(moved[task]) for task in sorted(moved)])
+    return clustered_error([sum_of(moved[task]) for task in sorted(moved)], of=largest)
 
 
 def _mean_of(run: Clusters) -> float:

@@ -20,6 +20,8 @@ from holdfast.rollout.episodes.episode import Episode
 from holdfast.rollout.processors.agent import MakeEnvironment
 from holdfast.rollout.processors.processor import Returned, Reward
 from holdfast.rollout.tools.tool import Tool
+from holdfast.worlds.contract.spec import Mount
+from holdfast.worlds.running.environment import WorldEnvironment
 
 AGENT_END = "the agent's end"
 
@@ -55,10 +57,18 @@ class AttemptSetup:
         self._t = t
         self._after: Rollout | None = None
 
-    async def open(self, world: World, environments: Sequence[MakeEnvironment]) -> None:
+    async def open(
+        self,
+        world: World,
+        environments: Sequence[MakeEnvironment],
+        mounts: tuple[Mount, ...] = (),
+    ) -> None:
+        """`mounts` are folders of this machine that a container gets."""
         session = self._t.session
         if isinstance(world, WorkspaceWorld):
             workspace = world.workspace(self._t.task)
+            if isinstance(workspace, WorldEnvironment):
+                workspace.mounts = mounts
             # Once the agent is done, its final state is judged.
             restore = Restore.LATEST if self.is_over else Restore(world.restore)
             self.folder = AgentWorkspace(session, workspace, restore=restore, act=self._act)

@@ -29,6 +29,7 @@ from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_env
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.threads.contain import end_task as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
+from holdfast.worlds.contract.spec import Mount
 
 SILENCE_SECONDS = 1800.0
 NO_CALLS = (
@@ -131,6 +132,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def _accepts_refusals(self) -> bool:
         return self._on_refused is OnRefused.ACCEPT
 
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """The folders of this machine that an agent's container gets."""
+        return ()
+
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
@@ -186,7 +192,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     async def rollout(self, t: Rollout) -> Returned:
         setup = AttemptSetup(t)
-        await setup.open(self.world, self.environments)
+        await setup.open(self.world, self.environments, self.mounts)
         trajectory = AgentTrajectory(t.session)
         trajectory.set_tools((*self.tools, *setup.tools), made_before=setup.steps_before)
         is_over = setup.is_over
@@ -208,8 +214,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         returned: Returned = None
+        limit = ""
         try:
             returned = await self._watch(t, trajectory, binding)
+        except Truncated as reached:
+            limit = reached.reason
         except (AgentFailed, AgentSilent, Rewound) as gone:
             # If the agent was told about a reached limit, its failure follows from the limit.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
@@ -226,7 +235,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
             and (refused := trajectory.rejected_calls.failure()) is not None
         ):
             raise t.session.state.fail(refused)
-        limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
+        limit = limit if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).with_judgement(returned)
         if self.is_mute(trajectory, end.returned):
             raise t.session.state.fail(self.never_answered(trajectory))

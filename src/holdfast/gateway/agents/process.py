@@ -1,6 +1,6 @@
 """An agent's process. It is started with the addresses and keys that its SDKs read, watched, and
 ended together with everything that it started. The same holds for a process in the sandbox of its
-workspace."""
+workspace. A process in a container ends alone, and what it started goes on with the container."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,12 @@ from holdfast.environments.workspace.sandbox.command import (
 from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.task import Task
+from holdfast.records.trajectory import Truncation
 from holdfast.rollout.processes.user_process import tie
+from holdfast.worlds.contract.world import World
+from holdfast.worlds.forwarding import forward
 
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
@@ -34,6 +37,8 @@ MAX_ROUNDS = 5
 """The most rounds of searching for an agent's leftover processes. They may start further processes
 meanwhile."""
 TAIL_CHARACTERS = 2_000
+MAX_VARIABLE_BYTES = 100_000
+"""The most bytes of a variable. The operating system limits the length of each."""
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """The driver's variables that an agent gets. It gets no other variables of the driver, so it gets
@@ -63,8 +68,15 @@ def variables(
         MARK: binding.bound_url,
         "HOLDFAST_MODEL": model,
         "HOLDFAST_TASK": str(folder / TASK_FILE),
+        "INSTRUCTION": instruction_of(task),
         **more,
     }
+
+
+def instruction_of(task: Task) -> str:
+    """Returns the text of the task's last message, or "" if it is too large for a variable."""
+    text = "".join(message.text for message in task.messages[-1:]).replace("\0", "")
+    return text if len(text.encode("utf-8", "replace")) <= MAX_VARIABLE_BYTES else ""
 
 
 class AgentProcess(Struct):
@@ -171,6 +183,30 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+class WorldProcess(Struct, frozen=True):
+    """The process of one attempt of an agent in a container. Its stdout and stderr go to one file
+    when it has ended."""
+
+    world: World
+    command: Sequence[str]
+    env: Mapping[str, str]
+    output: Path
+    seconds: float
+
+    async def run(self) -> int:
+        """Runs the process and returns its exit code, which is negative for a signal."""
+        await forward(self.world)
+        result = await self.world.exec(self.command, env=self.env, timeout=self.seconds)
+        self.output.write_text(result.output)
+        if result.timed_out:
+            raise Truncated(Truncation.TIME_BUDGET)
+        return _code_of(result.exit_code)
+
+    @property
+    def last_output(self) -> str:
+        return end_of(self.output, TAIL_CHARACTERS)
+
+
 class SandboxedProcess(Struct, frozen=True):
     """The process of one attempt of an agent in a sandbox. Its stdout and stderr go to one file.
     When `run` is over, everything that the agent started has ended, as far as its sandbox can
@@ -185,9 +221,14 @@ class SandboxedProcess(Struct, frozen=True):
         ended = await run_in_thread(
             lambda stop: run(self.launch, bounds, stop=stop, into=self.output)
         )
-        # Above 128, the exit code of a sandbox stands for a signal.
-        return ended.exit_code if ended.exit_code <= 128 else 128 - ended.exit_code
+        return _code_of(ended.exit_code)
 
     @property
     def last_output(self) -> str:
         return end_of(self.output, TAIL_CHARACTERS)
+
+
+def _code_of(code: int) -> int:
+    """Returns the exit code of a sandbox or a container, where a code above 128 stands for a
+    signal."""
+    return code if code <= 128 else 128 - code

@@ -10,11 +10,14 @@ import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
+from msgspec import structs
 
+from holdfast.environments.workspace import Workspace
 from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.address import LOOPBACK
@@ -26,6 +29,7 @@ from holdfast.gateway.agents.process import (
     TASK_FILE,
     AgentProcess,
     SandboxedProcess,
+    WorldProcess,
     environment,
     variables,
 )
@@ -50,6 +54,9 @@ from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, code_of
+from holdfast.worlds.contract.spec import Mount
+from holdfast.worlds.forwarding import ADDRESS, FOLDER, SOCKET
+from holdfast.worlds.running.environment import WorldEnvironment
 
 Agent = Callable[[Binding, Task], Awaitable[Returned]]
 """An async function that is an agent in this process. It gets its address and key (`Binding`) and
@@ -57,6 +64,8 @@ its task, and may return its reward, or (turns, reward)."""
 
 
 INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")
+INPUTS = "/tmp/holdfast"  # noqa: S108 - the container's
+"""The folder in a container that has the task's file."""
 PLAIN_OPTIONS = ("-u", "-B", "-I", "-O", "-E", "-s")
 SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl")
 """The endings of files that these interpreters run."""
@@ -95,6 +104,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         if callable(command):
             self.address_source = "`binding.url` and `binding.key`"
         self._resume = command if resume_command is None else resume_command
+        self._open = AsyncExitStack()
+        self._shared = Path()
+        """The folder of the gateway's Unix socket, while the processor is set up."""
         _check_surroundings(world, command, cwd, resume_command)
         self._env = dict(env or {})
         hide_variables(self._env)
@@ -119,10 +131,24 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def setup(self) -> None:
         self.check_setup()
         if not callable(self._command):
-            async with scratch():
-                pass  # Raises if agents' folders cannot be created there.
+            # Raises if agents' folders cannot be created there.
+            self._shared = await self._open.enter_async_context(scratch(for_sockets=True))
             await in_thread(confinement)  # Tried in a thread, not on the loop.
+        if isinstance(self.world, WorkspaceWorld):
+            path = self._shared / SOCKET
+            # Containers see the folder, in which any user of theirs may connect. Other users of
+            # this machine cannot open its parent folder.
+            self._shared.chmod(0o755)
+            self._address = structs.replace(self._address, path=path)
         await super().setup()
+
+    async def acleanup(self) -> None:
+        await super().acleanup()
+        await self._open.aclose()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        return (Mount(str(self._shared), FOLDER),)
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -137,9 +163,11 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
                 (episode for episode in t.session.episodes if isinstance(episode, AgentWorkspace)),
                 None,
             )
-            process: AgentProcess | SandboxedProcess
+            process: AgentProcess | SandboxedProcess | WorldProcess
             if home is None:
                 process = await self._run_process(self._command, t, binding, logs, folder)
+            elif isinstance(home.workspace, WorldEnvironment):
+                process = await self._run_in_world(home.workspace, home, t, binding, logs, folder)
             else:
                 process = await self._run_in_workspace(home, t, binding, logs, folder)
             if self.is_mute(trajectory, trajectory.reward):
@@ -169,20 +197,46 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def _run_in_workspace(
         self, home: AgentWorkspace, t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> SandboxedProcess:
+        assert isinstance(home.workspace, Workspace)
         inputs = folder / "given"
         inputs.mkdir()
-        model = t.speaker.policy.model
-        env = variables(binding, t.task, model=model, folder=inputs, more=self._env)
+        command, env = self._prepared(home, t, binding, inputs)
         # The sandbox may run as user nobody.
         inputs.chmod(0o755)
         (inputs / TASK_FILE).chmod(0o644)
-        command = self._resume if home.is_resumed else self._command
-        assert not callable(command), "a workspace's world wants a command"
-        env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
         launch = home.workspace.launch(command, env=env, read_only=[str(inputs)])
         process = SandboxedProcess(launch, logs / "stdout")
         _check_exit_code(await process.run(), process.last_output)
         return process
+
+    async def _run_in_world(
+        self,
+        environment: WorldEnvironment,
+        home: AgentWorkspace,
+        t: Rollout,
+        binding: Binding,
+        logs: Path,
+        folder: Path,
+    ) -> WorldProcess:
+        within = Binding(ADDRESS, binding.key, f"{ADDRESS}/t/{binding.key}")
+        command, env = self._prepared(home, t, within, folder)
+        world, task = environment.world, f"{INPUTS}/{TASK_FILE}"
+        await world.write(task, (folder / TASK_FILE).read_bytes(), mode=0o644)
+        env |= {"HOLDFAST_TASK": task}
+        seconds = environment.agent_seconds
+        process = WorldProcess(world, command, env, logs / "stdout", seconds)
+        _check_exit_code(await process.run(), process.last_output)
+        return process
+
+    def _prepared(
+        self, home: AgentWorkspace, t: Rollout, binding: Binding, folder: Path
+    ) -> tuple[Sequence[str], dict[str, str]]:
+        """Returns the agent's command and its variables. Writes the task into the folder."""
+        model = t.speaker.policy.model
+        env = variables(binding, t.task, model=model, folder=folder, more=self._env)
+        command = self._resume if home.is_resumed else self._command
+        assert not callable(command), "a workspace's world wants a command"
+        return command, env | {"HOLDFAST_RESUMED": "1" if home.is_resumed else ""}
 
     def _logs_of(self, t: Rollout) -> Path | None:
         if self._logs is None:

@@ -30,6 +30,7 @@ from holdfast.rollout.processors.agent import task_function
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
+from holdfast.worlds.running.environment import WorldEnvironment
 
 
 class Restore(StrEnum):
@@ -56,18 +57,19 @@ class FreshWorld(Struct, frozen=True):
 
 
 class WorkspaceWorld(Struct, frozen=True):
-    """A world in which a workspace is the agent's home and working folder.
+    """A workspace, which is the agent's home and working folder, or a container.
 
-    Its contents at the end are durable, and can be judged (`finish`). With `restore="latest"`, a
-    changed workspace is also made durable each time that the agent makes a new call.
+    Its files at the end are durable, and can be judged (`finish`). With `restore="latest"`, changed
+    files are also made durable each time that the agent makes a new call.
     """
 
-    workspace: Callable[[Task], Workspace]
-    """Makes a new workspace for a task. It is called for each attempt."""
+    workspace: Callable[[Task], Workspace | WorldEnvironment]
+    """Makes a new workspace, or a new `WorldEnvironment`, for a task. It is called for each
+    attempt."""
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
-        task_function(self.workspace, what="workspace", makes="a Workspace")
+        task_function(self.workspace, what="workspace", makes="a Workspace or a WorldEnvironment")
         if self.restore not in list(Restore):
             known = " and ".join(Restore)
             raise UsageError(f"restore={self.restore!r}: there are {known}")
@@ -93,7 +95,7 @@ class AgentWorkspace(Episode):
     def __init__(
         self,
         session: Session,
-        workspace: Workspace,
+        workspace: Workspace | WorldEnvironment,
         *,
         restore: Restore,
         act: Callable[[Episode, str], Coroutine[Any, Any, Observation]],
@@ -172,15 +174,19 @@ class AgentWorkspace(Episode):
     async def _state(self) -> bytes:
         """Returns a snapshot. The agent may change the folder at the same time, so a failed
         snapshot is tried again."""
+        workspace = self.workspace
+        if isinstance(workspace, WorldEnvironment):
+            workspace.last_action = next(reversed(self._session.history.steps))
+            return await self._live.guarded.snapshot()
         for _ in range(MAX_TRIES - 1):
-            self.workspace.touched()
-            if not await self.workspace.check_room():
+            workspace.touched()
+            if not await workspace.check_room():
                 raise Truncated(Truncation.ENVIRONMENT_LIMIT)
             try:
-                return await self.workspace.snapshot()
+                return await workspace.snapshot()
             except _VANISHED:
                 continue
-        self.workspace.touched()
+        workspace.touched()
         return await self._live.guarded.snapshot()
 
     async def revive(self) -> None:
@@ -189,7 +195,8 @@ class AgentWorkspace(Episode):
     async def _bring_back(self) -> None:
         if self._closed:
             raise UsageError("the agent's workspace was closed")
-        self.workspace.touched()
+        if isinstance(self.workspace, Workspace):
+            self.workspace.touched()
 
 
 def _steps_until(history: History, last: str) -> frozenset[str]:

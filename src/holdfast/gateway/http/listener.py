@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from aiohttp import StreamReader, web
@@ -143,11 +143,10 @@ class Listener:
         *,
         tls: ssl.SSLContext | None,
         sock: socket.socket | None = None,
-        inside: Path | None = None,
+        paths: Sequence[Path] = (),
     ) -> int:
         """Starts to listen and returns the port. `sock` is a socket that already listens and may be
-        shared with other processes. `inside` is the path of the socket for the other workers of the
-        same gateway."""
+        shared with other processes. `paths` are the paths of Unix sockets to listen at, too."""
         server = _Server(self._handle, self._limits, self._on_disconnect)
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
@@ -155,10 +154,10 @@ class Listener:
             self._sites.append(web.SockSite(self._runner, sock, ssl_context=tls))
         else:
             self._sites.append(web.TCPSite(self._runner, host, port, ssl_context=tls))
-        if inside is not None:
+        for path in paths:
             # A killed worker leaves its socket file behind.
-            inside.unlink(missing_ok=True)
-            self._sites.insert(0, web.UnixSite(self._runner, str(inside)))
+            path.unlink(missing_ok=True)
+            self._sites.insert(0, web.UnixSite(self._runner, str(path)))
         try:
             for site in self._sites:
                 await site.start()

@@ -37,11 +37,14 @@ class RequestContext:
     """One HTTP request, with everything about it that is logged or counted. Only `key`, `keys` and
     the body are secret."""
 
-    def __init__(self, request: web.Request, limits: GatewayLimits, tickets: Tickets):
+    def __init__(
+        self, request: web.Request, limits: GatewayLimits, tickets: Tickets, inside: str = ""
+    ):
+        """`inside` is the path of the socket for the other workers of the same gateway."""
         self.request = request
         transport = request.transport
-        self.is_inside = transport is not None and isinstance(
-            transport.get_extra_info("sockname"), str
+        self.is_inside = bool(
+            inside and transport is not None and transport.get_extra_info("sockname") == inside
         )
         """Whether the request comes from another worker of the same gateway."""
         in_path, self.path = _split_key(request.path)

@@ -198,8 +198,10 @@ class Journal:
     unseal = writes(run_tables.unseal, wakes=True)
     progress = reads(run_tables.progress)
     runs = reads(run_tables.listing)
+    live_workers = reads(run_tables.live_workers)
     tasks = reads(run_tables.tasks_of)
     trajectories = reads(run_tables.trajectories)
+    is_rolled_out = reads(run_tables.is_rolled_out)
 
     # --- workers and leases
 

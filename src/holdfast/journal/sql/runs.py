@@ -419,6 +419,23 @@ def trajectories(
     return trajectory_rows(store, run.spec.name, rows)
 
 
+def is_rolled_out(store: Store, run: Run, *, retries_failed: bool) -> bool:
+    """Returns whether every rollout of the run is over. With `retries_failed`, a trajectory that
+    failed for good does not count as over. Rows stay in the database, because a run may have a
+    million of them."""
+    if not progress(store, run).sealed:
+        return False
+    unsettled = "" if retries_failed else " AND t.settled IS NULL"
+    row = store.row(
+        "SELECT 1 FROM trajectories t JOIN task_groups g "  # noqa: S608 - ours
+        "ON g.run = t.run AND g.task = t.task AND g.current "
+        f"WHERE t.run = :run AND NOT (t.status = ANY(:outcomes)){unsettled} LIMIT 1",
+        run=run.id,
+        outcomes=OUTCOMES,
+    )
+    return row is None
+
+
 def summarized(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | None]]:
@@ -498,13 +515,6 @@ def _run_row(store: Store, run: Run, *, counted: bool) -> RunRow:
         run=run.id,
     )
     assert row is not None, "an aggregate has one row"
-    workers = store.rows(
-        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
-        f"WHERE run = :run AND {IS_LEASED} ORDER BY id",
-        run=run.id,
-        **store.now().parameters,
-    )
-    identities = [WorkerIdentity(*worker) for worker in workers]
     return RunRow(
         name=run.spec.name,
         created=run.created,
@@ -518,5 +528,17 @@ def _run_row(store: Store, run: Run, *, counted: bool) -> RunRow:
         if counted
         else progress(store, run).settled,
         sealed=bool(row[1]),
-        live_workers=tuple(str(worker) for worker in identities if not is_gone(worker)),
+        live_workers=live_workers(store, run),
     )
+
+
+def live_workers(store: Store, run: Run) -> tuple[str, ...]:
+    """Returns the workers whose leases have not ended and whose processes are not gone."""
+    workers = store.rows(
+        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
+        f"WHERE run = :run AND {IS_LEASED} ORDER BY id",
+        run=run.id,
+        **store.now().parameters,
+    )
+    identities = [WorkerIdentity(*worker) for worker in workers]
+    return tuple(str(worker) for worker in identities if not is_gone(worker))

@@ -109,6 +109,6 @@ def refuse_none(number: int, error: JournalError) -> None:
     raise error
 
 
-def values_of(rows: Iterable[Row], at: int = 0) -> list[Any]:
-    """Returns one column of the rows."""
-    return [row[at] for row in rows]
+def values_of(rows: Iterable[Row]) -> list[Any]:
+    """Returns the first column of the rows."""
+    return [row[0] for row in rows]

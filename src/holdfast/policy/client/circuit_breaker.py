@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.clock import Clock
-from holdfast.records.errors import EndpointDown
+from holdfast.records.errors import EndpointDown, PartGone
 
 FAILURES_IN_A_ROW = 3
 PROBE_BASE_SECONDS = 0.25
@@ -120,10 +120,11 @@ class CircuitBreaker:
         await self._open.wait()
 
     async def wait_ready(self) -> None:
-        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned."""
+        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned, as
+        `PartGone` after an outage."""
         await self._open.wait()
         if self._reason_down:
-            raise EndpointDown(self._reason_down)
+            raise (PartGone if self._is_out_of_patience else EndpointDown)(self._reason_down)
 
     def record_success(self) -> None:
         self._in_a_row = self._bad_answers = 0
@@ -232,6 +233,17 @@ class CircuitBreaker:
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
+
+
+async def wait_for_any(breakers: Sequence[CircuitBreaker]) -> None:
+    """Returns when calls pass at one of the breakers, or when one of them is abandoned."""
+    waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in breakers]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 class Downtime:

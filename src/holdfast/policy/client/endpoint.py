@@ -356,10 +356,15 @@ class Endpoint:
         return self._asked_at is not None
 
     async def ask_incarnation(self) -> None:
-        """Asks the engine for its incarnation, the identity of its present start. Raises the errors
-        of `UNREACHABLE`, also if the engine named its incarnation before and no longer does."""
+        """Asks the engine for its incarnation, the identity of its present start. Raises
+        `EngineUnavailable` if it does not answer, or named its incarnation before and no longer
+        does."""
         made = self._connections_made
-        text = await find_incarnation(self.send, self.dialect.version_path)
+        try:
+            text = await find_incarnation(self.send, self.dialect.version_path)
+        except (OSError, aiohttp.ClientError, *UNREADABLE) as error:
+            why = f"{self.name} does not answer ({describe_error(error)})"
+            raise EngineUnavailable(why, reached=False) from error
         if self.incarnation and not text:
             raise EngineUnavailable(f"{self.name} does not say when it was started", reached=False)
         self.incarnation, self._asked_at = text, made

@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.client.call import SampleCall
-from holdfast.policy.client.circuit_breaker import Downtime
+from holdfast.policy.client.circuit_breaker import Downtime, wait_for_any
 from holdfast.policy.client.connections import Connections
 from holdfast.policy.client.discovery import (
     FIRST_SAMPLE_SECONDS,
@@ -412,13 +412,7 @@ class EnginePolicy:
             waited_for = [breaker for breaker in breakers if not breaker.is_abandoned]
             if not waited_for:
                 await breakers[0].wait_ready()  # Raises, with the reason.
-            waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in waited_for]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            await wait_for_any(waited_for)
 
     def distrust(self, endpoint: Endpoint) -> None:
         # The only replica stays in use. Each call has its own tries, and then fails alone.

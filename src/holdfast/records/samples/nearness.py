@@ -56,16 +56,16 @@ def gap_between(logprobs: Sequence[float], exact: Sequence[float]) -> Gap:
     return Gap(len(gaps), math.fsum(gaps) / len(gaps), quantiles, gaps[-1])
 
 
-def is_as_near(gap: Gap, plain: Gap, *, factor: float = FACTOR) -> bool:
+def is_as_near(gap: Gap, plain: Gap) -> bool:
     """Returns whether logprobs that are off by `gap` are as near to float32 as logprobs that are
     off by `plain`.
 
-    The mean and each quantile of `gap` may be `factor` times as large as in `plain`, plus float32's
+    The mean and each quantile of `gap` may be `FACTOR` times as large as in `plain`, plus float32's
     own rounding. Measure both gaps on the same tokens, a hundred or more. With 20 tokens, the 99 %
     quantile would be the largest difference.
     """
     pairs = zip((gap.mean, *gap.quantiles), (plain.mean, *plain.quantiles), strict=True)
-    return all(own <= factor * other + ROUNDING for own, other in pairs)
+    return all(own <= FACTOR * other + ROUNDING for own, other in pairs)
 
 
 def explained(*dtypes: str) -> float:

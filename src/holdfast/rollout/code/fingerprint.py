@@ -24,6 +24,7 @@ from holdfast.rollout.code.source import (
 from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, is_plain, stored
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
+_CALLED = (FunctionType, MethodType, functools.partial)
 _Kind = TypeVar("_Kind")
 _being_read: "ContextVar[frozenset[int]]" = ContextVar(
     "being_read", default=frozenset()
@@ -200,10 +201,17 @@ class Parts:
             self._put_values("", held)
         elif is_own(kind):
             for name, each in held.items():
-                if identity_of(each):
-                    self._put_values(kind.__qualname__, {name: each})
-                elif is_own(type(each)):
-                    self._follow(each)
+                self._read_attribute(f"{kind.__qualname__}.{name}", each)
+
+    def _read_attribute(self, label: str, value: object) -> None:
+        """Adds the value of an object's attribute if an object with an `identity` is in it, and
+        queues the user's objects and functions in it."""
+        objects = _objects_in(value)
+        if any(map(identity_of, objects)):
+            self._put_values("", {label: value})
+        for each in objects:
+            if is_own(type(each)) or _is(each, _CALLED):
+                self._follow(each)
 
     # --- what is named
 
@@ -248,6 +256,19 @@ class Parts:
         before = len(self._seen)
         self._put_values("", {label: value})
         return len(self._seen) == before
+
+
+def _objects_in(value: object) -> list[object]:
+    """Returns the objects that are not plain data in a value: the value itself, or the objects in
+    its collections."""
+    objects: list[object] = []
+
+    def take(each: object) -> str:
+        objects.append(each)
+        return ""
+
+    DataText(take, folder="").of(value)
+    return objects
 
 
 def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":

@@ -66,8 +66,13 @@ class AgentRolloutProcessor(RolloutProcessor):
         code = code_of(*self.tools, *self.environments, self.finish)
         return f"{self.system_prompt!r} {self.limits!r} {code}"
 
+    def limits_of(self, task: Task) -> Limits:
+        """Returns the limits of a task's trajectories."""
+        del task
+        return self.limits
+
     async def rollout(self, t: Rollout) -> Returned:
-        limits = self.limits
+        limits = self.limits_of(t.task)
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episodes = [await t.env(make(t.task)) for make in self.environments]
         tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]

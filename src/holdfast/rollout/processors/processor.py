@@ -127,6 +127,9 @@ class RolloutProcessor:
         resumed."""
         return ""
 
+    needs_policy = True
+    """Whether the rollouts sample. If they do not, no engine is started or contacted."""
+
     @property
     def may_reward(self) -> bool:
         """Whether the rollouts may give rewards. False if the code of `rollout` shows that it gives

@@ -286,6 +286,9 @@ def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, .
 
 def check_listed(value: object, wants: str) -> None:
     if isinstance(value, str) or not isinstance(value, Iterable):
+        if isinstance(value, Tool) or inspect.isfunction(value):
+            name = value.name if isinstance(value, Tool) else value.__name__
+            raise UsageError(f"{wants}, not {name!r} alone: write [{name}]")
         raise UsageError(f"{wants}, not {value!r:.200}")
 
 

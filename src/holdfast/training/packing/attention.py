@@ -76,7 +76,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_layout: PackedLayout,
+    packed_layout: PackedLayout | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     dropout: float = 0.0,
@@ -90,6 +90,8 @@ def attend(
     wanted = [name for name in _UNKNOWN_ARGUMENTS if others.get(name) is not None]
     if wanted or dropout:
         raise NotImplementedError(f"packed attention has no {(*wanted, 'dropout')[0]}")
+    if packed_layout is None:
+        raise NotImplementedError("its layers do not pass on which tokens belong together")
     if query.device.type == "cpu" or query.dtype == torch.float32:  # varlen_attn has no float32.
         return _by_segment(query, key, value, packed_layout, scaling, sliding_window), None
     return _varlen(query, key, value, packed_layout, scaling, sliding_window), None

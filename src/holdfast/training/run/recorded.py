@@ -23,11 +23,16 @@ def folder_of(run: Run) -> Path | None:
 
 
 def metrics_of(run: Run) -> Metrics:
-    """Returns the metrics by step. Returns no metrics if their file is not on this machine."""
+    """Returns the metrics by step. Returns no metrics if their file is not on this machine. A gap
+    that was requested from engines has the name of any other gap, as each step has one gap."""
     folder = folder_of(run)
     lines: Metrics = {}
     for line in [] if folder is None else read(folder / FILE):
-        numbers = {n: v for n, v in line.items() if isinstance(v, int | float) and n != "step"}
+        numbers = {
+            name.removeprefix("asked_"): value
+            for name, value in line.items()
+            if isinstance(value, int | float) and name != "step"
+        }
         lines.setdefault(line["step"], {}).update(numbers)
     return dict(sorted(lines.items()))
 

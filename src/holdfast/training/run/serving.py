@@ -11,7 +11,7 @@ from msgspec import structs
 
 from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.child_process import EmbeddedEngine
-from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect, until_up
 from holdfast.engine.open_run import TRAINED_MODEL
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
@@ -176,7 +176,10 @@ class TrainingEngines:
         engines = EmbeddedEngines(self._report)
         async with AsyncExitStack() as stack:
             stack.enter_context(hold_engines(address.urls, run=self._plan.spec.name))
-            await resume_paused(address.urls, api_key=address.api_key, report=self._report)
+            resume = partial(
+                resume_paused, address.urls, api_key=address.api_key, report=self._report
+            )
+            await until_up(address, self._report, resume)
             connection = await stack.enter_async_context(
                 connect(address, engines=engines, notify=self._report, renderer=self._renderer)
             )

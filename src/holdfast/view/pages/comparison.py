@@ -1,6 +1,7 @@
-"""Two runs, task by task, and two trajectories side by side."""
+"""Two or more runs, task by task, and two trajectories side by side."""
 
 import asyncio
+import statistics
 from itertools import zip_longest
 
 from aiohttp import web
@@ -24,39 +25,69 @@ from holdfast.view.reading.listing import whole_from
 from holdfast.view.rendering import run_url
 
 PAGE = 200
+MAX_LISTED = 200
 BEFORE, AFTER = 4, 30
 """How many messages before and after the first difference are shown."""
 
 
-async def _both(context: Context, request: web.Request) -> tuple[Run, Run]:
-    names = [request.query.get(side, "") for side in ("a", "b")]
-    if not all(names):
+MAX_RUNS = 12
+
+
+async def _runs(context: Context, request: web.Request) -> list[Run]:
+    """Returns the runs that the address names: run A first, and then each run that is compared
+    with it."""
+    first, others = request.query.get("a", ""), dict.fromkeys(request.query.getall("b", []))
+    if not first or not any(others):
         raise UsageError("a comparison names two runs: /compare?a=RUN&b=RUN")
-    return await context.source.run(names[0]), await context.source.run(names[1])
+    names = [first, *filter(None, others)]
+    return [await context.source.run(name) for name in names[:MAX_RUNS]]
 
 
 async def compare_page(request: web.Request) -> str:
-    context, metric = context_of(request), request.query.get("metric", "")
+    context, query = context_of(request), request.query
+    metric = query.get("metric", "")
     journal = await context.source.journal()
-    a, b = await _both(context, request)
-    results = [await _results(context, journal, run) for run in (a, b)]
-    comparison = await asyncio.to_thread(compare, *results, metric=metric or None)
-    changes = biggest_changes(comparison.paired)
-    pages = max(1, -(-len(changes) // PAGE))
-    page = min(whole_from(request.query, "page"), pages - 1)
+    a, *others = await _runs(context, request)
+    results = [await _results(context, journal, run) for run in (a, *others)]
+    comparisons = [
+        await asyncio.to_thread(compare, results[0], other, metric=metric or None)
+        for other in results[1:]
+    ]
+    scores = [_means(each, metric) for each in results]
+    tasks = sorted(
+        dict.fromkeys(task for each in comparisons for task, _ in biggest_changes(each.paired)),
+        key=lambda task: -max(abs(each.paired.by_task.get(task, 0.0)) for each in comparisons),
+    )
+    pages = max(1, -(-len(tasks) // PAGE))
+    page = min(whole_from(query, "page"), pages - 1)
+    prompts = {task: text for each in comparisons for task, text in each.prompts.items()}
+    rows = await journal.runs(counted=False)
+    named = [run.spec.name for run in others]
     return context.render(
         "compare.html",
-        title=f"{a.spec.name} and {b.spec.name}",
+        title=", ".join([a.spec.name, *named]),
+        named=named,
         a=a,
-        b=b,
-        text=format_comparison(comparison),
+        others=others,
+        comparisons=comparisons,
+        texts=[format_comparison(each, changes=False) for each in comparisons],
+        addable=[row.name for row in reversed(rows) if row.name not in (a.spec.name, *named)][
+            :MAX_LISTED
+        ],
         metric=metric,
-        metrics=[name for name in results[0].metrics if name in results[1].metrics],
-        changes=changes[page * PAGE : (page + 1) * PAGE],
-        prompts=comparison.prompts,
+        metrics=[m for m in results[0].metrics if all(m in each.metrics for each in results)],
+        tasks=[
+            (task, prompts.get(task, ""), [each.get(task) for each in scores])
+            for task in tasks[page * PAGE : (page + 1) * PAGE]
+        ],
         page=page,
         pages=pages,
     )
+
+
+def _means(results: Results, metric: str) -> dict[str, float]:
+    by_task = results.by_task(metric or None)
+    return {task: statistics.fmean(scores) for task, scores in by_task.items()}
 
 
 async def _results(context: Context, journal: Journal, run: Run) -> Results:
@@ -68,7 +99,7 @@ async def sides_page(request: web.Request) -> str:
     """Returns the page with two trajectories of one task, and with their first difference."""
     context, query = context_of(request), request.query
     journal = await context.source.journal()
-    a, b = await _both(context, request)
+    a, b = (await _runs(context, request))[:2]
     task = query.get("task", "")
     groups = [await _group(journal, run, task) for run in (a, b)]
     rows = [

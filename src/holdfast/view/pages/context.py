@@ -4,7 +4,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.engine.export.prices import Prices
-from holdfast.records.run import Run, RunSpec
+from holdfast.records.run import ForkOrigin, Run, RunSpec
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.view.reading.columns import Columns
 from holdfast.view.reading.digest import RunDigest
 from holdfast.view.reading.digests import Digests
@@ -26,6 +27,8 @@ class Context(Struct):
     """The file with the token that actions need."""
     decoders: dict[str, Decode | None] = {}
     counted: dict[int, tuple[RunDigest, int, Numbers]] = {}
+    origins: dict[tuple[str, float], ForkOrigin | None] = {}
+    """The origin of each run, by its name and the time of its creation."""
 
     def decoder(self, spec: RunSpec) -> Decode | None:
         """Returns a function that decodes the tokens of a run, or None if no tokenizer is
@@ -42,6 +45,16 @@ class Context(Struct):
             known = (digest, digest.version, numbers_of(digest, self.prices))
             self.counted[run.id] = known
         return known[2]
+
+    async def forks_of(self, key: TrajectoryKey) -> list[tuple[str, str]]:
+        """Returns the runs that fork a trajectory, each with the step. Each run is read once."""
+        rows = await (await self.source.journal()).runs(counted=False)
+        for row in rows:
+            if (row.name, row.created) not in self.origins:
+                self.origins[row.name, row.created] = (await self.source.run(row.name)).spec.origin
+        origins = [(row.name, self.origins[row.name, row.created]) for row in rows]
+        wanted = (key.run, key.task, key.sample)
+        return [(n, o.step) for n, o in origins if o and (o.run, o.task, o.sample) == wanted]
 
     def render(self, template: str, *, title: str, topic: str = "", **values: object) -> str:
         shared = {

@@ -85,7 +85,7 @@ async def run_page(request: web.Request) -> str:
         columns_cut=context.columns.is_cut,
         breakdown=context.columns.breakdown(request.query.get("by", ""), entries),
         by=request.query.get("by", ""),
-        heat=_heat(run, digest, whole_from(request.query, "heat")),
+        heat=_heat(run, digest, request.query),
         waiting=await waiting(journal, entries) if row.live_workers else [],
         time_line=await _time_line(journal, name, entries),
         causes=await causes_of(journal, numbers),
@@ -132,13 +132,16 @@ class Heat(Struct, frozen=True):
     parts: int
 
 
-def _heat(run: Run, digest: RunDigest, part: int) -> Heat | None:
+def _heat(run: Run, digest: RunDigest, query: Mapping[str, str]) -> Heat | None:
+    """Returns the part of the map that the address names, or the first that is not finished."""
     ordinals = sorted(digest.groups)
     if not ordinals:
         return None
     each = max(1, min(MAX_CELLS // max(run.spec.samples, 1), 60))
     parts = -(-len(ordinals) // each)
-    part = min(part, parts - 1)
+    groups = (digest.groups[ordinal] for ordinal in ordinals)
+    is_open = (at for at, group in enumerate(groups) if not all(e.settled for e in group))
+    part = min(whole_from(query, "heat", next(is_open, 0) // each), parts - 1)
     some = ordinals[part * each : (part + 1) * each]
     entries = [entry for ordinal in some for entry in digest.groups[ordinal][:MAX_CELLS]]
     rewards = [entry.reward for entry in digest.entries() if entry.reward is not None]

@@ -31,7 +31,7 @@ async def search_page(request: web.Request) -> str:
             read = await journal.tasks(run, ordinals=ordinals)
             tasks = dict(zip(ordinals, read, strict=True))
         part = await search(journal, reach, tasks, text=text, place=place, start=start)
-    more = text and part.end < len(entries)
+    more = text and (part.end < len(entries) or not digest.is_whole)
     path = run_url(name, "search")
     return context.render(
         "search.html",
@@ -45,5 +45,6 @@ async def search_page(request: web.Request) -> str:
         start=part.start,
         end=part.end,
         total=len(entries),
+        is_whole=digest.is_whole,
         next=with_query(path, q=text, place=place, start=part.end) if more else "",
     )

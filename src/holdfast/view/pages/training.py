@@ -32,8 +32,11 @@ async def training_page(request: web.Request) -> str:
     name = run.spec.name
     if not training.reports:
         raise UsageError(f"run {name!r} is no training: nothing consumes its groups")
+    steps = [x for _, lines in training.curves for line in lines.values() for x, _ in line]
+    span = (min(steps, default=0.0), max(steps, default=1.0))
+    marks = training.restarts
     drawn = [
-        (title, lines, charts.line_chart(lines, title=title, axis="step", marks=training.restarts))
+        (title, lines, charts.line_chart(lines, title=title, axis="step", marks=marks, span=span))
         for title, lines in training.curves
     ]
     return context.render(

@@ -72,7 +72,9 @@ async def trajectory_page(request: web.Request) -> str:
     journal = await context.source.journal()
     view = await view_of(journal, run, row)
     tabs = await asyncio.to_thread(tabs_of, view)
-    tab = chosen_tab(tabs, query.get("tab", ""))
+    step = query.get("step", "")
+    tab = await asyncio.to_thread(tab_with, view, tabs, step) if step else None
+    tab = tab or chosen_tab(tabs, query.get("tab", ""))
     way = query.get("as", WAYS[0])
     values = await _VALUES.get(way, _conversation)(context, request, run, view, tab)
     return context.render(
@@ -95,6 +97,7 @@ async def trajectory_page(request: web.Request) -> str:
         is_failed=row.status is Status.FAILED,
         can_fork=run.spec.command is not None,
         siblings=await _siblings(journal, run, row),
+        forks=await context.forks_of(row.key),
         **values,
     )
 
@@ -106,9 +109,20 @@ def chosen_tab(tabs: Sequence[Tab], path: str) -> Tab:
     raise UsageError(f"this trajectory has no branch that ends at step {path!r:.60}")
 
 
-async def _siblings(journal: Journal, run: Run, row: TrajectoryRow) -> list[TrajectoryRow]:
-    """Returns the trajectories of the same task, which form a group."""
-    return await journal.trajectories(run, ordinals=[row.ordinal])
+def tab_with(view: TrajectoryView, tabs: Sequence[Tab], step: str) -> Tab:
+    """Returns the first branch that shows a step. Raises `UsageError` if none does."""
+    for tab in tabs:
+        if any(item.path == step for item in items_of(view, tab)):
+            return tab
+    raise UsageError(f"this trajectory shows no step {step!r:.60}")
+
+
+async def _siblings(
+    journal: Journal, run: Run, row: TrajectoryRow
+) -> list[tuple[TrajectoryRow, float | None]]:
+    """Returns the trajectories of the same task, which form a group, with their rewards."""
+    rows = await journal.stored_summaries(run, [row.ordinal])
+    return [(other, summary.reward if summary else None) for other, summary in rows]
 
 
 async def _conversation(
@@ -119,6 +133,8 @@ async def _conversation(
     # Of a trajectory that is being sampled, its end is what a reader waits for.
     last = len(parts) - 1 if "part" not in request.query and not view.status.is_over else 0
     part = min(whole_from(request.query, "part", last), len(parts) - 1)
+    if step := request.query.get("step"):
+        part = next(n for n, part in enumerate(parts) if any(items[at].path == step for at in part))
     shown = [(at, items[at]) for at in parts[part]]
     return {"items": shown, "part": part, "parts": len(parts), "max_calls": MAX_CALLS}
 

@@ -167,13 +167,14 @@ class _Reader:
             return self._reply(step)
         if step is not None:
             return self._step(step)
-        return self._message(message)
+        return self._message(message, is_given=reference.startswith("task:"))
 
-    def _message(self, message: Message) -> Item:
+    def _message(self, message: Message, *, is_given: bool) -> Item:
         kind, who = message.role.value, message.role.value
+        speaker = None if is_given else self._spoken.get(message.text)
         if message.role is Role.DEVELOPER:
             kind = "system"
-        if message.role is Role.USER and (speaker := self._spoken.get(message.text)):
+        if message.role is Role.USER and speaker:
             kind, who = "simulated", f"user, simulated by {speaker}"
         if message.role is Role.TOOL:
             who = f"tool {message.name}" if message.name else "tool"
@@ -202,7 +203,9 @@ class _Reader:
             case EnvironmentStepped():
                 return _environment(step)
             case ValueRecorded():
-                return Item("value", f"value {step.name}", value_text(step.value), path=step.path)
+                return Item(
+                    "value", f"recorded value {step.name}", value_text(step.value), path=step.path
+                )
             case Generated():
                 return self._reply(step)
 
@@ -271,7 +274,7 @@ def _with_parts(item: Item, message: Message) -> Item:
 def reply_facts(step: Generated) -> list[str]:
     counted, facts = step.counted, []
     if step.ids or step.usage:
-        facts.append(f"{counted.completion_tokens:,} tokens after {counted.prompt_tokens:,}")
+        facts.append(f"{counted.completion_tokens:,} tokens, prompt of {counted.prompt_tokens:,}")
     facts.append(step.finish_reason)
     facts += [f"{step.seconds:.2f} s"] if step.seconds else []
     logprobs = unpack_logprobs(step.logprobs)

@@ -31,7 +31,6 @@ CHARTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("clipped share", {"positive": "clipped_positive", "negative": "clipped_negative"}),
     ("ratio", {"1 %": "ratio_p1", "median": "ratio_p50", "99 %": "ratio_p99"}),
     ("gap between engine and trainer", {"mean": "gap_mean", "largest": "gap_max"}),
-    ("gap, asked for", {"mean": "asked_gap_mean", "largest": "asked_gap_max"}),
     ("gradient norm", {"norm": "gradient_norm"}),
     ("seconds", {"step": "seconds", "trainer": "trainer_seconds"}),
 )
@@ -116,7 +115,8 @@ def _curves(
         drawn = {label: line for label, line in lines.items() if line}
         if drawn:
             curves.append((title, drawn))
-    return curves
+    stale: dict[str, Line] = {r.consumer: _line(r.stale) for r in reports if len(r.stale) > 1}
+    return [*curves, ("staleness, in versions", stale)] if stale else curves
 
 
 def _line(curve: Sequence[tuple[int, float]]) -> Line:

@@ -29,10 +29,9 @@ class WorldNetwork(StrEnum):
     """The network that a world can reach."""
 
     NONE = "none"
+    """Nothing. A black-box agent reaches the gateway, through a socket that its world has."""
     BRIDGE = "bridge"
     """Whatever the provider's default network reaches, usually the internet."""
-    GATEWAY = "gateway"
-    """Only the gateway, through a socket in the world."""
 
 
 class Mount(Struct, frozen=True):

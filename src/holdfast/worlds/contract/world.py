@@ -134,7 +134,7 @@ class World(Protocol):
 
         A text is run by bash, or by sh if the world has no bash. A list is run as a program with
         its arguments. Processes that the command leaves in the background continue until the world
-        ends.
+        ends. If the call is cancelled, the command is killed with all processes that it started.
         """
         ...
 

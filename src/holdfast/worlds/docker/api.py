@@ -8,6 +8,7 @@ the caller decides what the status means for its request.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
 
@@ -69,37 +70,31 @@ class ContainerApi:
     ) -> Any:
         """Sends a request. Returns the decoded answer, or None if the answer is empty."""
         data = None if body is None else msgspec.json.encode(body)
-        async with asyncio.timeout(seconds) as deadline:
-            try:
-                async with self._request(method, await self.path(path, query), data) as response:
-                    return _decoded(await response.read())
-            except (OSError, aiohttp.ClientError, TimeoutError) as error:
-                raise self.broken(error, f"{method} {path}", deadline.expired()) from error
-        raise AssertionError
+        async with (
+            self._within(seconds, f"{method} {path}"),
+            self._request(method, await self.path(path, query), data) as response,
+        ):
+            return _decoded(await response.read())
 
     async def lines(
         self, path: str, *, query: Mapping[str, object], data: object = None, seconds: float
     ) -> AsyncIterator[dict[str, Any]]:
         """Yields the messages of a pull, a build or an import."""
-        async with asyncio.timeout(seconds) as deadline:
-            try:
-                url = await self.path(path, query)
-                async with self._request("POST", url, data, "application/x-tar") as response:
-                    async for line in response.content:
-                        if line.strip():
-                            yield json.loads(line)
-            except (OSError, aiohttp.ClientError, TimeoutError) as error:
-                raise self.broken(error, f"POST {path}", deadline.expired()) from error
+        async with self._within(seconds, f"POST {path}"):
+            url = await self.path(path, query)
+            async with self._request("POST", url, data, "application/x-tar") as response:
+                async for line in response.content:
+                    if line.strip():
+                        yield json.loads(line)
 
     async def stream(self, path: str, *, seconds: float) -> AsyncIterator[bytes]:
         """Yields the body of an answer in parts."""
-        async with asyncio.timeout(seconds) as deadline:
-            try:
-                async with self._request("GET", await self.path(path, {})) as response:
-                    async for part in response.content.iter_chunked(PART_BYTES):
-                        yield part
-            except (OSError, aiohttp.ClientError, TimeoutError) as error:
-                raise self.broken(error, f"GET {path}", deadline.expired()) from error
+        async with (
+            self._within(seconds, f"GET {path}"),
+            self._request("GET", await self.path(path, {})) as response,
+        ):
+            async for part in response.content.iter_chunked(PART_BYTES):
+                yield part
 
     async def path(self, path: str, query: Mapping[str, object] | None) -> str:
         await self.negotiate()
@@ -111,11 +106,11 @@ class ContainerApi:
         async with self._negotiating:
             if self._prefix:
                 return
-            try:
-                async with self._request("GET", "/_ping") as response:
-                    version = response.headers.get("Api-Version", "")
-            except (OSError, aiohttp.ClientError, TimeoutError) as error:
-                raise self.broken(error, "GET /_ping", timed_out=False) from error
+            async with (
+                self._within(SECONDS, "GET /_ping"),
+                self._request("GET", "/_ping") as response,
+            ):
+                version = response.headers.get("Api-Version", "")
             theirs = tuple(int(part) for part in version.split(".")) if version else NEWEST
             self._prefix = "/v{}.{}".format(*min(theirs, NEWEST))
 
@@ -137,16 +132,22 @@ class ContainerApi:
         headers = {"Content-Type": kind} if data is not None else {}
         return _Request(self._session.request(method, path, data=data, headers=headers))
 
-    def broken(self, error: Exception, what: str, timed_out: bool) -> Exception:
-        if timed_out:
-            return ProviderDown(f"{self.address} did not answer {what} in time")
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return self.address.unreachable(error.os_error)
-        if isinstance(error, OSError):
-            return self.address.unreachable(error)
-        return ProviderDown(
-            f"{self.address} broke off {what}: {str(error) or type(error).__name__}"
-        )
+    @asynccontextmanager
+    async def _within(self, seconds: float, what: str) -> AsyncIterator[None]:
+        """Raises `ProviderDown` if the block takes longer, or if its connection fails."""
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                yield
+        except (OSError, aiohttp.ClientError, TimeoutError) as error:
+            if deadline.expired():
+                raise ProviderDown(f"{self.address} did not answer {what} in time") from error
+            if isinstance(error, aiohttp.ClientConnectorError):
+                raise self.address.unreachable(error.os_error) from error
+            if isinstance(error, OSError):
+                raise self.address.unreachable(error) from error
+            broken = str(error) or type(error).__name__
+            raise ProviderDown(f"{self.address} broke off {what}: {broken}") from error
 
 
 class _Request:

@@ -5,6 +5,7 @@ files. An image needs /bin/sh, cat, mkdir and stat.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
@@ -151,6 +152,11 @@ class Container:
             await self._kill(first.text())
             await self._rest_of(stream, first)
             return None
+        except asyncio.CancelledError:
+            # Whoever cancelled the call gives up the world if its engine does not answer.
+            with contextlib.suppress(WorldGone, ProviderDown):
+                await self._kill(first.text())
+            raise
         finally:
             await stream.close()
         return await self._exit_code(number)

@@ -17,7 +17,7 @@ FIRST_PROCESS = [
 ]
 HOSTNAME = "world"
 """The host name of every world. It is always the same, because commands print it."""
-NETWORKS = {WorldNetwork.NONE: "none", WorldNetwork.BRIDGE: "bridge", WorldNetwork.GATEWAY: "none"}
+NETWORKS = {WorldNetwork.NONE: "none", WorldNetwork.BRIDGE: "bridge"}
 
 
 def container_body(spec: WorldSpec, image: str, label: WorldLabel) -> dict[str, Any]:

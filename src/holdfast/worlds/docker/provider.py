@@ -21,13 +21,15 @@ from holdfast.worlds.contract.world import (
 )
 from holdfast.worlds.docker.address import ContainerEngine, container_engine
 from holdfast.worlds.docker.api import ContainerApi, EngineRefusal
-from holdfast.worlds.docker.container import Container, remove_container
+from holdfast.worlds.docker.container import SNAPSHOTS, Container, remove_container
 from holdfast.worlds.docker.creation import container_body
 from holdfast.worlds.docker.images import Images
 
 PATIENT_SECONDS = 600.0
 """The most seconds for creating or starting a container on a busy engine."""
 SETTINGS = frozenset({"folder", "user", "read_only", "mounts", "platform"})
+NAME_TAKEN = "is already in use"
+"""How Podman says what Docker says with the status 409."""
 QUOTA_DRIVERS = ("btrfs", "zfs")
 
 
@@ -90,12 +92,19 @@ class ContainerProvider:
         try:
             answer = await self._call("/containers/create", query, body)
         except EngineRefusal as error:
-            if error.status != 409:
+            if error.status != 409 and NAME_TAKEN not in error.message:
                 raise
             await self._check_ours(name, label)
         else:
             await self._check_limits(name, answer.get("Warnings") or [])
-        await self._call(f"/containers/{name}/start", {})
+        try:
+            await self._call(f"/containers/{name}/start", {})
+        except EngineRefusal as error:
+            # An engine that was killed during a start may refuse this container's start for ever.
+            # Nothing ever ran in the container, so the next try makes a new one.
+            if error.status >= 500:
+                await self.destroy(name)
+            raise
         return self._container(name)
 
     async def _call(self, path: str, query: Mapping[str, object], body: object = None) -> Any:
@@ -177,8 +186,9 @@ def _info(
 
 
 def _reference(row: Mapping[str, Any]) -> str:
+    """Returns the name of a snapshot, without the registry that Podman puts before it."""
     tags = [tag for tag in row.get("RepoTags") or [] if not tag.startswith("<none>")]
-    return str(tags[0] if tags else row["Id"])
+    return SNAPSHOTS + tags[0].rpartition(SNAPSHOTS)[2] if tags else str(row["Id"])
 
 
 def _capabilities(info: Mapping[str, Any], networks: Any) -> Capabilities:
@@ -193,7 +203,7 @@ def _capabilities(info: Mapping[str, Any], networks: Any) -> Capabilities:
     return Capabilities(
         snapshots=True,
         attach=True,
-        networks=frozenset({WorldNetwork.NONE, WorldNetwork.GATEWAY} | bridges),
+        networks=frozenset({WorldNetwork.NONE} | bridges),
         limits=frozenset(name for name, supported in limits.items() if supported),
         settings=SETTINGS,
     )

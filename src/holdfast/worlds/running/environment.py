@@ -6,24 +6,32 @@ answered. Otherwise, the newest snapshot is restored in a new world, and the lat
 again. This is safe, because their effects were lost with the old world.
 """
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import Function, Tool
-from holdfast.worlds.contract.spec import WorldSpec, as_spec
+from holdfast.worlds.contract.spec import Mount, WorldSpec, as_spec
 from holdfast.worlds.contract.world import COMMAND_SECONDS, World
 from holdfast.worlds.running.cadence import Cadence
 from holdfast.worlds.running.comparison import without_chance
 from holdfast.worlds.running.worlds import WorldOwner, Worlds
-from holdfast.worlds.tools import LEEWAY_SECONDS, OUTPUT, TOOLS, result_text, world_tools
+from holdfast.worlds.tools import (
+    LEEWAY_SECONDS,
+    OUTPUT,
+    TOOLS,
+    in_persistent_shell,
+    result_text,
+    world_tools,
+)
 
 NO_FILES: Mapping[str, str | bytes] = {}
 
@@ -61,6 +69,7 @@ class WorldEnvironment(Environment):
         command_timeout: float = COMMAND_SECONDS,
         output_limit: int = OUTPUT,
         snapshot_every: int | str | None = None,
+        persistent_shell: bool = False,
     ):
         """`files` maps paths to the contents of files that every new world gets. Relative paths are
         below the spec's `workdir`, or below / if it has none.
@@ -68,13 +77,24 @@ class WorldEnvironment(Environment):
         `snapshot_every` is a number of actions, or text such as "60s" (seconds of commands) or
         "64m" (bytes written). By default, a snapshot is taken once repeating the commands since the
         last snapshot would take longer than a few snapshots.
+
+        With `persistent_shell`, each command begins with the working folder and the exported
+        variables of the previous one. Both are kept in a file of the world, so they are restored
+        with its files.
         """
+        self._persistent_shell = persistent_shell
         self._cadence = Cadence.of(snapshot_every)
         self._given = None if spec is None else as_spec(spec)
         self._files = {
             path: text.encode() if isinstance(text, str) else text for path, text in files.items()
         }
         self._tools = tuple(tools)
+        self.mounts: tuple[Mount, ...] = ()
+        """Files and folders of this machine that new worlds get, besides those of the spec."""
+        self.env: Mapping[str, str] = {}
+        """Variables that new worlds get, besides those of the spec. They are not recorded."""
+        self.agent_seconds = math.inf
+        """The most seconds that a black-box agent may work in the world."""
         self._seconds = command_timeout
         self._output = output_limit
         self.timeout = command_timeout + 2 * LEEWAY_SECONDS
@@ -82,12 +102,17 @@ class WorldEnvironment(Environment):
     @property
     def identity(self) -> str:
         digest = sha256(msgspec.msgpack.encode(self._files, order="sorted")).hexdigest()
-        return f"{self.spec.identity} {digest[:16]}" if self._files else self.spec.identity
+        shell = " with a persistent shell" if self._persistent_shell else ""
+        return self.spec.identity + (f" {digest[:16]}" if self._files else "") + shell
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
         return world_tools(
-            lambda: self.world, names=self._tools, seconds=self._seconds, output=self._output
+            lambda: self.world,
+            names=self._tools,
+            seconds=self._seconds,
+            output=self._output,
+            persistent_shell=self._persistent_shell,
         )
 
     def bind(self, session: Session, path: str) -> None:
@@ -101,13 +126,15 @@ class WorldEnvironment(Environment):
 
     async def reset(self, *, seed: int) -> Observation:
         del seed
-        self.world = await self._worlds.create(self._owner, self.spec, cuts=self.cuts)
+        spec = self._complete(self.spec)
+        self.world = await self._worlds.create(self._owner, spec, cuts=self.cuts)
         for path, content in self._files.items():
             await self.world.write(os.path.join(self.spec.workdir or "/", path), content)
         return Observation("")
 
     async def step(self, action: str) -> Observation:
-        result = await self.world.exec(action, timeout=self._seconds, output=self._output)
+        text = in_persistent_shell(action) if self._persistent_shell else action
+        result = await self.world.exec(text, timeout=self._seconds, output=self._output)
         info = {"exit_code": result.exit_code, "timed_out": result.timed_out}
         return Observation(result_text(result, self._seconds), info=info)
 
@@ -125,9 +152,12 @@ class WorldEnvironment(Environment):
             kept = msgspec.msgpack.decode(state, type=WorldState)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise JournalCorrupt(f"the snapshot of {self.name} is damaged: {error}") from error
-        self.world = await self._worlds.restore(
-            self._owner, kept.spec, kept.snapshot, cuts=self.cuts
-        )
+        spec = self._complete(kept.spec)
+        self.world = await self._worlds.restore(self._owner, spec, kept.snapshot, cuts=self.cuts)
+
+    def _complete(self, spec: WorldSpec) -> WorldSpec:
+        mounts = (*spec.mounts, *self.mounts)
+        return structs.replace(spec, mounts=mounts, env={**spec.env, **self.env})
 
     async def attach(self) -> bool:
         world = await self._worlds.attach(self._owner, self.spec, cuts=self.cuts)

@@ -48,31 +48,22 @@ async def train(stop: Stop, error: Exception | None = None) -> None:
             raise error
 
 
-def test_an_error_that_is_none_of_ours_ends_the_training_and_is_raised(fails):
-    async def body():
-        stop, error = Stop(), ValueError("nobody thought of that")
-        fails(error)
-        with pytest.raises(ValueError, match="nobody thought"):
-            await train(stop)
-        assert stop.fatal is error
-
-    asyncio.run(body())
-
-
-def test_an_error_of_ours_ends_the_training_with_its_reason(fails):
-    async def body():
-        stop = Stop()
-        fails(JournalError("the server is gone"))
+async def test_an_error_that_is_none_of_ours_ends_the_training_and_is_raised(fails):
+    stop, error = Stop(), ValueError("nobody thought of that")
+    fails(error)
+    with pytest.raises(ValueError, match="nobody thought"):
         await train(stop)
-        assert stop.reason == "the server is gone"
-
-    asyncio.run(body())
+    assert stop.fatal is error
 
 
-def test_the_error_of_the_trainer_is_not_replaced(fails):
-    async def body():
-        fails(ValueError("of the workers"))
-        with pytest.raises(HoldfastError, match="of the trainer"):
-            await train(Stop(), HoldfastError("of the trainer"))
+async def test_an_error_of_ours_ends_the_training_with_its_reason(fails):
+    stop = Stop()
+    fails(JournalError("the server is gone"))
+    await train(stop)
+    assert stop.reason == "the server is gone"
 
-    asyncio.run(body())
+
+async def test_the_error_of_the_trainer_is_not_replaced(fails):
+    fails(ValueError("of the workers"))
+    with pytest.raises(HoldfastError, match="of the trainer"):
+        await train(Stop(), HoldfastError("of the trainer"))

@@ -49,6 +49,12 @@ def place(tmp_path_factory):
     return place
 
 
+def test_a_run_that_is_compared_with_itself_is_said_to_be(holdfast, place):
+    _, out, err = holdfast("compare", "low", "low", cwd=place)
+    assert "+0.0000" in out
+    assert "low is compared with itself" in err
+
+
 def test_two_runs_of_a_journal_are_compared(holdfast, place):
     code, out, err = holdfast("compare", "low", "high", cwd=place)
     assert (code, err) == (0, "")

@@ -110,13 +110,9 @@ def test_what_a_tool_prints_does_not_disturb_the_conversation(capfd):
 
 
 @fresh
-def test_calls_at_the_same_time_have_processes_of_their_own_up_to_a_limit(monkeypatch):
+async def test_calls_at_the_same_time_have_processes_of_their_own_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(pool, "PROCESSES", 2)
-
-    async def main():
-        return await asyncio.gather(*(tools.later.invoke({"seconds": 0.1}) for _ in range(6)))
-
-    results = asyncio.run(main())
+    results = await asyncio.gather(*(tools.later.invoke({"seconds": 0.1}) for _ in range(6)))
     assert len(results) == 6
     assert len(set(results)) == 2
 
@@ -227,7 +223,9 @@ def test_a_call_that_is_cancelled_is_killed_with_all_that_it_started(tmp_path):
 
 
 @fresh
-def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkeypatch, tmp_path):
+async def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(pool, "PROCESSES", 1)
     file, end = tmp_path / "pids", tmp_path / "end"
 
@@ -235,45 +233,38 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkey
         tasks = asyncio.all_tasks(pool._offices[-1].loop())
         return sum("Pool.run" in repr(task) for task in tasks)
 
-    async def main():
-        running = asyncio.create_task(tools.until.invoke({"path": str(end)}))
-        while calls() < 1:
-            await asyncio.sleep(0.01)
-        waiting = asyncio.create_task(tools.patient_hang.invoke({"file": str(file)}))
-        while calls() < 2:
-            await asyncio.sleep(0.01)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert calls() == 1
-        assert not running.done()
-        end.touch()
-        pid = await running
-        assert (await tools.later.invoke({})) == pid
-
-    asyncio.run(main())
+    running = asyncio.create_task(tools.until.invoke({"path": str(end)}))
+    while calls() < 1:
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(tools.patient_hang.invoke({"file": str(file)}))
+    while calls() < 2:
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert calls() == 1
+    assert not running.done()
+    end.touch()
+    pid = await running
+    assert (await tools.later.invoke({})) == pid
     assert not file.exists()
 
 
 @fresh
-def test_the_deadline_counts_from_when_the_process_is_free(monkeypatch, tmp_path):
+async def test_the_deadline_counts_from_when_the_process_is_free(monkeypatch, tmp_path):
     monkeypatch.setattr(pool, "PROCESSES", 1)
     short = tool(isolated=True, name="later", timeout=3)(tools.later.function)
     assert short.caller_timeout is None
     assert tool(tools.plain).caller_timeout == 600.0
     begun, end = tmp_path / "begun", tmp_path / "end"
-
-    async def main():
-        running = asyncio.create_task(tools.until.invoke({"path": str(end), "begun": str(begun)}))
-        while not begun.exists():
-            await asyncio.sleep(0.01)
-        waiting = asyncio.create_task(short.invoke({}))
-        await asyncio.sleep(3.3)
-        assert not waiting.done()
-        end.touch()
-        return await asyncio.gather(running, waiting)
-
-    assert len(set(asyncio.run(main()))) == 1
+    running = asyncio.create_task(tools.until.invoke({"path": str(end), "begun": str(begun)}))
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(short.invoke({}))
+    await asyncio.sleep(3.3)
+    assert not waiting.done()
+    end.touch()
+    assert len(set(await asyncio.gather(running, waiting))) == 1
 
 
 # --- how processes are kept

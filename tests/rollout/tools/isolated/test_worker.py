@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+
+from support.processes import is_alive, wait_until
 
 TOOLS = """
 import os, sys, time
@@ -46,20 +47,6 @@ def write(path: Path, *parts: str) -> Path:
 def python(*arguments: object, cwd: Path, **options) -> subprocess.CompletedProcess:
     command = [sys.executable, "-W", "error", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200, **options)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_processes_end_with_a_driver_that_exits_and_nothing_is_warned_about(tmp_path):

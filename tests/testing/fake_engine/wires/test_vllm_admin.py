@@ -158,38 +158,34 @@ def test_an_aborting_pause_answers_with_what_there_is(vllm: FakeEngine, stream: 
     assert (seen.finish, len(seen.ids)) == ("abort", 10)
 
 
-def test_a_waiting_pause_returns_when_all_are_done(vllm: FakeEngine) -> None:
-    async def pause() -> None:
-        vllm.set_faults(Fault(FaultKind.HOLD, after=10))
-        sending = asyncio.create_task(send(vllm, PATHS["generate"], body(vllm, "generate")))
-        await until(lambda: vllm.stats().held == 1)
-        pausing = asyncio.create_task(asyncio.to_thread(control, vllm, "/pause?mode=wait"))
-        await until(lambda: bool(control(vllm, "/is_paused", method="GET")["is_paused"]))
-        assert not pausing.done()
-        vllm.release()
-        assert await pausing == {"status": "paused"}
-        assert vllm.stats().completions == 1
-        assert (await sending).json["choices"][0]["finish_reason"] == "length"
-
-    asyncio.run(pause())
+async def test_a_waiting_pause_returns_when_all_are_done(vllm: FakeEngine) -> None:
+    vllm.set_faults(Fault(FaultKind.HOLD, after=10))
+    sending = asyncio.create_task(send(vllm, PATHS["generate"], body(vllm, "generate")))
+    await until(lambda: vllm.stats().held == 1)
+    pausing = asyncio.create_task(asyncio.to_thread(control, vllm, "/pause?mode=wait"))
+    await until(lambda: bool(control(vllm, "/is_paused", method="GET")["is_paused"]))
+    assert not pausing.done()
+    vllm.release()
+    assert await pausing == {"status": "paused"}
+    assert vllm.stats().completions == 1
+    assert (await sending).json["choices"][0]["finish_reason"] == "length"
     control(vllm, "/resume")
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_new_requests_hang_until_the_resume(vllm: FakeEngine, mode: str, stream: bool) -> None:
-    async def ask_during_pause() -> Answer:
-        request = body(vllm, "completions", stream=stream)
-        sending = asyncio.create_task(send(vllm, PATHS["completions"], request))
-        waiting = 'vllm:num_requests_waiting{engine="0",model_name="fake"} 1.0'
-        await until(lambda: waiting in text_of(vllm, "/metrics"))
-        assert not sending.done()
-        assert vllm.stats().tokens == 0
-        control(vllm, "/resume")
-        return await sending
-
+async def test_new_requests_hang_until_the_resume(
+    vllm: FakeEngine, mode: str, stream: bool
+) -> None:
     control(vllm, f"/pause?mode={mode}")
-    answer = asyncio.run(ask_during_pause())
+    request = body(vllm, "completions", stream=stream)
+    sending = asyncio.create_task(send(vllm, PATHS["completions"], request))
+    waiting = 'vllm:num_requests_waiting{engine="0",model_name="fake"} 1.0'
+    await until(lambda: waiting in text_of(vllm, "/metrics"))
+    assert not sending.done()
+    assert vllm.stats().tokens == 0
+    control(vllm, "/resume")
+    answer = await sending
     assert (answer.status, answer.broke, vllm.stats().completions) == (200, None, 1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.text import print_json, visible
+from holdfast.cli.terminal.text import notify, print_json, visible
 from holdfast.engine.options import JOURNAL
 from holdfast.evaluation.definition.flags import JOURNAL as EVALUATIONS
 from holdfast.evaluation.stats.comparison import compare as compared
@@ -23,6 +23,8 @@ from holdfast.records.exit_codes import Exit
 async def compare(args: argparse.Namespace) -> int:
     a = await _results(args.run_a, args.journal)
     b = await _results(args.run_b, args.journal_b or args.journal)
+    if (args.run_a, args.journal) == (args.run_b, args.journal_b or args.journal):
+        notify(f"{args.run_a} is compared with itself")
     comparison = compared(a, b, metric=args.metric, by_id=args.by_id)
     if args.json:
         print_json(comparison)

@@ -180,7 +180,9 @@ def _lines(view: TrajectoryView, prices: Prices | None, *, full: bool) -> list[s
     ]
     if history.scored:
         lines += [f"  {name}: {value:g}" for name, value in history.scored.metrics.items()]
-        lines += [f"  {name} (why): {text}" for name, text in history.scored.reasons.items()]
+        for name, text in history.scored.reasons.items():
+            about = f"{name} (why)" if name in history.scored.metrics else name
+            lines.append(f"  {about}: {text}")
     lines += [
         f"attempt {started.attempt}: {date_text(started.at)}, {started.worker}"
         for started in history.attempts

@@ -1,0 +1,43 @@
+"""OtherPart: a part of a pipeline waits for the other part only while the other part is alive.
+
+A part is alive while a process holds its lease in the journal. A part that was killed, frozen or
+never started holds no lease, however long one waits for it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.records.errors import PartGone
+
+LOOK_SECONDS = 1.0
+"""The wait between two looks at another part, in seconds."""
+
+
+class OtherPart:
+    """The other part, as a part that waits for it sees it. `is_alive` looks at its lease.
+    `waits_for` says what the part waits for, who owes it, and how to start that part."""
+
+    def __init__(
+        self, is_alive: Callable[[], Awaitable[bool]], *, patience: float, waits_for: str
+    ) -> None:
+        self._is_alive = is_alive
+        self._patience = patience
+        self._waits_for = waits_for
+        self._clock = asyncio.get_running_loop().time
+        self._seen = self._looked = self._clock()
+
+    def begin_wait(self) -> None:
+        """Starts the patience anew."""
+        self._seen = self._clock()
+
+    async def check(self) -> None:
+        """Raises `PartGone` if the other part was not alive for longer than the patience. Looks at
+        most once per `LOOK_SECONDS`."""
+        now = self._clock()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if await self._is_alive():
+            self._seen = now
+        elif (waited := now - self._seen) > self._patience:
+            raise PartGone(f"waited {waited:.0f} s {self._waits_for}")

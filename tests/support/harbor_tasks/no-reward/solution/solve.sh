@@ -1,0 +1,3 @@
+#!/bin/sh
+mkdir -p "$PLACE"
+echo done >>"$PLACE/list"
