@@ -43,6 +43,13 @@ def model(tmp_path):
     return shutil.copytree(TINY, tmp_path / "model")
 
 
+def test_a_checkpoint_is_named_with_the_folder_of_its_models(model):
+    checkpoint = model.rename(model.parent / "step-00000004")
+    (checkpoint / "manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match="is a checkpoint: give the model of a step"):
+        check_model(checkpoint)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -17,7 +17,9 @@ from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import TrainingSettings
 from support.records import consuming, spec
 
-TRAIN_ON = r"train on from its model .*--model \S+/step-1 --learning-rate 1e-06, another --run"
+TRAIN_ON = (
+    r"start a new training from its model .*--model \S+/step-1 --learning-rate 1e-06, another --run"
+)
 
 
 class Unusable:

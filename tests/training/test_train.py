@@ -140,7 +140,8 @@ def with_kl(reference):
         ({"loss": lambda batch: None}, "called as loss(batch, objective)"),
         ({"trackers": ["mlflow"]}, "no tracker is called 'mlflow'"),
         ({"tasks": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ({"settings": with_kl(Path("nowhere"))}, "nowhere is not a Hugging Face folder"),
+        ({"settings": with_kl(Path("nowhere"))}, "the model nowhere does not exist"),
+        ({"model": Path(__file__).parent}, "is not a Hugging Face folder"),
         ({"name": "a/b"}, "a/b"),
         ({"policy": ["http://127.0.0.1:9"]}, "127.0.0.1:9"),
     ],
@@ -164,7 +165,10 @@ def test_out_is_a_path(out):
         (lambda: TrainingSettings(samples=1), "samples=1 with a baseline of the group"),
         (lambda: TrainingSettings(groups=0), "groups must be 1 or more"),
         (lambda: TrainingSettings(dtype="int8"), "int8"),
-        (lambda: OptimizerSettings(learning_rate=3.0), "learning_rate=3.0"),
+        (
+            lambda: OptimizerSettings(learning_rate=3.0),
+            "must be above 0 and below 1, not 3.0",
+        ),
         (lambda: OptimizerSettings(learning_rate=float("nan")), "learning_rate"),
         (lambda: OptimizerSettings(max_norm=0.0), "max_norm"),
         (lambda: OptimizerSettings(schedule="square"), "square"),
@@ -261,7 +265,7 @@ async def train_a_group(journal):
     await journal.unsubscribe(consumer)
 
 
-def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path):
+def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path, monkeypatch):
     def other(trajectory):
         return 1.0
 
@@ -273,6 +277,7 @@ def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path):
     assert attempt(out, journal=begun, tasks=TASKS[:1], scorer=other).type is RunChanged
 
     asyncio.run(train_a_group(begun))
+    monkeypatch.setattr(Trainer, "__init__", None)  # The refusal comes before a model is loaded.
     assert attempt(out, journal=begun, scorer=score).type is RunChanged
 
 
@@ -288,8 +293,8 @@ def test_other_code_trains_on_from_the_model_once_a_step_is_trained(tmp_path):
             folder=tmp_path,
         )
 
-    with pytest.raises(RunChanged, match="goes on as it began; train on from its model"):
-        asyncio.run(go_on(Restored(1, (), "train on from its model")))
+    with pytest.raises(RunChanged, match="goes on as it began; start a new training"):
+        asyncio.run(go_on(Restored(1, (), "start a new training")))
     assert asyncio.run(go_on(Restored(0, ()))).spec.name == spec().name
 
 

@@ -37,7 +37,7 @@ def test_a_server_is_named_without_its_password():
 def test_to_train_on_keeps_the_learning_rate():
     """By default, it depends on which model is given."""
     assert train_on(Path("my out/weights/step-1"), 3e-4) == (
-        "train on from its model under another name (--model 'my out/weights/step-1' "
+        "start a new training from its model (--model 'my out/weights/step-1' "
         "--learning-rate 0.0003, another --run and --out)"
     )
 

@@ -45,7 +45,7 @@ class RunChanged(UsageError):
     def __init__(self, name: str, differences: Sequence[str], *, objections: str = ""):
         listed = "\n".join(f"  {line}" for line in differences)
         advice = (
-            f"this run cannot go on so, with --accept-changes neither: {objections}"
+            f"the run cannot go on with these changes, not even with --accept-changes: {objections}"
             if objections
             else "use --new to start another run, or --accept-changes to go on with this one "
             "(from Python: new=True or another name, or accept_changes=True)"

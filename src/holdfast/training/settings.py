@@ -60,7 +60,7 @@ class OptimizerSettings(Struct, frozen=True):
         check_fields(self)
         if not 0 < self.learning_rate < 1:
             raise UsageError(
-                f"learning_rate={self.learning_rate!r} is not a number between 0 and 1"
+                f"learning_rate must be above 0 and below 1, not {self.learning_rate!r}"
             )
         if not self.max_norm > 0:
             raise UsageError(f"max_norm={self.max_norm!r} is not above 0")

@@ -240,8 +240,8 @@ def test_what_would_not_be_accepted_is_not_advised(ran):
     done = ran.run(samples=1)
     assert done.code == Exit.CHANGED
     assert done.err.splitlines()[-1] == (
-        f"this run cannot go on so, with --accept-changes neither: {fewer}; {other}, or use --new "
-        "to start another run (from Python: another name)"
+        f"the run cannot go on with these changes, not even with --accept-changes: {fewer}; {other}"
+        ", or use --new to start another run (from Python: another name)"
     )
     assert "or --accept-changes" not in done.err
     accepted = ran.run("--accept-changes", samples=1)

@@ -22,12 +22,12 @@ asyncio.run(work())
 
 
 @pytest.mark.parametrize(
-    ("is_idle", "code", "printed", "error"),
+    ("is_idle", "code", "printed", "message"),
     [(False, 0, "saved\n", "finishing what is in flight"), (True, 143, "", "stopped at once")],
 )
-def test_the_first_signal_ends_the_process_if_nothing_is_in_flight(is_idle, code, printed, error):
+def test_the_first_signal_ends_the_process_if_nothing_is_in_flight(is_idle, code, printed, message):
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(is_idle=is_idle)], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (code, printed)
-    assert error in done.stderr
+    assert message in done.stderr

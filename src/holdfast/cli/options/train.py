@@ -18,7 +18,7 @@ from holdfast.training.settings import (
     TruncationPolicy,
 )
 
-_RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
+_RATE = Number("above 0 and below 1", lambda value: 0 < value < 1)
 LEARNING = (
     Option(
         "loss",

@@ -187,11 +187,11 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     if not hasattr(where, plain):
         scorers = _defined(where) if framework else _scorers(where)
         near = nearest(plain, scorers)
-        meant = f"; is {near!r} meant?" if near else ""
-        which = "" if framework else " of one argument, judges and ready scorers"
+        lead = f"; is {near!r} meant? Its" if near else "; its"
+        kind = "function" if framework else "scorer"
+        which = "functions" if framework else "functions of one argument, judges and ready scorers"
         raise UsageError(
-            f"{file} has no scorer {plain!r}{meant}; its functions{which}: "
-            f"{', '.join(scorers) or 'none'}"
+            f"{file} has no {kind} {plain!r}{lead} {which}: {', '.join(scorers) or 'none'}"
         )
     try:
         scorer: object = scorer_named(where, name)

@@ -61,8 +61,8 @@ async def patiently(send: Callable[[], Awaitable[bytes]], *, clock: Clock, where
                 if not is_silence:
                     raise
                 raise EndpointDown(
-                    f"{where} does not answer ({describe_error(error)}): start it again, or wait "
-                    "until it is ready"
+                    f"{where} does not answer ({describe_error(error)}): check its address, start "
+                    "it again, or wait until it is ready"
                 ) from error
         await clock.sleep(pause)
     raise AssertionError("the last try returns or raises")

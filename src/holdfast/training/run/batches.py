@@ -264,4 +264,4 @@ def train_on(model: Path, learning_rate: object, *, wanted_rate: object = None) 
     if wanted_rate not in (None, learning_rate):
         rate = f"{wanted_rate}, or {learning_rate} as before"
     command = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
-    return f"train on from its model under another name ({command}, another --run and --out)"
+    return f"start a new training from its model ({command}, another --run and --out)"

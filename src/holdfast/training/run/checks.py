@@ -25,6 +25,7 @@ from holdfast.training.computation import Loss
 from holdfast.training.model.memory import free_memory
 from holdfast.training.objective.losses import LossParts, TokenBatch
 from holdfast.training.objective.objective import Objective
+from holdfast.training.run.folder import WEIGHTS
 from holdfast.training.settings import TrainingSettings
 
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -52,6 +53,11 @@ def check_arguments(journal: object, *, loss: object) -> None:
 
 def check_model(folder: Path) -> None:
     """Raises `UsageError` if the folder holds no causal LM in safetensors."""
+    if not folder.is_dir():
+        raise UsageError(f"the model {folder} does not exist: give the folder of a model")
+    if (folder / "manifest.json").is_file():
+        weights = folder.parent.parent / WEIGHTS
+        raise UsageError(f"{folder} is a checkpoint: give the model of a step, in {weights}")
     config = _read_json(folder / "config.json")
     made = config.get("architectures")
     if isinstance(made, list) and made and not any(str(name).endswith(_HEADS) for name in made):

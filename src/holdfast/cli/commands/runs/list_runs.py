@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_name
+from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress.clustered import number_text
@@ -159,7 +160,7 @@ def _model(listed: _Listed) -> list[str]:
     arguments = () if spec.command is None else spec.command.words
     named = [after for word, after in pairwise(arguments) if word == "--model"]
     named += [word.partition("=")[2] for word in arguments if word.startswith("--model=")]
-    folder = Path(named[-1]).name if named else "the small model of ours"
+    folder = Path(named[-1]).name if named else TINY.name
     return ["trains a model" if spec.command is None else f"trains {visible_name(folder)}"]
 
 
