@@ -16,7 +16,7 @@ from holdfast.engine.connect import (
     connect,
 )
 from holdfast.policy.policy import Request
-from holdfast.records.errors import PartGone, PolicyRefused, UsageError
+from holdfast.records.errors import WaitTimedOut, PolicyRefused, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine
 from support.weights.engines import engine
@@ -79,7 +79,7 @@ def test_an_engine_that_is_down_at_the_start_is_waited_for_where_that_is_wanted(
 
     with FakeEngine() as server:
         server.kill()
-        with pytest.raises(PartGone, match=r"does not answer.*waited"):
+        with pytest.raises(WaitTimedOut, match=r"does not answer.*waited"):
             asyncio.run(main(server, 0.0))
         starting = threading.Timer(0.5, server.start)
         starting.start()

@@ -10,7 +10,7 @@ from holdfast.journal.types import GroupEnd
 from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.settings import PipelineSettings
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import PartGone
+from holdfast.records.errors import WaitTimedOut
 from holdfast.testing import run_in_virtual_time
 from holdfast.training.objective.objective import objective_named
 from holdfast.training.run.batches import NothingValid
@@ -164,7 +164,7 @@ def test_a_step_waits_for_rollouts_only_while_somebody_samples_them():
         left = asyncio.get_running_loop().time()
         await journal.leave(worker)
         with pytest.raises(
-            PartGone, match=r"waited 6. s for rollouts of run 'run': nobody samples"
+            WaitTimedOut, match=r"waited 6. s for rollouts of run 'run': nobody samples"
         ):
             await waiting
         return asyncio.get_running_loop().time() - left

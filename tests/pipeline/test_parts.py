@@ -15,7 +15,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.pipeline import PipelineSettings, train_async
 from holdfast.pipeline.parts import roll_out
-from holdfast.records.errors import PartGone, UsageError
+from holdfast.records.errors import WaitTimedOut, UsageError
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.training.settings import TrainerSettings, TrainingSettings
 from support.records import make_tasks
@@ -96,5 +96,7 @@ def test_a_rollouter_whose_trainer_never_begins_ends_and_says_who_owes_the_run(t
                 stop=Stop(),
             )
 
-    with pytest.raises(PartGone, match="until the trainer begins run 'first': start its trainer"):
+    with pytest.raises(
+        WaitTimedOut, match="until the trainer begins run 'first': start its trainer"
+    ):
         asyncio.run(body())

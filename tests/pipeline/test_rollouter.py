@@ -17,7 +17,7 @@ from holdfast.pipeline.rollouter import Rollouter
 from holdfast.policy.client import probe
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.errors import PartGone, UsageError
+from holdfast.records.errors import WaitTimedOut, UsageError
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.rollout.threads.contain import end_task
@@ -180,7 +180,7 @@ def test_a_rollouter_that_is_sent_no_weights_ends_and_says_who_owes_them(tmp_pat
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
-            with pytest.raises(PartGone, match=r"until the trainer sends weights.*owes them"):
+            with pytest.raises(WaitTimedOut, match=r"until the trainer sends weights.*owes them"):
                 await asyncio.wait_for(working, 60)
             assert engine.calls() == []
 
@@ -207,7 +207,7 @@ def test_it_waits_for_a_trainer_that_trains_steps_again_only_while_the_steps_go_
                 record = structs.replace(CATCHING_UP, caught_up_to=step)
                 await journal.annotate_run(run, training=record.text)
             renewing = asyncio.create_task(keep_renewing(journal, trainer))
-            with pytest.raises(PartGone, match="the trainer sends weights"):
+            with pytest.raises(WaitTimedOut, match="the trainer sends weights"):
                 await asyncio.wait_for(working, 60)
             await end_task(renewing)
 
@@ -233,7 +233,7 @@ def test_it_waits_for_tasks_only_while_somebody_trains(tmp_path):
             assert not working.done()
             await journal.unsubscribe(trainer)
             ending = await asyncio.wait_for(working, 60)
-            assert isinstance(ending.fatal, PartGone)
+            assert isinstance(ending.fatal, WaitTimedOut)
             assert "for tasks of run 'run': nobody trains it" in str(ending.fatal)
 
         try:

@@ -20,7 +20,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, PartGone, PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, WaitTimedOut, PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -127,7 +127,7 @@ async def until_up(
             if not address.waits:
                 raise
             if (waited := time.monotonic() - began) >= address.patience:
-                raise PartGone(f"{error} (waited {waited:.0f} s)") from error
+                raise WaitTimedOut(f"{error} (waited {waited:.0f} s)") from error
             if not is_reported:
                 notify(f"{error}; waiting for it")
             is_reported = True

@@ -7,7 +7,7 @@ never started holds no lease, however long one waits for it.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.records.errors import PartGone
+from holdfast.records.errors import WaitTimedOut
 
 LOOK_SECONDS = 1.0
 """The wait between two looks at another part, in seconds."""
@@ -31,7 +31,7 @@ class OtherPart:
         self._seen = self._clock()
 
     async def check(self) -> None:
-        """Raises `PartGone` if the other part was not alive for longer than the patience. Looks at
+        """Raises `WaitTimedOut` if the other part was not alive for longer than the patience. Looks at
         most once per `LOOK_SECONDS`."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
@@ -40,4 +40,4 @@ class OtherPart:
         if await self._is_alive():
             self._seen = now
         elif (waited := now - self._seen) > self._patience:
-            raise PartGone(f"waited {waited:.0f} s {self._waits_for}")
+            raise WaitTimedOut(f"waited {waited:.0f} s {self._waits_for}")

@@ -30,7 +30,7 @@ from holdfast.pipeline.status import RolloutProgress, StatusFile
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import PartGone, UsageError
+from holdfast.records.errors import WaitTimedOut, UsageError
 from holdfast.records.run import Run, RunSpec
 from holdfast.rollout.threads.contain import in_background
 from holdfast.tasks.read import load_tasks
@@ -190,7 +190,7 @@ async def _find_run(
 ) -> Run | None:
     """Waits for the run and returns it. The trainer has to create the run first. If the code has
     changed, the trainer has to record the change, which it may do until something is trained.
-    Returns None if a stop is requested. Raises `PartGone` if the trainer does not begin within the
+    Returns None if a stop is requested. Raises `WaitTimedOut` if the trainer does not begin within the
     patience."""
     is_reported, began = False, time.monotonic()
     while not stop.requested:
@@ -203,7 +203,7 @@ async def _find_run(
                 report("waiting until the trainer begins with this code")
             is_reported = True
         if (waited := time.monotonic() - began) > patience:
-            raise PartGone(
+            raise WaitTimedOut(
                 f"waited {waited:.0f} s until the trainer begins run {spec.name!r}: start its "
                 "trainer with the same command; a model that takes longer to load needs more "
                 "--patience"

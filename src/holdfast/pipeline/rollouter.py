@@ -25,7 +25,7 @@ from holdfast.policy.client.capability_check import PROMPT
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.policy.policy import Request
-from holdfast.records.errors import HoldfastError, PartGone, UsageError
+from holdfast.records.errors import HoldfastError, WaitTimedOut, UsageError
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
@@ -115,7 +115,7 @@ class Rollouter:
         """Waits until a replica has weights that the trainer sent. Returns False if the run is over
         or a stop is requested.
 
-        Raises `PartGone` if the trainer sends no weights within the policy's patience. After a
+        Raises `WaitTimedOut` if the trainer sends no weights within the policy's patience. After a
         restart, a trainer first repeats steps that it had already trained. The patience begins
         again with each repeated step.
         """
@@ -130,7 +130,7 @@ class Rollouter:
             if training != before:
                 began, before = time.monotonic(), training
             if (waited := time.monotonic() - began) > policy.patience:
-                raise PartGone(
+                raise WaitTimedOut(
                     f"waited {waited:.0f} s until the trainer sends weights to "
                     f"{', '.join(e.name for e in policy.endpoints)}: it owes them; start it with "
                     "the same engines (--only trainer, or without --only), and again if it hangs; "

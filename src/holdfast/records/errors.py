@@ -187,9 +187,9 @@ class EndpointDown(PolicyError):
     retryable = False
 
 
-class PartGone(EndpointDown):
-    """An engine or another part of a training stayed away for longer than `--patience`. To start
-    again whoever waited for it would not help."""
+class WaitTimedOut(EndpointDown):
+    """An engine or another process of a training stayed away for longer than `--patience`. A restart
+    of the process that waited for it would not help."""
 
 
 class RowEndpointDown(PolicyError):

@@ -28,7 +28,13 @@ from holdfast.pipeline.child import is_crash
 from holdfast.pipeline.settings import RestartPolicy
 from holdfast.pipeline.status import StatusFile
 from holdfast.pipeline.supervisor import PipelineEnding, Supervisor
-from holdfast.records.errors import JournalFull, NotTrainable, PartGone, PolicyRefused, UsageError
+from holdfast.records.errors import (
+    JournalFull,
+    NotTrainable,
+    WaitTimedOut,
+    PolicyRefused,
+    UsageError,
+)
 from holdfast.records.exit_codes import Exit
 from holdfast.records.trajectory import Status
 from holdfast.training.run.folder import PARTS
@@ -42,7 +48,7 @@ def hopeless():
     from holdfast.training.run.checks import LossFailed
 
     refused = UsageError, NotTrainable, PolicyRefused
-    return (NothingRewarded, NothingValid, LossFailed, *refused, PartGone)
+    return (NothingRewarded, NothingValid, LossFailed, *refused, WaitTimedOut)
 
 
 @pytest.mark.parametrize("number", range(7))

@@ -224,7 +224,7 @@ def test_one_that_stays_down_blames_no_row_and_the_same_command_only_judges(
         monkeypatch.setenv("VICTIM", str(engine.pid))
         result = project.run("--holdfast-patience", "0")
         result.stdout.fnmatch_lines(
-            [f"EndpointDown: the judge: {engine.url} has been down *the same command to go on"]
+            [f"WaitTimedOut: the judge: {engine.url} has been down *the same command to go on"]
         )
         result.stdout.no_fnmatch_line("*correct the function*")
         engine.kill()

@@ -8,7 +8,7 @@ from holdfast.policy.client.circuit_breaker import (
     FAILURES_IN_A_ROW,
     CircuitBreaker,
 )
-from holdfast.records.errors import EndpointDown, PartGone
+from holdfast.records.errors import EndpointDown, WaitTimedOut
 from holdfast.testing import ManualClock
 
 
@@ -101,7 +101,7 @@ async def test_patience_ends_with_an_error_that_says_why_and_what_to_do() -> Non
     await world.clock.advance(29)
     assert not waiting.done()
     await world.clock.advance(20)
-    with pytest.raises(PartGone, match=r"has been down for \d+ s \(refused\); start it"):
+    with pytest.raises(WaitTimedOut, match=r"has been down for \d+ s \(refused\); start it"):
         await waiting
     with pytest.raises(EndpointDown):
         await world.breaker.wait_ready()

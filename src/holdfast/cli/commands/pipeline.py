@@ -24,7 +24,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, PartGone, UsageError
+from holdfast.records.errors import HoldfastError, WaitTimedOut, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
@@ -90,7 +90,7 @@ def _hopeless() -> tuple[type[HoldfastError], ...]:
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 
-    return NothingRewarded, NothingValid, LossFailed, PartGone
+    return NothingRewarded, NothingValid, LossFailed, WaitTimedOut
 
 
 def _nothing_trainable() -> type[HoldfastError]:
@@ -160,7 +160,7 @@ async def roll_out_alone(
                 report=notify,
                 stop=stop,
             )
-        except PartGone as error:
+        except WaitTimedOut as error:
             return end_after_sampling(args, error)
     if ending is not None and ending.fatal is not None:
         if isinstance(ending.fatal, HoldfastError):

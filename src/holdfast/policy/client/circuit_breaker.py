@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.clock import Clock
-from holdfast.records.errors import EndpointDown, PartGone
+from holdfast.records.errors import EndpointDown, WaitTimedOut
 
 FAILURES_IN_A_ROW = 3
 PROBE_BASE_SECONDS = 0.25
@@ -121,10 +121,10 @@ class CircuitBreaker:
 
     async def wait_ready(self) -> None:
         """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned, as
-        `PartGone` after an outage."""
+        `WaitTimedOut` after an outage."""
         await self._open.wait()
         if self._reason_down:
-            raise (PartGone if self._is_out_of_patience else EndpointDown)(self._reason_down)
+            raise (WaitTimedOut if self._is_out_of_patience else EndpointDown)(self._reason_down)
 
     def record_success(self) -> None:
         self._in_a_row = self._bad_answers = 0

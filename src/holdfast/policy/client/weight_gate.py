@@ -15,7 +15,7 @@ from typing import Protocol
 from holdfast.journal.changes import POLL_SECONDS, Changes
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
-from holdfast.records.errors import PartGone, WeightsDoubted
+from holdfast.records.errors import WaitTimedOut, WeightsDoubted
 from holdfast.records.samples.replica_weights import (
     ReplicaWeights,
     WeightState,
@@ -61,7 +61,7 @@ class WeightGate:
 
     async def wait(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """Returns the endpoints that may be called, as soon as there is one. Returns an empty list
-        after a while, so that the caller can check which replicas are up. Raises `PartGone` if no
+        after a while, so that the caller can check which replicas are up. Raises `WaitTimedOut` if no
         endpoint could be called for longer than the patience."""
         seen = self.records.changes.count
         admitted, reasons = await self._admitted(endpoints)
@@ -70,7 +70,7 @@ class WeightGate:
             return admitted
         self._shut()
         if (waited := self.seconds_shut_now) > self._patience:
-            raise PartGone(
+            raise WaitTimedOut(
                 f"waited {waited:.0f} s for weights ({'; '.join(reasons)}): the training's trainer "
                 "owes them; start it again with the same command"
             )
