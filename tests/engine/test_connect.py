@@ -16,7 +16,7 @@ from holdfast.engine.connect import (
     connect,
 )
 from holdfast.policy.policy import Request
-from holdfast.records.errors import WaitTimedOut, PolicyRefused, UsageError
+from holdfast.records.errors import PolicyRefused, UsageError, WaitTimedOut
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine
 from support.weights.engines import engine

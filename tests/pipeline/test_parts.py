@@ -15,7 +15,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.pipeline import PipelineSettings, train_async
 from holdfast.pipeline.parts import roll_out
-from holdfast.records.errors import WaitTimedOut, UsageError
+from holdfast.records.errors import UsageError, WaitTimedOut
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.training.settings import TrainerSettings, TrainingSettings
 from support.records import make_tasks

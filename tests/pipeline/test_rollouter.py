@@ -17,7 +17,7 @@ from holdfast.pipeline.rollouter import Rollouter
 from holdfast.policy.client import probe
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.errors import WaitTimedOut, UsageError
+from holdfast.records.errors import UsageError, WaitTimedOut
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.rollout.threads.contain import end_task

@@ -20,7 +20,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, WaitTimedOut, PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError, WaitTimedOut
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 

@@ -30,7 +30,7 @@ from holdfast.pipeline.status import RolloutProgress, StatusFile
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import WaitTimedOut, UsageError
+from holdfast.records.errors import UsageError, WaitTimedOut
 from holdfast.records.run import Run, RunSpec
 from holdfast.rollout.threads.contain import in_background
 from holdfast.tasks.read import load_tasks

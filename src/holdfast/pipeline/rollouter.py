@@ -25,7 +25,7 @@ from holdfast.policy.client.capability_check import PROMPT
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate
 from holdfast.policy.policy import Request
-from holdfast.records.errors import HoldfastError, WaitTimedOut, UsageError
+from holdfast.records.errors import HoldfastError, UsageError, WaitTimedOut
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource

@@ -31,9 +31,9 @@ from holdfast.pipeline.supervisor import PipelineEnding, Supervisor
 from holdfast.records.errors import (
     JournalFull,
     NotTrainable,
-    WaitTimedOut,
     PolicyRefused,
     UsageError,
+    WaitTimedOut,
 )
 from holdfast.records.exit_codes import Exit
 from holdfast.records.trajectory import Status

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.judging.connection import JudgeConnection
-from holdfast.records.errors import EndpointDown, PolicyRefused
+from holdfast.records.errors import EndpointDown, PolicyRefused, WaitTimedOut
 from support.rollout.renderers import BeginsEmpty
 from support.rollout.stage import Oracle
 
@@ -64,7 +64,7 @@ async def test_those_that_wait_together_fail_together_when_patience_is_over() ->
     connection = connection_to(engine)
     waiting = (connection.get(0.0) for _ in range(4))
     errors = await asyncio.gather(*waiting, return_exceptions=True)
-    assert {type(error) for error in errors} == {EndpointDown}
+    assert {type(error) for error in errors} == {WaitTimedOut}
     (text,) = {str(error) for error in errors}
     assert text.startswith("http://judge has been down for ")
     # Who comes later has patience of its own.

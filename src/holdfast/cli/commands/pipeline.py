@@ -24,7 +24,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, WaitTimedOut, UsageError
+from holdfast.records.errors import HoldfastError, UsageError, WaitTimedOut
 from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
