@@ -31,8 +31,8 @@ class OtherPart:
         self._seen = self._clock()
 
     async def check(self) -> None:
-        """Raises `WaitTimedOut` if the other part was not alive for longer than the patience. Looks at
-        most once per `LOOK_SECONDS`."""
+        """Raises `WaitTimedOut` if the other part was not alive for longer than the patience. Looks
+        at most once per `LOOK_SECONDS`."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return

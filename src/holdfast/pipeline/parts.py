@@ -190,8 +190,8 @@ async def _find_run(
 ) -> Run | None:
     """Waits for the run and returns it. The trainer has to create the run first. If the code has
     changed, the trainer has to record the change, which it may do until something is trained.
-    Returns None if a stop is requested. Raises `WaitTimedOut` if the trainer does not begin within the
-    patience."""
+    Returns None if a stop is requested. Raises `WaitTimedOut` if the trainer does not begin within
+    the patience."""
     is_reported, began = False, time.monotonic()
     while not stop.requested:
         seen = journal.changes.count

@@ -188,8 +188,8 @@ class EndpointDown(PolicyError):
 
 
 class WaitTimedOut(EndpointDown):
-    """An engine or another process of a training stayed away for longer than `--patience`. A restart
-    of the process that waited for it would not help."""
+    """An engine or another process of a training stayed away for longer than `--patience`. A
+    restart of the process that waited for it would not help."""
 
 
 class RowEndpointDown(PolicyError):

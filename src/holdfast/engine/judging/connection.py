@@ -48,8 +48,8 @@ class JudgeConnection:
         """
         failed = self._failed
         async with self._opening:
-            if self._failed is not failed:
-                raise EndpointDown(str(self._failed))
+            if self._failed is not None and self._failed is not failed:
+                raise type(self._failed)(str(self._failed))
             if self._connection is None:
                 connection = await self._connect(patience)
                 self._down_before -= connection.policy.seconds_down

@@ -61,8 +61,8 @@ class WeightGate:
 
     async def wait(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """Returns the endpoints that may be called, as soon as there is one. Returns an empty list
-        after a while, so that the caller can check which replicas are up. Raises `WaitTimedOut` if no
-        endpoint could be called for longer than the patience."""
+        after a while, so that the caller can check which replicas are up. Raises `WaitTimedOut` if
+        no endpoint could be called for longer than the patience."""
         seen = self.records.changes.count
         admitted, reasons = await self._admitted(endpoints)
         if admitted or not endpoints:
