@@ -28,7 +28,7 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class OlderTrajectory(Struct, frozen=True):
-    """Where the records of a trajectory in another run are."""
+    """A trajectory of another run, whose records can be copied."""
 
     run: str
     trajectory: int

@@ -25,8 +25,8 @@ async def name_in_series(
 ) -> str:
     """Returns the name of the run to continue, or else the next free name.
 
-    No engine has been asked yet. If `is_meant` accepts a recorded run, its model and renderer are
-    taken as those of the new one. With `accept_changes`, continues the newest run of the series.
+    No engine has been asked yet. If `is_meant` accepts a recorded run, the new run counts as having
+    the same model and renderer. With `accept_changes`, continues the newest run of the series.
     """
     for run in reversed(await journal.find_series(spec.series)):
         if accept_changes or (
@@ -63,8 +63,8 @@ async def open_in_series(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, code: str
 ) -> tuple[Run, str]:
     """Opens the newest run that is the same as `spec`, or else creates the next run of the series.
-    Also returns a line about what changed since the last run; it is "" for an old run and for the
-    first run.
+    Also returns a line about the changes since the last run. The line is "" for an old run and for
+    the first run.
 
     `code` names the user's file in that line.
     """

@@ -1,4 +1,4 @@
-"""Scoring: a separate durable phase, which overlaps with rollouts.
+"""Scoring is a separate durable phase, which overlaps with rollouts.
 
 If a scorer raises or hangs, only its own trajectory (or group) fails. The call is retried by the
 scorer's own policy, and never causes a new rollout. If the process dies after a trajectory finished
