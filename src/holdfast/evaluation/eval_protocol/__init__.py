@@ -2,13 +2,13 @@
 
 An evaluation that is written for Holdfast needs only the two `basic` processors.
 
-- `row_processor`: Processors from rows to rows: an adapter for eval-protocol's contract, and its
-  post-processors.
+- `row_processor`: An adapter for processors that take and return rows, as in eval-protocol, and
+  their post-processors.
 - `basic`: The simplest processors: one generates a single reply, the other generates nothing.
 - `agent`: AgentRolloutProcessor, whose tools can come from the MCP servers of a file.
 - `openenv`: OpenEnvRolloutProcessor: episodes of an OpenEnv server, under eval-protocol's names.
-- `langgraph`: LangGraphRolloutProcessor: rows through a LangGraph graph.
-- `pydantic_ai`: PydanticAgentRolloutProcessor: rows through a pydantic-ai agent.
+- `langgraph`: LangGraphRolloutProcessor, which runs rows through a LangGraph graph.
+- `pydantic_ai`: PydanticAgentRolloutProcessor, which runs rows through a pydantic-ai agent.
 - `remote_messages`: Requests to eval-protocol's remote servers, and their responses.
 - `remote`: RemoteRolloutProcessor, which also speaks eval-protocol's remote protocol.
 - `gym`: Episodes of eval-protocol's MCP gyms.

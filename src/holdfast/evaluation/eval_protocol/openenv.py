@@ -29,7 +29,7 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
       compared with its recorded text.
     - `action_parser` makes the client's action from a reply.
 
-    The processor starts no servers itself: `env_factory` starts containers and hubs.
+    The processor itself starts no servers. `env_factory` can start containers and hubs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Report: a run as one HTML file that needs no server, no network and no other file.
+"""Writes a run as one HTML file that needs no server, no network and no other file.
 
 - `preview`: Previews: the beginnings of a trajectory's input, target and answer, for lists.
 - `row_table`: the table of rows on a terminal: input, target and answer, by task.

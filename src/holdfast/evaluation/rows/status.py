@@ -20,7 +20,7 @@ SHOWN_CLASSES: dict[type, type] = {}
 
 
 class Open(BaseModel):
-    """A model that keeps unknown fields, and writes NaN and infinity as they are."""
+    """A model that keeps unknown fields, and writes NaN and infinity without changing them."""
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 

@@ -1,7 +1,7 @@
-"""Numbers of a run: estimates, intervals, verdicts, comparisons.
+"""Computes the numbers of a run: estimates, intervals, verdicts, comparisons.
 
 - `results`: Results: the result of each row of a run, in numbers.
-- `bootstrap`: Resampling: the cluster bootstrap, and the permutation test of differences.
+- `bootstrap`: The cluster bootstrap, and the permutation test of differences.
 - `estimates`: Estimates from scores in clusters: tasks are independent, their samples are not.
 - `verdict`: Verdict: one number for a run, its error, and whether it passes.
 - `comparison`: Comparison: the difference of two runs' scores on their common tasks.

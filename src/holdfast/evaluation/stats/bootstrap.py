@@ -1,4 +1,4 @@
-"""Resampling: the cluster bootstrap, and the permutation test of differences.
+"""Resamples scores for the cluster bootstrap and for the permutation test of differences.
 
 All random numbers come from the argument `seed`. So the same scores give the same numbers in every
 process. The names and the order of the tasks do not matter. The number of draws is bounded, so that
@@ -69,9 +69,9 @@ def bootstrap(
     """Runs the cluster bootstrap, which draws tasks with replacement, each with all of its samples.
 
     The interval is BCa (bias-corrected and accelerated). Its ends are percentiles of the resampled
-    estimates, shifted by two numbers. z0 comes from the rank of the estimate among them, with ties
-    counted half. a comes from the change of the error when one task at a time is left out. Returns
-    None with fewer than two tasks.
+    estimates, shifted by two numbers. The number z0 comes from the rank of the estimate among the
+    resampled ones, with ties counted half. The number a comes from the estimates that leave out one
+    task at a time. Returns None with fewer than two tasks.
     """
     if len(totals) < 2:
         return None
@@ -219,9 +219,9 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> float | None:
     """Returns the share of sign patterns whose sum is at least as far from 0 as the real sum.
 
-    It is exact for up to 12 differences that are not 0. For more, patterns are sampled, and the
-    result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if all
-    are 0.
+    The share is exact for up to 12 differences that are not 0. For more, patterns are sampled, and
+    the result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if
+    all are 0.
     """
     moved = sorted(abs(value) for value in differences if value)
     if len(differences) < 2 or not moved:

@@ -132,7 +132,7 @@ def _free_port() -> int:
 
 
 def server_options(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Reads eval-protocol's `rollout_processor_kwargs`: port, domain, python.
+    """Reads port, domain and python from eval-protocol's `rollout_processor_kwargs`.
 
     `server_mode` and `start_server` have no effect, because one server serves a whole test.
     """
