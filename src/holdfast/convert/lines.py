@@ -99,7 +99,7 @@ def _conversation(view: TrajectoryView, form: Format, options: FormatOptions) ->
 
 
 class _Place:
-    """The number of groups and trajectories that were written before."""
+    """The number of groups and trajectories that were written so far."""
 
     def __init__(self) -> None:
         self.groups = 0
