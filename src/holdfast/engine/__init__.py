@@ -1,4 +1,5 @@
-"""Runs many trajectories: isolation, retry, refill, concurrency, deadlines, scoring, progress.
+"""Runs many trajectories, with isolation, retries, refills, concurrency, deadlines, scoring and
+progress.
 
 The engine knows attempts, groups and budgets. It does not know what a rollout does, or how tokens
 are sampled.

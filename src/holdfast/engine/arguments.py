@@ -1,7 +1,7 @@
 """Turns the arguments of `holdfast.run`, as people write them, into values.
 
-People give dicts, addresses and paths. Each mistake raises one line that names the argument, before
-the engine is asked and before the run is recorded.
+People give dicts, addresses and paths. A wrong argument raises an error of one line that names the
+argument. This happens before the engine is asked and before the run is recorded.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Opens a run: creates it, resumes it, or refuses it because it has changed.
 
-A change is reported and recorded by its contents, for example which tasks were added and removed,
-not by digests. The recorded run is not changed while a live worker works on it.
+A change is reported and recorded by its contents and not by digests, for example by the tasks that
+were added and removed. The recorded run is not changed while a live worker works on it.
 """
 
 import logging

@@ -25,7 +25,7 @@ class Stop:
         """Whether the fatal error came from scoring. Rollouts in flight may then still finish."""
 
     def request(self, reason: str, *, spent: bool = False) -> None:
-        """Requests a stop: admission ends, and trajectories stop at their next step."""
+        """Requests a stop. Admission ends, and trajectories stop at their next step."""
         if not self.event.is_set():
             self.reason, self.spent = reason, spent
             self.event.set()

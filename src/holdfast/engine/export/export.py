@@ -1,7 +1,7 @@
 """Exports a run's data row by row: samples, EvaluationRows, trajectories, failures.
 
 Rows come in (task, sample, branch) order, not in the order in which they were made. `samples` and
-`rows` contain only what is the same in a disturbed and an undisturbed run: no clocks and no attempt
+`rows` contain only what is the same in a disturbed and an undisturbed run: no times and no attempt
 numbers. Two exports can be compared byte for byte.
 """
 

@@ -1,9 +1,9 @@
-"""EvaluationRow: a run's data in the shape that eval-protocol writes.
+"""Builds EvaluationRows, which hold a run's data in the shape that eval-protocol writes.
 
 If all samples of a task are single replies to one prompt, the task has one row. Otherwise there is
 one row for each trajectory and branch.
 
-A row contains only what is the same in a disturbed and an undisturbed run: no clocks (`created_at`
+A row contains only what is the same in a disturbed and an undisturbed run: no times (`created_at`
 is left out), no generated ids, no attempt numbers. A failure is a status with its root error, never
 a score (I5): a failed sample is absent from every list. If the rollout did nothing, the row keeps
 the status, tokens and usage that it came with. A row describes only its own conversation. Replies

@@ -1,5 +1,5 @@
-"""The event loop of a command: user code cannot end it, and a blocked loop fails no other
-trajectory.
+"""Provides the event loop of a command. User code cannot end the loop, and a blocked loop fails no
+other trajectory.
 
 asyncio lets `SystemExit` and `KeyboardInterrupt` out of any task or callback, and then out of the
 loop. Any code can stop the loop, too. In this loop, the error goes to the code that awaits the

@@ -1,4 +1,4 @@
-"""Judge: a model that scores finished trajectories by a rubric.
+"""A Judge is a model that scores finished trajectories by a rubric.
 
 The verdicts of a judge that is used as a scorer are recorded like any other score, so that recorded
 trajectories are not judged again after a kill. An answer that cannot be read is asked for again, up

@@ -1,4 +1,4 @@
-"""Progress: counts what a run has done as records become durable."""
+"""Progress counts what a run has done as records become durable."""
 
 import time
 from collections import deque

@@ -1,7 +1,8 @@
 """The engine: works through a run until every trajectory is settled or the run is stopped.
 
-The engine owns every task that it starts. Whether it finishes, is stopped, or fails, it leaves no
-task behind, every append that it began is durable or refused, and the leases are given back.
+The engine owns every task that it starts. It may finish, be stopped, or fail. In each case, it
+leaves no task behind, every append that it began is durable or refused, and the leases are given
+back.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Scorers: functions from finished trajectories to rewards."""
+"""Scorers are functions from finished trajectories to rewards."""
 
 import asyncio
 import functools
@@ -104,7 +104,8 @@ def is_group_scorer(function: object) -> bool:
 
 
 class Scorer:
-    """One interface for all scorers: for one trajectory or a group, sync or async.
+    """One interface for all scorers, whether they score one trajectory or a group, and whether they
+    are sync or async.
 
     A synchronous scorer runs in its own thread, so it cannot block the loop. A call that hangs is
     left behind, and does not delay the end of the process.

@@ -1,4 +1,5 @@
-"""Timeline: the events of a trajectory, in order, as small arrays that the page draws.
+"""Builds the timeline of a trajectory, which has its events in order, as small arrays that the page
+draws.
 
 An item begins with a letter for its kind. The page's `DRAW` has the same letters. Items are arrays
 for two reasons. Arrays are a third shorter than objects. A search in the raw text does not find

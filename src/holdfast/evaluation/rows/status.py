@@ -1,4 +1,4 @@
-"""Status: the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
+"""Status is the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
 
 The codes are those of google.rpc.Code and four codes above 99. Unknown codes are kept.
 """

@@ -1,4 +1,4 @@
-"""An Experiment runs one variant of an evaluation, from its rows to its outcome.
+"""Runs an Experiment, which is one variant of an evaluation, from its rows to its outcome.
 
 Each setting is one run in the journal, and a recorded run is continued. Finished rows are not
 rolled out again, and rows that are finished but not scored are only scored. A run that is finished

@@ -1,4 +1,4 @@
-"""Session: the path of the journal, the options and the embedded engines of one process.
+"""A session holds the path of the journal, the options and the embedded engines of one process.
 
 Policies and the open journal are not part of the session. They belong to one evaluation and its
 event loop.

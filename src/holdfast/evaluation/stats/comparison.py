@@ -101,8 +101,8 @@ def compare(
 
 def questions_of(tasks: Iterable[Task]) -> dict[str, TaskQuestion]:
     """Returns each task's question, for `Results.questions`. The digest of a question covers the
-    ground truth and the messages, except system messages. Two runs are often compared because they
-    have different system messages."""
+    ground truth and the messages, except system messages. Runs are often compared to find the
+    effect of other system messages, so tasks that differ only in these ask the same question."""
     return {task.id: _question(task) for task in tasks}
 
 

@@ -1,4 +1,4 @@
-"""McpGymEnvironment: one episode of an MCP gym.
+"""McpGymEnvironment is one episode of an MCP gym.
 
 Actions are calls of MCP tools. Rewards and the end of the episode come over plain HTTP (the
 *control plane*). If the control plane does not respond, the environment is broken, and the reward

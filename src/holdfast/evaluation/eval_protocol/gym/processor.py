@@ -1,4 +1,4 @@
-"""MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and stops."""
+"""MCPGymRolloutProcessor runs episodes of an MCP gym, whose server it starts and stops."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""GymServer: the process of an MCP gym.
+"""GymServer is the process of an MCP gym.
 
-It is started when it is first needed, and restarted on the same port when it has ended. Stopping it
+It is started when it is first needed, and restarted on the same port if it has ended. Stopping it
 also ends its child processes. It knows nothing about episodes.
 """
 
