@@ -66,8 +66,8 @@ def _document(
 
 
 def _other_ends(history: History) -> list[Generated]:
-    """Returns the last generation of each conversation except the main one, in the order of the
-    history."""
+    """Returns the last generation of each conversation except the main one, in the order of their
+    paths."""
     bases = {step.base for step in history.generations}
     main = main_end(history)
     return [step for step in history.generations if step.path not in bases and step is not main]

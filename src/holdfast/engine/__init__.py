@@ -5,7 +5,7 @@ The engine knows attempts, groups and budgets. It does not know what a rollout d
 are sampled.
 
 - `running`: from the plan of a run to each attempt at a trajectory; `holdfast.run`.
-- `judging`: a judge: a model that scores by a rubric.
+- `judging`: a judge, which is a model that scores by a rubric.
 - `scoring`: scorers, and their durable results.
 - `guards`: keeps user code from harming the run.
 - `option_kinds`: reads the text of an option as a number, a list, JSON or a table.

@@ -1,8 +1,8 @@
 """Exports a run's data row by row: samples, EvaluationRows, trajectories, failures.
 
 Rows come in (task, sample, branch) order, not in the order in which they were made. `samples` and
-`rows` contain only what is the same in a disturbed and an undisturbed run: no times and no attempt
-numbers. Two exports can be compared byte for byte.
+`rows` contain only data that is the same in a disturbed and an undisturbed run. So they have no
+times and no attempt numbers. Two exports can be compared byte for byte.
 """
 
 from collections.abc import AsyncIterator

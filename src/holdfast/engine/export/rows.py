@@ -3,11 +3,11 @@
 If all samples of a task are single replies to one prompt, the task has one row. Otherwise there is
 one row for each trajectory and branch.
 
-A row contains only what is the same in a disturbed and an undisturbed run: no times (`created_at`
-is left out), no generated ids, no attempt numbers. A failure is a status with its root error, never
-a score (I5): a failed sample is absent from every list. If the rollout did nothing, the row keeps
-the status, tokens and usage that it came with. A row describes only its own conversation. Replies
-of a simulated user are not turns of the row.
+A row contains only data that is the same in a disturbed and an undisturbed run. So it has no times
+(`created_at` is left out), no generated ids, and no attempt numbers. A failure is a status with its
+root error, never a score (I5): a failed sample is absent from every list. If the rollout did
+nothing, the row keeps the status, tokens and usage that it came with. A row describes only its own
+conversation. Replies of a simulated user are not turns of the row.
 """
 
 from collections.abc import Mapping, Sequence

@@ -96,7 +96,7 @@ def install_patient_clock(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class LoopWatch:
-    """Watches a loop from a separate thread and finds what blocks it."""
+    """Watches a loop from a separate thread, and finds the code that blocks it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop

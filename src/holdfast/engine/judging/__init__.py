@@ -1,4 +1,4 @@
-"""A judge: a model that scores finished trajectories by a rubric.
+"""A judge is a model that scores finished trajectories by a rubric.
 
 - `arguments`: checks a judge's arguments when it is made.
 - `prompt`: builds a judge's prompt, and reads its answer.

@@ -1,4 +1,4 @@
-"""The engine: works through a run until every trajectory is settled or the run is stopped.
+"""The engine works through a run until every trajectory is settled or the run is stopped.
 
 The engine owns every task that it starts. It may finish, be stopped, or fail. In each case, it
 leaves no task behind, every append that it began is durable or refused, and the leases are given

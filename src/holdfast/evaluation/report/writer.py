@@ -1,4 +1,5 @@
-"""The report's writer. It reads a run once, with one trajectory in memory, and writes as it reads.
+"""Writes the report of a run. Reads the run once, with one trajectory in memory, and writes as it
+reads.
 
 - The file is complete or absent, because it gets its name only when all of it is on disk.
 - The same journal gives the same bytes.
