@@ -97,8 +97,8 @@ async def check_same(
 ) -> None:
     """Raises the errors of `open_run`, before an engine is started.
 
-    Checks nothing if the recorded model and renderer are not the intended ones (`is_meant`), or if
-    the run has a judge, because the judge's model is not known yet.
+    This is possible only if the recorded model and renderer are the intended ones (`is_meant`). The
+    check is also skipped if the run has a judge, because the judge's model is not known yet.
     """
     run = await journal.find_run(spec.name)
     if run is None or run.spec.judge or not is_meant(run.spec):

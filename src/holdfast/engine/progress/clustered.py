@@ -33,7 +33,7 @@ def error_text(error: float | None, *, places: int = 4) -> str:
 def clustered_error(influences: Iterable[float]) -> float | None:
     """Returns the clustered standard error: sqrt(G / (G - 1) · Σ_g u_g²).
 
-    u_g is the amount by which task g moves the estimate. Returns None with fewer than two tasks.
+    u_g is how far task g moves the estimate. Returns None with fewer than two tasks.
     """
     sums = list(influences)
     tasks = len(sums)

@@ -25,8 +25,8 @@ async def name_in_series(
 ) -> str:
     """Returns the name of the run to continue, or else the next free name.
 
-    No engine has been asked yet. If `is_meant` accepts a recorded run, the new run counts as having
-    the same model and renderer. With `accept_changes`, continues the newest run of the series.
+    No engine has been asked yet. If `is_meant` accepts a recorded run, its model and renderer are
+    taken as those of the new one. With `accept_changes`, continues the newest run of the series.
     """
     for run in reversed(await journal.find_series(spec.series)):
         if accept_changes or (

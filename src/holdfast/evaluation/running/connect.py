@@ -68,7 +68,8 @@ async def connect_setting(
 def _naming_key(
     setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
 ) -> Iterator[None]:
-    """If an engine rejects the API key, adds to the error how an evaluation finds its API key."""
+    """If an engine rejects the API key, adds to the error where an evaluation takes its API key
+    from."""
     urls = addresses(policy)
     try:
         yield

@@ -219,9 +219,9 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> float | None:
     """Returns the share of sign patterns whose sum is at least as far from 0 as the real sum.
 
-    The share is exact for up to 12 differences that are not 0. For more, patterns are sampled, and
-    the result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if
-    all are 0.
+    It is exact for up to 12 differences that are not 0. For more, patterns are sampled, and the
+    result is (hits + 1) / (patterns + 1). Returns None with fewer than two differences, or if all
+    are 0.
     """
     moved = sorted(abs(value) for value in differences if value)
     if len(differences) < 2 or not moved:
