@@ -1,6 +1,6 @@
 """Converts samples to the formats of other trainers, and back, with pure functions.
 
-- `provenance`: The parts of a sample that a format has no field for; they travel beside the data.
+- `provenance`: Keeps the parts of a sample that a format has no field for, beside the data.
 - `selection`: Groups samples by trajectory, and handles branches, placeholders, missing rewards.
 - `checks`: Refuses data that a trainer would train wrongly.
 - `experts`: Routed experts of samples, read from the journal.
@@ -10,7 +10,7 @@
 - `trl`: The columns that a `rollout_func` of TRL returns, and the rows of its asynchronous trainer.
 - `nemo`: NeMo-RL's message logs.
 - `tinker`: Tinker's `Datum`.
-- `sft`: Messages, or prompt and completion, for supervised fine-tuning.
+- `sft`: Messages, or prompts with completions, for supervised fine-tuning.
 - `atif`: ATIF documents, for Harbor, NeMo-Gym and other viewers of trajectories.
 - `inspect_log`: The log that `inspect view` and Inspect Scout open.
 - `evaluation_rows`: Converts EvaluationRows to samples.

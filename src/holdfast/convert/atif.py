@@ -1,8 +1,9 @@
 """Writes ATIF (Agent Trajectory Interchange Format, version 1.8), one document for each trajectory.
 
-The main conversation is the document. Every other branch and sub-rollout is embedded in it. A step
-of these that an earlier conversation already has is marked as copied, so each sampled token is in
-exactly one step that is not a copy. Times are left out, as in every export.
+The main conversation is the document. Every other branch and sub-rollout is embedded in it. If an
+embedded conversation repeats a step of an earlier conversation, that step is marked as copied. So
+each sampled token is in exactly one step that is not a copy. Times are left out, as in every
+export.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +67,7 @@ def _document(
 
 def _other_ends(history: History) -> list[Generated]:
     """Returns the last generation of each conversation except the main one, in the order of their
-    places."""
+    paths."""
     bases = {step.base for step in history.generations}
     main = main_end(history)
     return [step for step in history.generations if step.path not in bases and step is not main]

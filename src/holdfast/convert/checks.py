@@ -43,8 +43,8 @@ def rows_for(function: str, rows: Iterable[Item]) -> list[Item]:
 
 @contextmanager
 def read_back(wants: str, what: str) -> Iterator[None]:
-    """Turns an error of the block, which reads `what` in a trainer's format, into a one-line
-    `UsageError`. `wants` says what would be valid."""
+    """Turns an error of the block into a `UsageError` of one line. The block reads `what` in a
+    trainer's format. `wants` says which data would be valid."""
     try:
         yield
     except KeyError as error:
@@ -98,8 +98,8 @@ def check_temperature(samples: Iterable[Sample], temperature: float) -> None:
 
 
 def check_logprobs(samples: Iterable[Sample]) -> None:
-    """Raises `NotTrainable` if logprobs are known to differ from the distribution that was
-    sampled."""
+    """Raises `NotTrainable` if logprobs are known to belong to another distribution than the one
+    that was sampled from."""
     for sample in samples:
         if sample.logprobs_mode.is_known_to_differ:
             raise NotTrainable(

@@ -285,7 +285,7 @@ def _stream(trace: Row) -> list[int]:
 
 
 def _runs(mask: Sequence[int]) -> list[list[int]]:
-    """Returns where each run of ones begins and ends in the mask."""
+    """Returns the start and the end of each unbroken sequence of ones in the mask."""
     runs: list[list[int]] = []
     for place, trained in enumerate(mask):
         if trained and runs and runs[-1][1] == place:

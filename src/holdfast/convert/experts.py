@@ -1,8 +1,8 @@
 """Reads routed experts of samples, for trainers that route each token as the engine did.
 
-They are read from the journal's blobs, and are passed to a converter together with the samples. A
-trainer that replays routes needs the experts of every token except the last one, so a sample that
-lacks some of them is refused.
+The experts are read from the journal's blobs, and are passed to a converter together with the
+samples. A trainer that replays routes needs the experts of every token except the last one, so a
+sample that lacks some of them is refused.
 """
 
 from collections.abc import Mapping, Sequence

@@ -38,8 +38,8 @@ _FIRST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def log_name(run: Run) -> str:
-    """Returns the file's name in Inspect's pattern: the time when the run began, its name, and an
-    id."""
+    """Returns the file's name in Inspect's pattern. It consists of the time when the run began, the
+    run's name, and an id."""
     began = datetime.fromtimestamp(run.created, UTC).strftime("%Y-%m-%dT%H-%M-%S+00-00")
     name = "".join(each if each.isalnum() else "-" for each in run.spec.name)
     return f"{began}_{name}_{_id_of(run)}{ENDING}"

@@ -39,7 +39,7 @@ CONVERSATIONS = (Format.SFT, Format.ATIF, Format.INSPECT)
 
 
 class FormatOptions(Struct, frozen=True, kw_only=True):
-    """What to write in a format, and what to do with data that the format cannot hold."""
+    """Options of a format, and the treatment of data that the format cannot hold."""
 
     fixed_groups: bool = False
     logprobs: Accepted = Accepted.PROCESSED
@@ -99,7 +99,7 @@ def _conversation(view: TrajectoryView, form: Format, options: FormatOptions) ->
 
 
 class _Place:
-    """The number of groups and trajectories that were written before."""
+    """The number of groups and trajectories that were written so far."""
 
     def __init__(self) -> None:
         self.groups = 0

@@ -72,7 +72,8 @@ def to_nemo(
 def message_log(
     sample: Sample, *, decode: Decode | None = None, tensors: bool = False
 ) -> list[Fields]:
-    """Returns the messages of one branch. Their ids, laid end to end, are the branch's tokens."""
+    """Returns the messages of one branch. Their ids, one message after the other, are the branch's
+    tokens."""
     log: list[Fields] = []
     for start, end, is_sampled in _segments(sample):
         ids = sample.token_ids[start:end]

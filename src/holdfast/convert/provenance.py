@@ -1,4 +1,5 @@
-"""The parts of a sample that a format has no field for. They travel beside the data under `KEY`.
+"""Keeps the parts of a sample that a format has no field for. They are stored beside the data,
+under `KEY`.
 
 Tokens, masks, logprobs and rewards are never among them. A reader takes these from the format's own
 fields, so that changes there are seen.

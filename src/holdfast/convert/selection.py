@@ -2,7 +2,7 @@
 
 A group is all samples of one task. Some trainers have one row for each trajectory, some count every
 row in the baseline, and some always need n rows. The user chooses by name what happens to data that
-a trainer cannot hold; it is never dropped silently.
+a trainer cannot hold. Such data is never dropped silently.
 """
 
 from collections.abc import Iterable, Sequence
@@ -132,9 +132,10 @@ def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> t
 
 
 def _unshared(chosen: Sample, siblings: Sequence[Sample]) -> Sample:
-    """Returns the chosen branch with more tokens marked as trained: those that it shares with a
-    branch that is left out and trains them. Otherwise these tokens would be trained in no branch.
-    The step rewards at shared tokens are also kept."""
+    """Returns the chosen branch with more tokens marked as trained. A branch that is left out may
+    train tokens that the chosen branch shares with it. These tokens are now trained in the chosen
+    branch, because no branch would train them otherwise. The step rewards at shared tokens are also
+    kept."""
     mask, steps = list(chosen.loss_mask), list(chosen.step_rewards)
     for sibling in siblings:
         if sibling is chosen:
@@ -160,7 +161,7 @@ def _common(ids: Sequence[int], other: Sequence[int]) -> int:
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
-    """Returns the group with `size` members: missing members become placeholders. Raises
+    """Returns the group with `size` members. Missing members are replaced by placeholders. Raises
     `NotTrainable` if placeholders are needed and not `allowed`, because the trainer would count
     them in its baseline."""
     if len(group) > size:

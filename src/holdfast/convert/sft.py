@@ -1,8 +1,8 @@
-"""Converts trajectories to messages, or prompt and completion, for supervised fine-tuning.
+"""Converts trajectories to messages, or to prompts with completions, for supervised fine-tuning.
 
-Only valid outcomes are converted, because a model should not learn from what an infrastructure
-failure left behind. Both shapes are those of TRL's `SFTTrainer`, and of Hugging Face datasets in
-general.
+Only valid outcomes are converted, because a model should not learn from a conversation that an
+infrastructure failure ended. Both shapes are those of TRL's `SFTTrainer`, and of Hugging Face
+datasets in general.
 """
 
 from collections.abc import Iterable

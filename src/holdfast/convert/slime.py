@@ -2,8 +2,9 @@
 
 A sample is a dict as `Sample.to_dict` writes it, and a batch is a list of groups of trajectories.
 If one trajectory has several branches (a fan-out), every trajectory of the batch, including
-placeholders, is a list of samples: slime looks only at the first trajectory, and mixed shapes crash
-it. Branches of a trajectory share a `rollout_id`, so that slime's loss counts the trajectory once.
+placeholders, is a list of samples. The reason is that slime looks only at the shape of the first
+trajectory, and mixed shapes crash it. Branches of a trajectory share a `rollout_id`, so that
+slime's loss counts the trajectory once.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Converts samples to Tinker's `Datum` and back. Written for tinker 0.36.
 
 A datum is one branch: the model's input without its last token, the targets shifted by one, and the
-logprobs and advantages of the targets. There is no mask: tokens that are not trained have an
+logprobs and advantages of the targets. There is no mask. Tokens that are not trained have an
 advantage (or a weight) of 0. Provenance spans say which turn of the trajectory each token comes
 from.
 """
@@ -116,8 +116,8 @@ def _datum(sample: Sample, advantage: float) -> TinkerDatum:
 
 
 def _spans(sample: Sample) -> list[TinkerSpan]:
-    """Returns the spans of all tokens: for each turn, a span of the prompt tokens that no earlier
-    turn has, if there are any, and then a span of the sampled tokens. Tokens after the last turn
+    """Returns the spans of all tokens. Each turn has a span of the prompt tokens that no earlier
+    turn has, if there are any, and then a span of its sampled tokens. Tokens after the last turn
     get a span of their own."""
     spans: list[TinkerSpan] = []
     place = 0
@@ -134,7 +134,7 @@ def _spans(sample: Sample) -> list[TinkerSpan]:
 
 
 def _cut(spans: Sequence[TinkerSpan], start: int, end: int) -> list[TinkerSpan]:
-    """Returns the parts of the spans between two tokens."""
+    """Returns the parts of the spans from token `start` to token `end` (exclusive)."""
     parts = []
     place = 0
     for span in spans:

@@ -1,6 +1,6 @@
 """Converts samples to the columns of a TRL `rollout_func`, and to rows of its asynchronous trainer.
 
-Written for TRL 1.16. A rollout has one row: a trajectory with several branches is refused, unless
+Written for TRL 1.16. A rollout has one row. A trajectory with several branches is refused, unless
 the user chooses its longest branch. A reward of None stays None, because TRL leaves such a row out
 of the baseline and gives it an advantage of 0. So a trajectory that failed has a row, but no token
 of it is in the loss.

@@ -1,9 +1,9 @@
 """Converts samples to verl's `DataProto` and to its agent loop outputs. Written for verl 0.9.
 
 There is one row per branch, not per turn: `prompts` are padded on the left, `responses` on the
-right. A group is a `uid` and may have any size. No placeholders are written, because verl would
-count them in its baseline. Every row counts in that baseline, so a trajectory with two branches
-counts twice, unless `branches="longest"` keeps one row per trajectory.
+right. The rows of a group have the same `uid`, and a group may have any size. No placeholders are
+written, because verl would count them in its baseline. Every row counts in that baseline, so a
+trajectory with two branches counts twice, unless `branches="longest"` keeps one row per trajectory.
 """
 
 from array import array

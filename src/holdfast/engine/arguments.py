@@ -1,7 +1,7 @@
 """Turns the arguments of `holdfast.run`, as people write them, into values.
 
-People give dicts, addresses and paths. Each mistake raises one line that names the argument, before
-the engine is asked and before the run is recorded.
+People give dicts, addresses and paths. A wrong argument raises an error of one line that names the
+argument. This happens before the engine is asked and before the run is recorded.
 """
 
 import os
@@ -58,9 +58,9 @@ def address_of(
 ) -> EngineAddress:
     """Returns the address at which the policy is served.
 
-    If neither `policy` nor `model` names an engine or a provider's model, this is the embedded
-    engine, which serves the folder `model`, or its default model. If `needs_key` is true, the key
-    of a provider must be available now.
+    The embedded engine serves the policy if `policy` is None and `model` is not a provider's model.
+    It then serves the folder `model`, or its default model if `model` is None. If `needs_key` is
+    true, the key of a provider must be available now.
     """
     if model is not None and not isinstance(model, str | PurePath):
         raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
@@ -88,7 +88,7 @@ def is_hosted(model: object) -> bool:
 
 
 def check_folder(model: str | None) -> None:
-    """Raises `UsageError` if no folder `model` exists and the name looks like a misspelt name of a
+    """Raises `UsageError` if `model` does not exist as a folder and looks like a misspelt name of a
     provider's model."""
     if model is not None and not Path(model).exists() and (meant := meant_provider(model)):
         raise UsageError(f"model {model!r} is not a folder, and no provider's model{meant}")

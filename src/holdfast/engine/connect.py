@@ -117,8 +117,8 @@ async def connect(
 async def until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
-    """Calls `ask` and returns its result. If `address.waits` is true, calls it again while the
-    engine is down, for up to `address.patience` seconds."""
+    """Calls `ask` and returns its result. If `address.waits` is true and the engine is down,
+    repeats the call for up to `address.patience` seconds."""
     began, is_reported = time.monotonic(), False
     while True:
         try:
@@ -251,7 +251,7 @@ class EmbeddedEngines:
         return engine
 
     def close(self) -> None:
-        """Stops the engines and waits until they ended. A second call does nothing."""
+        """Stops the engines and waits until they have ended. A second call does nothing."""
         engines, self._engines = list(self._engines.values()), {}
         for engine in engines:
             engine.stop()

@@ -1,7 +1,7 @@
 """Opens a run: creates it, resumes it, or refuses it because it has changed.
 
-A change is reported and recorded by its contents, for example which tasks were added and removed,
-not by digests. The recorded run is not changed while a live worker works on it.
+A change is reported and recorded by its contents and not by digests, for example by the tasks that
+were added and removed. The recorded run is not changed while a live worker works on it.
 """
 
 import logging
@@ -111,7 +111,8 @@ async def check_same(
 
 
 def with_engine_of(run: Run, spec: RunSpec) -> RunSpec:
-    """Returns the spec with the recorded model and renderer, which only an engine knows."""
+    """Returns the spec with the model and the renderer of the recorded run. Otherwise, they would
+    be known only after asking an engine."""
     return structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
 
 
@@ -238,8 +239,8 @@ async def is_training(journal: Journal, run: Run) -> bool:
 async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
     """Returns why the run cannot go on without its scorer; "" if it can.
 
-    It cannot if trajectories already have rewards, because the run would mix scored and unscored
-    trajectories.
+    The run cannot go on if trajectories already have rewards, because it would mix scored and
+    unscored trajectories.
     """
     if spec.scorer or not run.spec.scorer:
         return ""
@@ -258,9 +259,8 @@ async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
 
 
 def _other_fields(recorded: Task, now: Task) -> str:
-    """Names the fields that changed; "" if the messages or tools changed, so that the task asks
-    something else.
-    """
+    """Returns the names of the fields that changed. Returns "" if the messages or tools changed,
+    because the task then asks something else."""
 
     def differs(name: str) -> bool:
         changed = structs.replace(recorded, **{name: getattr(now, name)})
@@ -277,8 +277,9 @@ def _why_not_rewritten(
     """Returns why these changed tasks cannot be accepted; "" if they can.
 
     Records refer to a task's messages, and rollouts read its metadata. If these change, the
-    recorded replies no longer belong to the task. Rewards depend on the ground truth. If only it
-    changes, a scorer can compute them anew, unless a consumer already has the old rewards.
+    recorded replies no longer belong to the task. Rewards depend on the ground truth. If only the
+    ground truth changes, a scorer can compute the rewards anew, unless a consumer already has the
+    old rewards.
     """
     having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
     if fields == _CORRECTABLE and scorer and not (who := held_text(having)):

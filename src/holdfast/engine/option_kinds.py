@@ -1,7 +1,8 @@
-"""The kinds of an option's text: whole numbers, bounded numbers, lists, JSON, tables.
+"""Reads the text of an option as a whole number, a bounded number, a list, JSON or a table.
 
-Each kind reads the text of a command line and raises `ArgumentTypeError`. `Whole` and `Number` also
-check a value from Python and raise `UsageError`. This module imports nothing slow.
+Each reader takes a text of the command line, and raises `ArgumentTypeError` if the text is wrong.
+`Whole` and `Number` also check a value from Python and raise `UsageError`. This module imports
+nothing slow.
 """
 
 import json

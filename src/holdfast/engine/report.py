@@ -1,4 +1,4 @@
-"""The end-of-run report: what happened, why, and how it affected the data.
+"""Builds the end-of-run report, which says what happened, why, and how it affected the data.
 
 The report is built from the journal, so it is the same however many processes the run took.
 Failures are grouped by their root, each with one full traceback. The bias counters compare the
@@ -187,8 +187,8 @@ async def build(
 ) -> RunReport:
     """Reads the summaries of the run once, and builds the report.
 
-    `every` is called for all trajectories. `also` is called for those that belong to a current
-    task, have begun, and can be read.
+    `every` is called for all trajectories. `also` is called for trajectories that belong to a
+    current task, have begun, and can be read.
     """
     counts = _Counts(run)
     async for row, summary in journal.summaries(run):
@@ -459,9 +459,8 @@ def as_text(
 
 
 def _again(report: RunReport) -> str:
-    """Returns what to do about failures. Groups that a consumer has must be given back before a
-    retry.
-    """
+    """Returns advice about failures. Groups that a consumer has must be given back before a
+    retry."""
     if not report.held_failures:
         return AGAIN
     held = [f"consumer {name!r} has {count}" for name, count in report.held_failures.items()]

@@ -1,4 +1,4 @@
-"""Settings: how a run is worked on. Settings do not change what the run samples."""
+"""Settings say how a run is worked on. They do not change what the run samples."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

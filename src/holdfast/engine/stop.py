@@ -1,4 +1,4 @@
-"""Stop: whether a run is to end, and why."""
+"""Stop says whether a run is to end, and why."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -25,7 +25,7 @@ class Stop:
         """Whether the fatal error came from scoring. Rollouts in flight may then still finish."""
 
     def request(self, reason: str, *, spent: bool = False) -> None:
-        """Requests a stop: admission ends, and trajectories stop at their next step."""
+        """Requests a stop. Admission ends, and trajectories stop at their next step."""
         if not self.event.is_set():
             self.reason, self.spent = reason, spent
             self.event.set()
@@ -35,8 +35,7 @@ class Stop:
     def lift_limit(self) -> None:
         """Withdraws a stop for a spending limit. A stop for another reason stays.
 
-        The caller uses this if everything that was left was already in flight, so that the limit
-        stopped nothing.
+        Call it if all remaining work was already in flight, so that the limit stopped nothing.
         """
         if self.spent and not self.hurried.is_set():
             self.reason, self.spent = "", False

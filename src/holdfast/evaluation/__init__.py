@@ -2,16 +2,16 @@
 the same command.
 
 The names below are the whole public API. They are imported when they are first used, so that a test
-session without evaluations pays almost nothing. A name that eval-protocol has for the same thing is
-used here too, whichever of its modules defines it.
+session without evaluations pays almost nothing. If eval-protocol has a name for the same thing,
+that name is used here too. It does not matter which module of eval-protocol defines the name.
 
 - `decorator`: `@evaluation_test`: an evaluation, written as a function that judges a row.
 - `definition`: The arguments of `@evaluation_test` and pytest's flags, checked.
 - `data`: Rows from files, lists and functions.
 - `rows`: Rows in the form of eval-protocol, and their conversion to and from records.
-- `running`: One evaluation from its definition to its results.
+- `running`: Runs one evaluation, from its definition to its results.
 - `eval_protocol`: Optional: processors, loaders and loggers of files written for eval-protocol.
-- `stats`: Numbers of a run: estimates, intervals, verdicts, comparisons.
+- `stats`: Computes the numbers of a run: estimates, intervals, verdicts, comparisons.
 - `report`: A run as one HTML file that needs no server, no network and no other file.
 - `importers`: Results of other libraries.
 - `plugin`: The pytest plugin: flags, one item for each experiment, and the summary at the end of
@@ -19,7 +19,7 @@ used here too, whichever of its modules defines it.
 - `pytest`: `holdfast.evaluation` under the name of eval-protocol's module for its decorator and
   processors.
 - `models`: The models under the name of eval-protocol's module for models.
-- `exceptions`: Errors by the codes of a status, under eval-protocol's names.
+- `exceptions`: One error for each code of a status, under eval-protocol's names.
 """
 
 from typing import TYPE_CHECKING

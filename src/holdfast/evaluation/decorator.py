@@ -1,8 +1,7 @@
 """`@evaluation_test`: an evaluation, written as a function that judges a row.
 
-The arguments are checked where the decorator stands. The decorated function is a pytest test. When
-it is called with a row, it judges that row, and its `evaluate` runs the whole evaluation without
-pytest.
+The decorator checks its arguments at once. The decorated function is a pytest test. When it is
+called with a row, it judges that row, and its `evaluate` runs the whole evaluation without pytest.
 """
 
 import functools
@@ -85,7 +84,7 @@ def evaluation_test(
 
 def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[..., object]:
     """Returns a plain function, as pytest wants its tests. Its signature has the arguments that
-    pytest fills in: all arguments of the user's function except its rows."""
+    pytest fills in. These are all arguments of the user's function except its rows."""
 
     @functools.wraps(function)
     def test(*positional: object, **named: object) -> object:

@@ -102,8 +102,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def _with_place(error: BaseException, collector: pytest.Collector) -> str:
-    """Returns the error, preceded by the last line of the collected file that led to it. An error
-    that names the file already stays as it is."""
+    """Returns the error, preceded by the last line of the collected file that led to it. If the
+    error already names the file, it is returned unchanged."""
     lines = [
         number
         for frame, number in traceback.walk_tb(error.__traceback__)
@@ -116,7 +116,8 @@ def _with_place(error: BaseException, collector: pytest.Collector) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Reads the code of all evaluations: all modules are imported now, and no test has run."""
+    """Reads the code of all evaluations, because all modules are imported now, and no test has
+    run."""
     for item in session.items:
         definition: Definition | None = getattr(getattr(item, "obj", None), MARK, None)
         if definition is not None:
@@ -244,10 +245,12 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """Returns pytest's rootdir. Without an ini-file, it depends only on the paths of the tests.
+    """Returns pytest's rootdir. Without an ini-file, the result depends only on the paths of the
+    tests.
 
     Without an ini-file, pytest itself also uses other arguments that look like a path, such as a
-    flag's value. With `--holdfast-price FILE`, for example, the journal would be elsewhere.
+    flag's value. With `--holdfast-price FILE`, for example, pytest's own rootdir could change, and
+    with it the journal's folder.
     """
     if config.inipath is not None or config.getoption("rootdir", None):
         return config.rootpath
@@ -437,7 +440,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _show(config: pytest.Config) -> Callable[[], None]:
-    """Shows the journal in a browser. Returns a function that ends this."""
+    """Shows the journal in a browser. Returns a function that stops the viewer."""
     from contextlib import ExitStack
 
     from holdfast.beside import view_beside

@@ -1,10 +1,10 @@
-"""Ready scorers: values that compare a finished trajectory with its task's ground truth.
+"""Ready scorers are objects that compare a finished trajectory with its task's ground truth.
 
-Using a scorer takes one line: `score = holdfast.scorers.Numeric()` in a rollout's file, or `return
-exact(row)` in an evaluation. A scorer with other settings is a different scorer, so a run that
-continues with it is scored again.
+A rollout's file uses a scorer with the line `score = holdfast.scorers.Numeric()`. An evaluation
+calls it with a row, for example `return exact(row)` with `exact = holdfast.scorers.Exact()`. A
+scorer with other settings is a different scorer, so a run that continues with it is scored again.
 
-- `answers`: Reads what is compared: the reply, the answer in it, the ground truth.
+- `answers`: Reads the reply, the answer in it, and the ground truth, which scorers compare.
 - `text`: `Exact`, `Contains`, `Regex` and `MultipleChoice`.
 - `numeric`: `Numeric`, for numbers within a tolerance.
 - `json_schema`: `ValidJson`, for JSON of a given form.

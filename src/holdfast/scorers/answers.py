@@ -1,4 +1,4 @@
-"""Reads what a ready scorer compares: the reply, the answer in it, and the task's ground truth."""
+"""Reads the reply, the answer in it, and the task's ground truth, which a ready scorer compares."""
 
 import re
 from typing import Any

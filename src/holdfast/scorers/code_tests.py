@@ -27,10 +27,11 @@ class CodeTests(ReadyScorer, frozen=True):
     """The reward is 1 if the program in the reply passes the task's tests. With `partial`, it is
     the share of passed tests.
 
-    The program is the last block in backticks, or the whole reply. It is written to `file` in a new
-    workspace with the tests, and `command` runs there, in the sandbox that `docs/workspace.md`
-    describes. The ground truth holds the tests: the text of a pytest file; a list of statements,
-    each of which is a test that can use all names of `file`; or a dict of files and their texts.
+    The program is the last block in backticks, or the whole reply if there is no such block. It is
+    written to `file` in a new workspace with the tests, and `command` runs there, in the sandbox
+    that `docs/workspace.md` describes. The ground truth holds the tests: the text of a pytest file;
+    a list of statements, each of which is a test that can use all names of `file`; or a dict of
+    files and their texts.
     """
 
     IS_ITS_IDENTITY = True

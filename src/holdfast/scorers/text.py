@@ -42,8 +42,8 @@ def _is_in(answer: str, texts: list[str], ignore_case: bool) -> bool:
 
 
 class Contains(ReadyScorer, frozen=True):
-    """The reward is 1 if the reply contains the ground truth as whole words: "142" does not contain
-    42.
+    """The reward is 1 if the reply contains the ground truth as whole words. For example, "142"
+    does not contain 42.
 
     If the ground truth is a list, one contained text is enough. With `all`, the reward is the share
     of the texts that the reply contains.
@@ -63,9 +63,8 @@ class Contains(ReadyScorer, frozen=True):
 
 
 def _as_words(text: str) -> str:
-    """Returns a pattern that matches the text, but not within a word or a number: neither 1.42
-    nor 42.5 contains 42.
-    """
+    """Returns a pattern that matches the text, but not within a word or a number. For example,
+    neither 1.42 nor 42.5 contains 42."""
     return rf"(?<!\w)(?<!\d[.,]){re.escape(text)}(?!\w)(?![.,]\d)"
 
 

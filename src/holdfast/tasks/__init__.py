@@ -2,9 +2,9 @@
 
 - `csv_files`: Reads CSV files, whose first line names the columns.
 - `files`: Reads the files of data sets: JSONL, JSON, CSV, Parquet, Arrow, and folders of them.
-- `urls`: Data sets at a URL: downloaded whole when their rows are read, and not cached.
+- `urls`: Downloads data sets from a URL when their rows are read, and does not cache them.
 - `harbor`: Reads Harbor tasks: folders with an instruction, an image and tests.
-- `hugging_face`: Data sets by their name on the Hugging Face hub.
+- `hugging_face`: Reads data sets by their name on the Hugging Face hub.
 - `sources`: The sources that rows can come from, and how each is opened.
 - `columns`: Says which column of a data set is which field of a task.
 - `read`: Reads tasks from any source.

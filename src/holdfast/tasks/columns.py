@@ -28,8 +28,9 @@ def check_columns(columns: object) -> Columns:
 
 
 def with_fields(row: object, columns: Columns, *, where: str) -> tuple[str, Any]:
-    """Returns the row's position and the row, with the columns named as fields. `where` is the
-    position of a row that is not from a file. Raises `UsageError` if the row lacks a column."""
+    """Returns the row's position, and the row with its columns renamed to fields of a task. `where`
+    is the position of a row that is not from a file. Raises `UsageError` if the row lacks a column.
+    """
     where, fields, empty = row if isinstance(row, FileRecord) else (where, row, ())
     if columns:
         if not isinstance(fields, Mapping):

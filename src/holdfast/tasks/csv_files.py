@@ -42,9 +42,9 @@ def read_csv(path: Path, data: bytes) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """Returns the delimiter that splits the header into the most names of fields of a task. If
-    several delimiters give the same number, returns the most frequent one. A `.tsv` file always has
-    tabs."""
+    """Returns the delimiter of a CSV file. This is the delimiter with which the header has the most
+    names of a task's fields. If several delimiters give the same number, returns the most frequent
+    of them. A `.tsv` file always has tabs."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

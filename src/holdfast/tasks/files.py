@@ -41,8 +41,7 @@ class FileRecord(NamedTuple):
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
     """Yields the records of a file or folder, in order. Raises `UsageError` if it cannot be read.
 
-    `what` and `hint` are parts of the error message: what the file is, and a hint if the file does
-    not exist.
+    The error message uses `what` to name the kind of file, and `hint` if the file does not exist.
     """
     if path.is_dir():
         for file in _data_files(path):

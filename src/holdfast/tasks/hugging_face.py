@@ -1,8 +1,8 @@
-"""Data sets by their name on the Hugging Face hub: `hf:NAME[/CONFIG][:SPLIT]`.
+"""Reads data sets by their name on the Hugging Face hub: `hf:NAME[/CONFIG][:SPLIT]`.
 
-The package `datasets` fetches them, and keeps them in its own cache. A change on the hub is like a
-changed file: a command with other rows begins another run. Folders that `datasets` saved are read
-by `files`, without that package.
+The package `datasets` fetches them, and keeps them in its own cache. A change on the hub has the
+same effect as a changed file: a command with other rows begins another run. Folders that `datasets`
+saved are read by `files`, without that package.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,8 @@ def is_hub_name(source: object) -> bool:
 def parse_name(source: str) -> HubName:
     """Parses a name such as `hf:openai/gsm8k/main:test`.
 
-    A name on the hub has at most one slash. The part after the second slash is the configuration.
+    A name on the hub has at most one slash. If there is a second slash, the text after it is the
+    configuration.
     """
     rest = source.removeprefix(PREFIX)
     name, colon, split = rest.partition(":")

@@ -46,7 +46,7 @@ async def open_source(source: object, *, what: str = "data set", hint: str = "")
     """Returns the rows of a source. A string is always a reference. The rows of a list are not
     checked here.
 
-    `what` and `hint` are for the error about a file that does not exist.
+    `what` and `hint` are used in the error about a file that does not exist.
     """
     if isinstance(source, str | PurePath):
         return await _open_reference(source, what=what, hint=hint)
@@ -126,7 +126,7 @@ async def _open_function(reference: str, *, what: str) -> Rows:
 
 async def _guarded(rows: Rows, reference: str) -> AsyncIterator[object]:
     """Yields the rows, and reports an error of the user's function with the user's traceback. A
-    generator raises its errors only while its rows are read."""
+    generator raises its errors only when its rows are read."""
     with _blaming(reference):
         if isinstance(rows, AsyncIterable):
             async for row in rows:
@@ -166,7 +166,7 @@ def _function_in(module: ModuleType, path: Path, name: str | None) -> Any:
 
 
 def _check_made(made: Any, *, by: str) -> Any:
-    """Returns what a function returned. Raises `UsageError` for None."""
+    """Returns a function's return value. Raises `UsageError` for None."""
     if made is None:
         raise UsageError(f"{by} returned None: let it return a list of tasks, or yield them")
     return made

@@ -1,6 +1,7 @@
-"""Data sets at a URL: downloaded whole when their rows are read, and not cached.
+"""Downloads a data set from a URL, whole, when its rows are read. The data set is not cached.
 
-A change at the URL is like a changed file: a command with other rows begins another run.
+A change at the URL has the same effect as a changed file: a command with other rows begins another
+run.
 """
 
 import shutil
@@ -37,7 +38,7 @@ def fetch(url: str) -> list[FileRecord]:
 
 
 def _with_url(text: str, file: Path, url: str) -> str:
-    """Returns the text with the URL in place of the temporary file."""
+    """Returns the text with the URL in place of the temporary file's path."""
     return text.replace(str(file), redact(url))
 
 

@@ -1,8 +1,8 @@
 """Exports a run's data row by row: samples, EvaluationRows, trajectories, failures.
 
 Rows come in (task, sample, branch) order, not in the order in which they were made. `samples` and
-`rows` contain only what is the same in a disturbed and an undisturbed run: no clocks and no attempt
-numbers. Two exports can be compared byte for byte.
+`rows` contain only data that is the same in a disturbed and an undisturbed run. So they have no
+times and no attempt numbers. Two exports can be compared byte for byte.
 """
 
 from collections.abc import AsyncIterator
@@ -105,8 +105,8 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
     """Returns the recorded history of a trajectory.
 
-    Raises `JournalCorrupt` with the trajectory's name if a record is bad, or if the row contradicts
-    a settled log. No record is skipped.
+    Raises `JournalCorrupt` with the trajectory's name if a record is bad, or if the trajectory is
+    settled and its row contradicts its log. No record is skipped.
     """
     try:
         return history_of_row(row, await journal.history(row.id))
@@ -124,7 +124,7 @@ async def group_samples(
     trains_shared: bool = False,
 ) -> AsyncIterator[Sample]:
     """Yields the samples of a group if the whole group is settled and kept. Otherwise yields
-    nothing: a part of a group would shift the baseline that its samples are compared with.
+    nothing, because a part of a group would have another baseline than the whole group.
 
     With `fixed`, yields a placeholder for each member that failed. In a group of forks, all members
     share the tokens before the fork. With `trains_shared`, these tokens are trained once, in the

@@ -1,4 +1,4 @@
-"""Prices: what tokens cost for each model, from a table that the user provides.
+"""Computes the cost of tokens for each model, from a table of prices that the user provides.
 
 Costs are never recorded. They are computed from recorded tokens and the table, so a corrected table
 corrects every figure.

@@ -24,9 +24,9 @@ async def samples(
     """Yields the samples of settled and kept groups, as `export --what samples` writes them, in the
     same order.
 
-    Logprobs may come from another distribution than the one that was sampled from. With
-    `logprobs="processed"`, raises `NotTrainable` at the first sample of which this is known. With
-    "raw", yields such samples too; `Sample.logprobs_mode` marks them.
+    Logprobs may belong to another distribution than the one that the tokens were sampled from. With
+    `logprobs="processed"`, raises `NotTrainable` at the first sample whose logprobs are known to
+    differ in this way. With "raw", yields such samples too; `Sample.logprobs_mode` marks them.
 
     A journal given by its path is opened for reading, and closed at the end. Raises `UsageError` if
     there is no such run, and `JournalCorrupt`, with the trajectory's name, if a record is bad.

@@ -82,8 +82,8 @@ def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
 
 
 class _Earned(Struct, frozen=True):
-    """The reward and the end flags that an environment reported for one step, or their sum over
-    several steps that one message answers."""
+    """The reward and the end flags that an environment reported for one step. If one message
+    answers several steps, their rewards are added."""
 
     reward: float
     terminated: bool
@@ -136,9 +136,9 @@ def _steps(
 
 
 def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
-    """Returns the index of the rollout's message that follows the last reply before the step. If no
-    such message follows, returns the index of that reply. Without a reply before the step, returns
-    0."""
+    """Returns the index of the message that gets the reward of a step without an answering message.
+    This is the rollout's own message right after the last reply before the step. If no such message
+    follows the reply, it is the reply itself. Without a reply before the step, returns 0."""
     replies = [
         at
         for at, entry in enumerate(conversation)
@@ -153,8 +153,9 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
 
 
 def _step(history: History, path: str) -> _Earned | None:
-    """Returns what the step at `path` earned: an environment step, or a tool call with a reward.
-    Returns None for the opening of an environment and for all other steps."""
+    """Returns the reward and the end flags of the step at `path`. Only actions in environments and
+    tool calls with a reward have them. Returns None for all other steps, and for the opening of an
+    environment."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
         return _Earned(step.reward, step.done, step.truncated)

@@ -1,4 +1,4 @@
-"""The token fields of a row: what `execution_metadata.extra` holds for a trainer.
+"""Builds the token fields of a row, which a trainer reads from `execution_metadata.extra`.
 
 There are two layouts. *Group*: the samples of one prompt side by side; `completion_ids[i]` is all
 of sample i. *Flat*: one branch of one trajectory; `completion_ids[0]` is everything after the first

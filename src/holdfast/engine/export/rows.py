@@ -1,13 +1,13 @@
-"""EvaluationRow: a run's data in the shape that eval-protocol writes.
+"""Builds EvaluationRows, which hold a run's data in the shape that eval-protocol writes.
 
 If all samples of a task are single replies to one prompt, the task has one row. Otherwise there is
 one row for each trajectory and branch.
 
-A row contains only what is the same in a disturbed and an undisturbed run: no clocks (`created_at`
-is left out), no generated ids, no attempt numbers. A failure is a status with its root error, never
-a score (I5): a failed sample is absent from every list. If the rollout did nothing, the row keeps
-the status, tokens and usage that it came with. A row describes only its own conversation: what a
-simulated user generated is not a turn of it.
+A row contains only data that is the same in a disturbed and an undisturbed run. So it has no times
+(`created_at` is left out), no generated ids, and no attempt numbers. A failure is a status with its
+root error, never a score (I5): a failed sample is absent from every list. If the rollout did
+nothing, the row keeps the status, tokens and usage that it came with. A row describes only its own
+conversation. Replies of a simulated user are not turns of the row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -167,8 +167,8 @@ def _usage_of(steps: Sequence[Generated]) -> Fields | None:
 
 
 def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
-    """Returns the usage that the engine reported, summed over the turns, for an engine that gives
-    no token ids. Returns None if it reported none.
+    """Returns the sum of the usages that an engine without token ids reported for the turns.
+    Returns None if the engine reported no usage.
 
     Each prompt counts in full, because nobody knows which tokens repeat.
     """
@@ -322,9 +322,8 @@ def _present(**fields: object) -> Fields:
 
 
 def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
-    """Returns the task's own metadata, with the parameters that the engine really received, if they
-    are recorded.
-    """
+    """Returns the task's own metadata, with the parameters that the engine received, if they are
+    recorded."""
     task, untouched = view.task, is_untouched(view)
     own = mapping_in(task.metadata, "input_metadata")
     params = {
@@ -353,8 +352,8 @@ def _columns(task: Task) -> Fields:
 
 
 def _inherited(view: TrajectoryView) -> Fields:
-    """Returns the fields that the task had in `extra`. Names that Holdfast fills itself are left
-    out, unless the rollout did nothing (`is_untouched`)."""
+    """Returns the fields that the task's own row had in `extra`. Fields that Holdfast fills itself
+    are left out, unless the rollout did nothing (`is_untouched`)."""
     brought = {
         **mapping_in(mapping_in(view.task.metadata, "execution_metadata"), "extra"),
         **mapping_in(view.task.metadata, "extra"),
@@ -401,7 +400,8 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
 
 
 def _stated(details: Mapping[str, object]) -> Fields:
-    """Returns the scorer's own details. Fields that its metrics lack get their default values."""
+    """Returns the scorer's own details. A metric gets the default value of each field that it
+    lacks."""
     metrics = {
         name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
         for name, metric in mapping_in(details, "metrics").items()

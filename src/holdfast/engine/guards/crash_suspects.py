@@ -1,4 +1,5 @@
-"""Suspects: trajectories that had calls in flight each time the process crashed.
+"""Limits how many suspects run at once. A suspect is a trajectory that had calls in flight each
+time the process crashed.
 
 The more crashes, the fewer suspects run at once; in the end they run one by one. By then, the
 trajectories that only ran beside the culprit have finished their calls, and only the culprit is
@@ -69,8 +70,8 @@ class Suspects:
         """Runs the block when the running suspects leave room for a trajectory with this crash
         count.
 
-        While it waits for room, it gives up `slot`. A trajectory with too few crashes to be a
-        suspect does not wait.
+        Gives up `slot` while it waits for room. A trajectory with too few crashes to be a suspect
+        does not wait.
         """
         if crashes < SUSPECT_AFTER_CRASHES:
             yield

@@ -1,9 +1,9 @@
-"""The event loop of a command: user code cannot end it, and a blocked loop fails no other
-trajectory.
+"""Provides the event loop of a command. User code cannot end the loop, and a blocked loop fails no
+other trajectory.
 
 asyncio lets `SystemExit` and `KeyboardInterrupt` out of any task or callback, and then out of the
-loop. Any code can stop the loop, too. Here the error goes to the code that awaits the task, so that
-only its rollout fails and the loop goes on.
+loop. Any code can stop the loop, too. In this loop, the error goes to the code that awaits the
+task, so that only its rollout fails and the loop goes on.
 
 This applies to a loop or a process that belongs to the command line or the pytest plugin. A library
 call in a user's own loop changes nothing about that loop, its clock, or the garbage collector.

@@ -96,7 +96,7 @@ def install_patient_clock(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class LoopWatch:
-    """Watches a loop from a separate thread and finds what blocks it."""
+    """Watches a loop from a separate thread, and finds the code that blocks it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
@@ -111,7 +111,7 @@ class LoopWatch:
 
     @property
     def found(self) -> tuple[LoopBlock, ...]:
-        """The blocks that a warning was logged for, the longest first."""
+        """The blocks for which a warning was logged, the longest first."""
         return tuple(sorted(self._warned, key=lambda block: -block.seconds))
 
     def start(self) -> None:
@@ -136,8 +136,8 @@ class LoopWatch:
     def _watch(self, thread: int) -> None:
         """Checks at every beat whether the loop has turned.
 
-        The thread counts its own beats. If it was stopped together with the loop, for example in a
-        frozen process, it blames no code.
+        The thread counts its own beats. If the thread was stopped together with the loop, for
+        example in a frozen process, it does not blame any code.
         """
         turn, task, beats = self._turns, asyncio.current_task(self._loop), 0
         block: LoopBlock | None = None
@@ -185,7 +185,7 @@ class _Beats:
         self._last, self._cpu = time.monotonic(), time.process_time()
 
     def seconds_without_lock(self) -> float:
-        """Returns by how many seconds this beat is late because other code kept the interpreter's
+        """Returns the seconds by which this beat is late because other code kept the interpreter's
         lock. Returns 0 if the process hardly used the CPU, as when it was frozen."""
         last, cpu = self._last, self._cpu
         self._last, self._cpu = time.monotonic(), time.process_time()
@@ -214,7 +214,7 @@ def watch_loop() -> Iterator[LoopWatch]:
 async def sleep_real_time(seconds: float) -> None:
     """Sleeps in real time, including the time in which the loop is blocked.
 
-    For deadlines that other processes wait for.
+    Use it for deadlines that other processes wait for.
     """
     left, end = seconds, time.monotonic() + seconds
     while True:  # At least once, so that even a sleep of nearly 0 lets other tasks run.

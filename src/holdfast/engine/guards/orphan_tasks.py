@@ -1,4 +1,4 @@
-"""Orphans: asyncio tasks that user code started and left behind, and their trajectories.
+"""Finds orphans, which are asyncio tasks that user code started and left behind.
 
 A task inherits the context of the task that started it. So the trajectory of an orphan is known
 even after the trajectory is over.

@@ -1,4 +1,4 @@
-"""Spending: what a run has used so far, and the limits at which it stops.
+"""Spending adds up what a run has used so far, and stops the run at its limits.
 
 The sum covers all records of the run, including records of other processes and records that are not
 exported as data. A record that becomes durable in this process is added at once. The spending of
@@ -71,8 +71,8 @@ class Spending:
 
     @property
     def _is_watched(self) -> bool:
-        """Whether costs can arise that no record of this process shows: those of other workers, and
-        those of worlds with a price."""
+        """Whether costs can arise that no record of this process shows. Such costs come from other
+        workers, and from worlds with a price."""
         prices = self._settings.price_table
         return self._is_shared or bool(prices is not None and prices.worlds)
 

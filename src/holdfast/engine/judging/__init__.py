@@ -1,7 +1,7 @@
-"""A judge: a model that scores finished trajectories by a rubric.
+"""A judge is a model that scores finished trajectories by a rubric.
 
 - `arguments`: checks a judge's arguments when it is made.
-- `prompt`: what a judge is shown, and how its answer is read.
+- `prompt`: builds a judge's prompt, and reads its answer.
 - `cache`: keeps verdicts by question, so that no question is asked twice.
 - `connection`: a judge's connection to its engine, with the wait for an engine that is down.
 - `judge`: the judge itself, as a scorer of trajectories and of groups.

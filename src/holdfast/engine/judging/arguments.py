@@ -1,4 +1,4 @@
-"""Checks the arguments of a judge when it is made. Each mistake raises one line."""
+"""Checks the arguments of a judge when it is made. A wrong argument raises an error of one line."""
 
 import inspect
 import math

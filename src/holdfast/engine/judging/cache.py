@@ -1,8 +1,8 @@
 """Caches verdicts by question, in memory or in a file that later runs share.
 
-A recorded score is never asked for again. The cache serves cases without a record: another run with
-the same question, a second scorer, or a process that was killed between the verdict and its record.
-The cache holds answers of judges, but no keys and no conversations.
+If a score is recorded, its judge is not asked again. The cache helps where there is no record: in
+another run with the same question, for a second scorer, or after a process was killed between the
+verdict and its record. The cache holds answers of judges, but no keys and no conversations.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""JudgeConnection: a judge's connection to its engine, shared by all calls that are open at once.
+"""JudgeConnection is a judge's connection to its engine. All calls that are open at once share it.
 
 The first call that needs the connection opens it. If the engine is down, at the start or later,
 calls wait for it for up to `patience` seconds of outage. Calls that waited together fail together.

@@ -1,13 +1,13 @@
-"""Judge: a model that scores finished trajectories by a rubric.
+"""A Judge is a model that scores finished trajectories by a rubric.
 
 The verdicts of a judge that is used as a scorer are recorded like any other score, so that recorded
 trajectories are not judged again after a kill. An answer that cannot be read is asked for again, up
 to `repairs` times. A judge that cannot judge gives no score (None), never a 0.
 
 If the engine is down, the judge waits for it. If the engine cannot be used, the run stops and can
-go on later, and no trajectory fails. Problems that can be known before a run are refused before it:
-the engine does not answer or refuses the key, the cache cannot be written, or there are too many
-samples to compare.
+go on later, and no trajectory fails. Some problems raise an error before the run begins: the engine
+does not answer or refuses the key, the cache cannot be written, or there are too many samples to
+compare.
 """
 
 import asyncio
@@ -366,8 +366,8 @@ class Judge:
 class _Key:
     """Holds an API key so that the key does not become part of an identity.
 
-    For an object of this kind, an identity counts only the type. So the key is left out even if a
-    user's own class inherits from `Judge`.
+    The identity of code covers only the type of such an object, and not its text. So the key is
+    left out even if a user's own class inherits from `Judge`.
     """
 
     def __init__(self, text: str | None):
@@ -442,8 +442,8 @@ async def _check_key(policy: Policy) -> None:
 
 
 def _name_judge(error: HoldfastError) -> None:
-    """Puts "the judge" before the message of a policy's error. If the engine refused the key, adds
-    how to give a key."""
+    """Puts "the judge" before the message of a policy's error. If the engine refused the key, the
+    message also says how to give a key."""
     # Imported late, so that bad input is reported fast.
     from holdfast.policy.client.endpoint import Denied
 
@@ -466,7 +466,7 @@ def _check_number(candidates: int) -> None:
 def _in_fair_order(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Returns the distinct candidates in an order that depends only on their texts.
 
-    Judges prefer what they see first, so a sample's number must not decide its place.
+    Judges prefer the candidate that they see first, so a sample's number must not decide its place.
     """
 
     def place(candidate: Candidate) -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""Builds what a judge is shown: the rubric, the conversation, the target, and the form of the
+"""Builds a judge's prompt from the rubric, the conversation, the target, and the form of the
 answer.
 
 The judged conversation is data. It stands between marker lines that it cannot contain, so that a

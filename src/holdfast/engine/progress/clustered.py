@@ -1,4 +1,5 @@
-"""The mean of rewards in clusters: tasks are independent, but the samples of one task are not."""
+"""Computes the mean of rewards in clusters. Tasks are independent, but the samples of one task are
+not."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Progress: counts what a run has done as records become durable."""
+"""Progress counts what a run has done as records become durable."""
 
 import time
 from collections import deque
@@ -100,9 +100,8 @@ class Progress:
             self._recent = RecentRate(self.began)
 
     def rewarded(self, task: str, reward: float | None) -> None:
-        """Counts the reward of a trajectory of the task that settled here or in an earlier
-        process.
-        """
+        """Counts the reward of a settled trajectory of the task. This or an earlier process settled
+        it."""
         if reward is not None:
             self.rewards.add(task, reward)
 
@@ -162,9 +161,8 @@ class Progress:
         )
 
     def line(self) -> str:
-        """Returns a line about the progress, the most important first, because a narrow terminal
-        cuts off the end.
-        """
+        """Returns a line about the progress. The most important numbers come first, because a
+        narrow terminal cuts off the end."""
         done, left = self.done_before + self.done, self.seconds_left
         if done == self.total and not self.running:
             took = _duration(time.monotonic() - self.began)

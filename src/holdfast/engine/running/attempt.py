@@ -63,7 +63,7 @@ FATAL = (
 
 
 class AttemptOutcome(Struct, frozen=True):
-    """How a rollout ended if no failure ended it."""
+    """The end of a rollout that did not fail."""
 
     status: Status
     reason: str
@@ -73,7 +73,7 @@ class AttemptOutcome(Struct, frozen=True):
 
 
 class TrajectoryRunner:
-    """Runs the trajectories of one run, each attempt by attempt."""
+    """Runs the trajectories of one run. Each trajectory runs attempt after attempt."""
 
     def __init__(
         self,
@@ -198,7 +198,8 @@ def _environments_reward(session: Session) -> Reward:
     rewards.
 
     If the environment gives rewards but no step was made, the reward is 0, so that a model cannot
-    avoid bad rewards by doing nothing. Without step rewards and such an environment, returns None.
+    avoid bad rewards by doing nothing. Returns None if there are no step rewards and no environment
+    gives rewards.
     """
     earned = session.history.step_rewards
     earns = any(earns_rewards(episode.environment) for episode in session.episodes)
@@ -232,8 +233,8 @@ async def _within_deadline(
 
 
 def _returned(returned: object) -> tuple[Reward, int | None]:
-    """Returns the reward and the number of turns used, from what a rollout returned: None, its
-    reward, or (turns used, reward)."""
+    """Reads the value that a rollout returned: None, its reward, or (turns used, reward). Returns
+    the reward and the number of turns used."""
     turns, value = (None, returned)
     if isinstance(returned, tuple) and len(returned) == 2 and _is_count(returned[0]):
         turns, value = returned
@@ -257,7 +258,8 @@ _CUTS = {"length": Truncation.MAX_TOKENS, "content_filter": Truncation.CONTENT_F
 
 
 def _cut_by(history: History) -> Truncation | None:
-    """Returns what cut the last reply short, or None. Ignores branches and sub-rollouts."""
+    """Returns the reason why the last reply was cut short, or None. Ignores branches and
+    sub-rollouts."""
     own = [step for step in history.generations if "." not in step.path]
     return _CUTS.get(own[-1].finish_reason) if own else None
 
@@ -276,8 +278,8 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
 
 
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
-    """Records the failure together with its consequence (a retry, a refill, or FAILED). Before
-    another attempt, waits."""
+    """Records the failure together with its consequence (a retry, a refill, or FAILED). If another
+    attempt follows, also waits."""
     history, clock = session.history, session.clock
     attempt = len(history.attempts) + (1 if session.log.is_unstarted else 0)
     root = as_exception(error)

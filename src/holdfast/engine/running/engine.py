@@ -1,7 +1,8 @@
-"""The engine: works through a run until every trajectory is settled or the run is stopped.
+"""The engine works through a run until every trajectory is settled or the run is stopped.
 
-The engine owns every task that it starts. Whether it finishes, is stopped, or fails, it leaves no
-task behind, every append that it began is durable or refused, and the leases are given back.
+The engine owns every task that it starts. It may finish, be stopped, or fail. In each case, it
+leaves no task behind, every append that it began is durable or refused, and the leases are given
+back.
 """
 
 import asyncio
@@ -103,7 +104,7 @@ class Engine:
     ):
         """Without a scorer, outcomes are settled as they are.
 
-        With `settles=False`, outcomes stay open for a later scoring (`late_scoring`). Trajectories
+        With `settles=False`, outcomes stay open for a later scoring (`score_late`). Trajectories
         that began with weights of one of `lost_versions` start over.
         """
         assert settles or scorer is None, "a scorer settles what it scores"
@@ -217,8 +218,8 @@ class Engine:
     def _scoring_policy(self) -> ScoringPolicy:
         """Returns the scoring policy.
 
-        Verdicts cost money as replies do. Under a spending limit, there are at most as many
-        verdicts in flight as replies.
+        Verdicts cost money as replies do. Under a spending limit, at most `concurrency` scores are
+        therefore computed at the same time.
         """
         policy, settings = self._settings.scoring, self._settings
         most = settings.concurrency if self._spending.is_limited else policy.concurrency
@@ -388,7 +389,8 @@ class Engine:
     # --- one trajectory
 
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
-        """Does everything for one trajectory. Its errors do not reach other trajectories."""
+        """Rolls out one trajectory, or reuses its records, and scores it. Its errors do not reach
+        other trajectories."""
         enter_trajectory(lease.key)
         self._progress.started()
         slot, is_rolled_out = Slot(self._slots), False
@@ -430,8 +432,9 @@ class Engine:
             self._unsettled.release()
 
     async def _reuse(self, lease: Lease) -> History | None:
-        """Copies into this run the records that another run has for the same trajectory, or with
-        which a fork begins. Returns None if there are none."""
+        """Copies existing records of the trajectory into this run, and returns their history. The
+        records come from the same trajectory in another run, or are the beginning of a fork.
+        Returns None if there are no such records."""
         source = None if lease.next_seq else self._sources.pop(lease.id, None)
         if source is None:
             return None

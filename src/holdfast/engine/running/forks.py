@@ -1,4 +1,4 @@
-"""Forks: new trajectories that begin with the recorded steps of another one.
+"""Makes forks, which are new trajectories that begin with the recorded steps of another one.
 
 The log of a fork begins with the records that a kill just before the turn would have left: the
 present steps of the other trajectory, without its attempts and failures. A `Reused` record marks
@@ -72,8 +72,9 @@ class Fork(Struct, frozen=True):
         )
 
     def check(self, renderer: Renderer) -> None:
-        """Raises `UsageError` if the renderer makes other tokens of the turn's conversation than
-        the recorded ones, or cannot express the edit without changing earlier tokens."""
+        """Raises `UsageError` if the renderer turns the conversation of the turn into other tokens
+        than the recorded ones. Also raises it if the renderer cannot express the edit without
+        changing earlier tokens."""
         step, stream = self.step, self._stream()
         renderer = renderer_at(renderer, step.sampling)
         tools = _tools(self.history, self.task, step)
@@ -114,10 +115,12 @@ async def fork_at(
     say: str | None = None,
     edit: str | None = None,
 ) -> Fork:
-    """Returns the forks of a trajectory at a step. `say` is a user message before the turn, `edit`
-    is the new text of the last message that the turn was given, or of the answer at the step.
+    """Returns the forks of a trajectory at a step. `say` is a user message that is added before the
+    turn. `edit` is the new text of the last message that the turn was given. If a tool or an
+    environment answered at the step, `edit` is the new text of that answer.
 
-    Raises `UsageError` if this is not possible, and `JournalCorrupt` if the log is damaged.
+    Raises `UsageError` if the trajectory cannot be forked in this way, and `JournalCorrupt` if the
+    log is damaged.
     """
     if say is not None and edit is not None:
         raise UsageError("say adds a message, edit changes one (--say, --edit): give one of them")
@@ -238,8 +241,9 @@ def _listed(history: History) -> str:
 
 
 def _beginning(records: Sequence[Record], history: History, turn: Generated) -> list[Record]:
-    """Returns the records with which a fork begins: those of the present steps before the turn, in
-    their order. A call without an answer is left out, so the fork makes the call itself."""
+    """Returns the records with which a fork begins. These are the records of the present steps
+    before the turn, in their order. A call without an answer is left out, so the fork makes the
+    call itself."""
     call = _call_of(history, turn)
     together = {turn.path} if call is None else set(call.choices)
     newest = {record.path: at for at, record in enumerate(records) if isinstance(record, Step)}
@@ -300,9 +304,9 @@ def _tools(history: History, task: Task, step: Generated) -> tuple[dict[str, obj
 
 
 def _answer_of(history: History, records: list[Record], reference: Message | str) -> Record | None:
-    """Returns the record of the tool's answer to which `reference` refers, if no turn in `records`
-    has seen the answer, or None. Returns None for the answer of an environment, because it has to
-    fit the environment's state."""
+    """Returns the record of the tool's answer to which `reference` refers. Returns None if a turn
+    in `records` has already seen the answer. Also returns None for the answer of an environment,
+    because that answer has to fit the environment's state."""
     kind, _, path = reference.partition(":") if isinstance(reference, str) else ("", "", "")
     intent = history.steps.get(path)
     if kind != "tool" or not isinstance(intent, ToolIntent) or intent.environment:

@@ -1,4 +1,5 @@
-"""RunResult: what `holdfast.run` returns: how the run ended, with its trajectories and samples.
+"""RunResult is the return value of `holdfast.run`. It says how the run ended, and has the run's
+trajectories and samples.
 
 The data is read from the journal at its first use, and then kept.
 """
@@ -69,7 +70,8 @@ class RunResult(tuple[Ending, RunReport]):
     def samples(self) -> list[Sample]:
         """The samples of settled and kept groups, to train on.
 
-        Raises `NotTrainable` if their logprobs belong to another distribution than the sampled one.
+        Raises `NotTrainable` if their logprobs belong to another distribution than the one that was
+        sampled from.
         """
         return run_blocking(self._load_samples)
 

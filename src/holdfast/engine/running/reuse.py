@@ -28,7 +28,7 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class OlderTrajectory(Struct, frozen=True):
-    """Where the records of a trajectory in another run are."""
+    """A trajectory of another run, whose records can be copied."""
 
     run: str
     trajectory: int
@@ -54,8 +54,8 @@ Sources = dict[int, OlderTrajectory]
 
 
 async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = False) -> Sources:
-    """Returns where trajectories that have not begun can be copied from. If several runs have the
-    same trajectory, chooses the newest run."""
+    """Finds, for each trajectory that has not begun, the trajectory of another run from which it
+    can be copied. If several runs have it, chooses the newest run."""
     sources: Sources = {}
     if not run.spec.series or run.spec.fresh:
         return sources

@@ -91,9 +91,9 @@ async def run(
     `memory:`, or an open journal. A policy or journal that the caller opened stays open.
 
     Without `name`, a run is called after the rollout and the tasks' file or function, with a number
-    (`solve-1`). The same call then continues the newest run that is the same. Any other call begins
-    the next run, which samples only what is new. `new` begins another run (with a name: NAME-2),
-    and samples everything anew. `retry_failed` retries trajectories that failed for good.
+    (`solve-1`). The same call again continues that run. Any other call begins the next run, which
+    samples only what is new. `new` begins another run (with a name: NAME-2), and samples everything
+    anew. `retry_failed` retries trajectories that failed for good.
 
     `sampling`, `settings` and `group` may be dicts. `samples` is the number per task. By default,
     it is the `n` of a `TrainingRolloutProcessor`, or else 1. `renderer` is by default the one for
@@ -235,11 +235,11 @@ async def _recorded(
     accept_changes: bool,
     starts_engine: bool,
 ) -> RunResult | Connection | None:
-    """Returns what the journal alone can provide, without asking the engine.
+    """Returns a result or a connection from the journal alone, without asking the engine.
 
-    This is the result of a finished run, or a connection for a run that needs no more samples. If
-    the engine has to be asked, returns None. If the embedded engine would be started for a run that
-    is recorded differently, raises `RunChanged` now.
+    For a finished run, returns its result. For a run that needs no more samples, returns a
+    connection. Returns None if the engine has to be asked. If the embedded engine would be started
+    for a run that is recorded differently, raises `RunChanged` now.
     """
     if not _is_there(journal):
         return None

@@ -62,7 +62,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         """Returns the plan with the model and the renderer of a connected policy.
 
         Raises `Unsupported` if the renderer or the engine cannot do what the sampling asks for. The
-        error comes here, once, and not in each trajectory.
+        error comes once, before any trajectory begins.
         """
         check_supported(connection, self.spec.sampling)
         if self.fork is not None:
@@ -77,7 +77,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         """Asks the engine whether it accepts the sampling. Raises `Unsupported` if the engine
         refuses it.
 
-        The error comes before the run is recorded with that sampling, not in each trajectory.
+        The error comes once, before the run is recorded with that sampling.
         """
         # Imported late, so that bad input is reported fast.
         from holdfast.policy.client.replicas import EnginePolicy
@@ -90,8 +90,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         be known only to its engine, which is asked here.
 
         Raises an error if the scorer cannot score, for example if a judge's engine is down, or if
-        there is a cost limit and a judge's model has no price. The error comes before anything is
-        sampled, not for each trajectory.
+        there is a cost limit and a judge's model has no price. The error comes once, before
+        anything is sampled.
         """
         scorer, samples = self.scorer, self.spec.samples
         models = [] if scorer is None else await scorer.check(samples=samples)

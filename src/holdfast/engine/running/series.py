@@ -64,8 +64,8 @@ async def open_in_series(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, code: str
 ) -> tuple[Run, str]:
     """Opens the newest run that is the same as `spec`, or else creates the next run of the series.
-    Also returns a line about what changed since the last run; it is "" for an old run and for the
-    first run.
+    Also returns a line about the changes since the last run. The line is "" for an old run and for
+    the first run.
 
     `code` names the user's file in that line.
     """

@@ -1,11 +1,11 @@
-"""Scoring as a separate durable phase.
+"""Scores trajectories in a separate durable phase.
 
-- `engine_use`: How one call of a scorer uses engines: outages, and tokens.
+- `engine_use`: Counts the tokens that one call of a scorer uses, and the outages of its engines.
 - `retry`: Finds what is tried again: final failures, and verdicts that could not be read.
-- `scorer`: Scorers: functions from finished trajectories to rewards.
+- `scorer`: Scorers, which are functions from finished trajectories to rewards.
 - `reward_functions`: Turns reward functions that were written for verl or TRL into scorers.
 - `wire`, `process`, `pool`: Scorers in separate processes, and the messages to them.
 - `settle`: Scores trajectories durably, while rollouts go on.
-- `outdated`: Finds verdicts of judges that the scoring function would make otherwise today.
+- `outdated`: Finds verdicts for which the scoring function would make another judge today.
 - `late`: Scores that need more than one task, or more than one run.
 """

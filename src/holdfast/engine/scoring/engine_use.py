@@ -1,10 +1,10 @@
-"""EngineUse: how one call of a scorer uses engines, for example the engine of a judge.
+"""EngineUse tracks how one call of a scorer uses engines, for example the engine of a judge.
 
-Any code in that call, however deep, finds the current `EngineUse` here. It tells how long an engine
-may be down. It also counts outages, so that the scorer's deadline covers only its own work, and the
-tokens that were used. If an engine cannot be used, the error is kept here, even if user code hides
-it behind another error. It also keeps whether a judge's answer was unreadable, and which judge was
-asked first.
+Any code in that call, however deep, finds the current `EngineUse` with `engine_use()`. The object
+says how long an engine may be down. It counts outages, so that the scorer's deadline covers only
+the scorer's own work. It counts the tokens that were used. If an engine cannot be used, it keeps
+the error, even if user code hides that error behind another one. It also keeps whether a judge's
+answer was unreadable, and which judge was asked first.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from holdfast.records.usage import Usage, UsageByModel, add_usages
 
 
 class Outages(Protocol):
-    """Something that knows for how many seconds an engine has been down so far."""
+    """An object that knows for how many seconds an engine has been down so far."""
 
     @property
     def seconds_down(self) -> float: ...
 
 
 class FirstJudgeReached(Exception):
-    """The call ends at its first judge, because no engine may be asked."""
+    """Raised to end a call at its first judge, because no engine may be asked."""
 
 
 class EngineUse:
@@ -65,7 +65,7 @@ class EngineUse:
 
     @property
     def seconds(self) -> float:
-        """The seconds in which an engine was down since it was first asked."""
+        """The seconds for which engines were down, each since it was first asked."""
         return sum(engine.seconds_down - before for engine, before in self._before.items())
 
 

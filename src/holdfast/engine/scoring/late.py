@@ -1,9 +1,10 @@
-"""Late scoring: scores that need more than one task, or more than one run.
+"""Computes late scores, which need the trajectories of more than one task, or of more than one run.
 
 Rollouts finish and stay open (`Engine(settles=False)`). When all of them are over, one scorer sees
 all trajectories at once, or the trajectories of each task across several runs. Scores that belong
-together are recorded together or not at all, so a process that dies earlier only has to score
-again. The scorer does not see trajectories that failed for good, because they have no outcome.
+together are recorded together or not at all. If the process dies before that, the next process only
+has to score again. The scorer does not see trajectories that failed for good, because they have no
+outcome.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Finds verdicts of judges that a scoring function made itself, if it would make other judges
-today.
+"""Finds verdicts of judges that a scoring function made itself, if the function would make another
+judge today.
 
-A judge that is part of the scorer's code is part of the run's identity. A judge that the function
-makes when it is called, for example from a file, is known only then. So its verdict records the
-judge's identity. When the run goes on, the function is called for each such verdict until it asks
-its first judge. No engine is asked. If this judge is not the recorded one, the trajectory is scored
-again.
+A judge that is part of the scorer's code is part of the run's identity. If the function makes a
+judge during a call, for example from a file, the judge is known only in that call. So the verdict
+records the judge's identity. When the run goes on, the function is called for each such verdict
+until it asks its first judge. No engine is asked. If this judge is not the recorded one, the
+trajectory is scored again.
 """
 
 import asyncio

@@ -132,8 +132,8 @@ class ScorerAt(Struct, frozen=True):
 
 
 class _Notices:
-    """Logs messages from all processes of a pool. A line is left out if it is still the last line
-    of any process."""
+    """Logs messages from all processes of a pool. A line is left out if it equals the last line of
+    any process."""
 
     def __init__(self) -> None:
         self._last: dict[object, str] = {}
@@ -196,7 +196,7 @@ class _Slot:
         self, future: "asyncio.Future[ScorerAnswer]", number: int, seconds: float
     ) -> None:
         """Waits for the answer to a call. If there is no answer in time, ends the process and
-        raises `ScorerTimeout`. The process itself may extend the time."""
+        raises `ScorerTimeout`. The process itself may extend this time."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds + SLACK_SECONDS
         if not await finishes_in_time(
@@ -297,7 +297,7 @@ class ScorerPool(Scorer):
 
     async def replace(self, seats: Sequence[ScorerSeat]) -> None:
         """Replaces the processes by those of `seats`. Processes whose seat is in `seats` keep
-        running. What the removed processes were scoring is scored again."""
+        running. Scores that the removed processes had not finished are computed again."""
         kept = [slot for slot in self._slots if slot.seat in seats]
         gone = [slot for slot in self._slots if slot.seat not in seats]
         known = [slot.seat for slot in kept]

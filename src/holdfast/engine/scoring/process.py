@@ -1,7 +1,8 @@
-"""The process of a scorer: loads the scorer once, then scores what it is sent, several at once.
+"""Runs the process of a scorer, which loads the scorer once, and then scores the trajectories that
+it is sent, several at once.
 
 The process inherits a connection from its parent and ends with it, or it listens for connections
-that send a token. It has no access to the journal, and does not know what becomes of a score.
+that send a token. It has no access to the journal, and does not know how a score is used.
 """
 
 import asyncio
@@ -67,9 +68,9 @@ async def _serve_socket(sock: socket.socket) -> None:
 async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
     """Serves every connection that sends the token as its first frame within `TOKEN_SECONDS`.
 
-    Ends this process if its working folder is gone, as the folders of Ray are after their node
-    ends, because the process can then load no scorer. The code that started the process has to
-    start another one.
+    Ends this process if its working folder is gone, because the process can then load no scorer.
+    Ray, for example, removes the folders of a node that has ended. The code that started the
+    process has to start another one.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -24,7 +24,7 @@ async def open_for_retry(journal: Journal, run: Run) -> tuple[int, int]:
     """Opens failed trajectories and unreadable verdicts for another try.
 
     Returns how many failed trajectories have new budgets now, and how many wait for a verdict
-    again. Groups that a consumer has stay as they are.
+    again. Groups that a consumer has do not change.
     """
     unread = await unread_verdicts(journal, run)
     failed = await journal.reopen(run, reason="new budgets, by the user's wish")

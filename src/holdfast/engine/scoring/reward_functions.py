@@ -106,8 +106,8 @@ class RewardFunction:
 
 
 def completion_ids(history: History) -> list[int]:
-    """Returns the tokens of the main conversation after its prompt: replies, and what the rollout
-    and its tools added between them."""
+    """Returns the tokens of the main conversation after its prompt. They belong to the replies, and
+    to the messages that the rollout and its tools added between the replies."""
     turns = main_turns(history)
     if not turns:
         return []

@@ -1,4 +1,4 @@
-"""Scorers: functions from finished trajectories to rewards."""
+"""Scorers are functions from finished trajectories to rewards."""
 
 import asyncio
 import functools
@@ -104,7 +104,8 @@ def is_group_scorer(function: object) -> bool:
 
 
 class Scorer:
-    """One interface for all scorers: for one trajectory or a group, sync or async.
+    """One interface for all scorers, whether they score one trajectory or a group, and whether they
+    are sync or async.
 
     A synchronous scorer runs in its own thread, so it cannot block the loop. A call that hangs is
     left behind, and does not delay the end of the process.
@@ -126,8 +127,8 @@ class Scorer:
     def check_tasks(
         self, tasks: Sequence[Task], *, where: Callable[[Task], str] | None = None
     ) -> None:
-        """Raises `UsageError` for the first task that the scorer cannot score, as far as the scorer
-        can tell. `where` gives the task's place for the error."""
+        """Raises `UsageError` for the first task that the scorer knows it cannot score. `where`
+        returns the task's place for the error."""
         for task in tasks if hasattr(self._function, CHECK_TASK) else ():
             try:
                 getattr(self._function, CHECK_TASK)(task)
@@ -289,10 +290,10 @@ def _with_unread(scores: list[Score]) -> list[Score]:
 
 
 def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
-    """Adds to the scores the tokens that were used but that no score mentions.
+    """Adds the tokens that were used, but that no score mentions, to the scores.
 
-    This happens if a function asks a judge and returns only a number. The scores of a group share
-    the tokens.
+    A score does not mention its tokens if a function asks a judge and returns only a number. The
+    scores of a group share the tokens.
     """
     usage_by_model: UsageByModel = {}
     for score in scores:
@@ -520,9 +521,8 @@ def _metric(metric: str, value: object, called: str) -> float:
 
 
 def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
-    """Returns the details as they will be read back. Raises `NotAScore` if they cannot be
-    recorded.
-    """
+    """Returns the details as the journal will return them later. Raises `NotAScore` if they cannot
+    be recorded."""
     try:
         encoded = msgspec.msgpack.encode(details)
         score = msgspec.msgpack.decode(encoded)
@@ -543,9 +543,8 @@ FOREIGN = {"completions": "trl", "solution_str": "verl"}
 
 
 def check_scorer(function: object, *, is_group: bool, file: str = "FILE.py") -> None:
-    """Raises `UsageError` if the value cannot be called as a scorer, or would not return a
-    score. `file` is where the error says that the function is.
-    """
+    """Raises `UsageError` if the value cannot be called as a scorer, or would not return a score.
+    `file` is the file that the error names for the function."""
     wants = GROUP if is_group else SINGLE
     if inspect.iscoroutine(function):
         function.close()

@@ -1,8 +1,8 @@
-"""Scoring: a separate durable phase, which overlaps with rollouts.
+"""Scoring is a separate durable phase, which overlaps with rollouts.
 
 If a scorer raises or hangs, only its own trajectory (or group) fails. The call is retried by the
 scorer's own policy, and never causes a new rollout. If the process dies after a trajectory finished
-but before it was scored, the trajectory is only scored when the run continues.
+but before it was scored, the continued run scores the trajectory and does not roll it out again.
 """
 
 import asyncio

@@ -85,7 +85,8 @@ class ScoreFailed(Struct, frozen=True, tag=True):
 
 
 class ScoreExtended(Struct, frozen=True, tag=True):
-    """An engine that the scorer asks was down. These seconds are added to the call's deadline."""
+    """An engine that the scorer asks was down for `seconds`. They are added to the call's
+    deadline."""
 
     number: int
     seconds: float

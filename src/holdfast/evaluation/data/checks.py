@@ -64,8 +64,8 @@ def own_id(fields: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_faithful(record: object, where: str) -> None:
-    """Refuses NaN and sets, because another process would read something else. Records from JSON or
-    tables are not checked, since they cannot hold such values."""
+    """Refuses a record with NaN or sets, because another process would read back a different value.
+    Records from JSON or tables are not checked, since they cannot hold such values."""
     if isinstance(record, EvaluationRow):
         refuse_unfaithful(
             {"ground_truth": record.ground_truth, **(record.model_extra or {})}, where=where
@@ -75,8 +75,8 @@ def check_faithful(record: object, where: str) -> None:
 
 
 def check_messages(row: EvaluationRow, where: str) -> None:
-    """Refuses a record with NaN or sets, because another process would read back a different value.
-    Records from JSON or tables are not checked, since they cannot hold such values."""
+    """Raises `UsageError` for a message with an unknown role, or without the content that its role
+    requires."""
     for at, message in enumerate(row.messages):
         place = f"{where}: messages[{at}]"
         if message.role not in ROLES:
@@ -104,7 +104,7 @@ def explain(error: ValidationError, fields: Mapping[str, Any], where: str) -> Us
 
 
 def _path(place: Sequence[str | int]) -> str:
-    """Returns a place as text, for example `messages[0].content`."""
+    """Returns the path of a value in a row as text, for example `messages[0].content`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
 
 

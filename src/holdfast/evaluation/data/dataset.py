@@ -1,7 +1,8 @@
-"""Dataset: the source of an evaluation's rows.
+"""A Dataset is the source of an evaluation's rows.
 
-It reads every source of tasks (`holdfast.tasks`), in eval-protocol's forms and in plain ones. Every
-row gets a unique id that is the same each time it is read. Equal rows get ids by their order.
+It reads every source of tasks (`holdfast.tasks`). Rows may have eval-protocol's form, or be plain
+prompts, conversations or dicts. Every row gets a unique id that is the same each time it is read.
+Equal rows get ids by their order.
 """
 
 import inspect
@@ -75,7 +76,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The names of the files without their endings, joined with `+`. "" if no source is a
+        """The names of the files without their endings, joined with `+`. It is "" if no source is a
         file."""
         paths = [path for path in self.sources if isinstance(path, str | Path)]
         return "+".join(Path(path).stem for path in paths)

@@ -1,6 +1,7 @@
-"""Definition: what `@evaluation_test` says, read and checked where the decorator stands.
+"""A Definition holds the arguments of one `@evaluation_test`, read and checked when the decorator
+is applied.
 
-A definition is a plain value: making it opens and loads nothing. A *variant* is one choice of data
+A definition is a plain value. Making one opens and loads nothing. A *variant* is one choice of data
 set, setting and keyword arguments. Each variant is its own experiment. In a groupwise evaluation,
 all settings are members of one group, and so belong to one experiment.
 """
@@ -112,7 +113,7 @@ class Variant(Struct, frozen=True):
 
 
 def variants_of(definition: Definition, options: Options | None = None) -> list[Variant]:
-    """Returns all experiments of the definition, after the changes by the session's options."""
+    """Returns all variants of the definition. The session's options are applied first."""
     options = options or Options()
     sets = tuple(options.completion_params or definition.completion_params) or (None,)
     settings = [setting_of(params, options.overrides) for params in sets]

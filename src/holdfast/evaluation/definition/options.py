@@ -1,5 +1,5 @@
-"""Options of a session that hold for all of its evaluations. If an option is None, each evaluation
-uses its own value."""
+"""Options of a session apply to all of its evaluations. If an option is None, each evaluation uses
+its own value."""
 
 from collections.abc import Mapping, Sequence
 

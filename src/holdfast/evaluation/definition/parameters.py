@@ -1,4 +1,4 @@
-"""EPParameters: the arguments of an `@evaluation_test`, for trainers that look them up.
+"""EPParameters holds the arguments of an `@evaluation_test`, for trainers that look them up.
 
 They are at `test.__ep_params__`, under eval-protocol's names.
 """

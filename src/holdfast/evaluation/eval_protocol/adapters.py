@@ -23,7 +23,8 @@ def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[
     """Returns one row for each assistant message. The row has the messages before the assistant
     message, which is its ground truth.
 
-    If the same messages come before several assistant messages, only the first of them gives a row.
+    If several assistant messages have the same messages before them, only the first of them gives a
+    row.
     """
     seen: set[str] = set()
     rows = []

@@ -45,8 +45,8 @@ def match_models() -> bool:
 
 @cache
 def _subclass_of(ours: type[BaseModel], theirs: type[BaseModel]) -> type:
-    """Returns a subclass of both classes with the fields and methods of `ours`. It is made without
-    pydantic, which would merge the fields."""
+    """Returns a subclass of both classes with the fields and methods of `ours`. The subclass is
+    made without pydantic, because pydantic would merge the fields."""
     names = {"__module__": ours.__module__, "__qualname__": ours.__qualname__}
     try:
         return type.__new__(type(ours), ours.__name__, (ours, theirs), names)

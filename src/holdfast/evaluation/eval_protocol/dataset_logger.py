@@ -1,4 +1,4 @@
-"""DatasetLogger: eval-protocol's store of rows.
+"""DatasetLogger is eval-protocol's store of rows.
 
 `evaluation_test(logger=…)` gets every scored row. The journal has all of them in any case, and the
 default logger is the journal (`running.logged_rows`).

@@ -1,4 +1,4 @@
-"""LangGraphRolloutProcessor: rows through a LangGraph graph, as in eval-protocol.
+"""LangGraphRolloutProcessor runs rows through a LangGraph graph, as in eval-protocol.
 
 The graph calls its own models. So a row is recorded when the graph has finished it, and an
 interrupted row starts again from the beginning.
@@ -17,8 +17,8 @@ Build = Callable[[RolloutProcessorConfig], Any]
 
 
 class LangGraphRolloutProcessor(RolloutProcessor):
-    """Runs rows through the graph that `graph_factory(config)` makes. The graph's `messages` are
-    the row's.
+    """Runs rows through the graph that `graph_factory(config)` makes. The row's messages become the
+    graph's `messages`.
 
     - `to_input(row)` and `apply_result(row, result)` convert other inputs and outputs.
     - `build_invoke_config(config)`, or `build_graph_kwargs(completion_params)`, returns the config

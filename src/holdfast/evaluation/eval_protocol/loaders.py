@@ -1,4 +1,4 @@
-"""Data loaders, which make rows when a test runs, under eval-protocol's names."""
+"""Data loaders make rows when a test runs. They have eval-protocol's names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

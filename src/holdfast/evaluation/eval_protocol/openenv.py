@@ -1,4 +1,4 @@
-"""OpenEnvRolloutProcessor: episodes of an OpenEnv server, under eval-protocol's names."""
+"""OpenEnvRolloutProcessor runs episodes of an OpenEnv server, under eval-protocol's names."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ DEFAULT_PATIENCE = 60.0
 
 
 class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
-    """Repeats observation, reply and action until the episode is over. The reward is the sum of the
-    steps' rewards.
+    """Repeats three steps until the episode is over: observation, reply, action. The reward is the
+    sum of the steps' rewards.
 
     - `env_factory` makes a client, or `env_client_cls` makes it from `env_base_url`.
     - `prompt_builder(observation, step, history)` returns the prompt's text; `history` has a line
@@ -29,7 +29,7 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
       compared with its recorded text.
     - `action_parser` makes the client's action from a reply.
 
-    The processor starts no servers itself: `env_factory` starts containers and hubs.
+    The processor itself starts no servers. `env_factory` can start containers and hubs.
     """
 
     def __init__(

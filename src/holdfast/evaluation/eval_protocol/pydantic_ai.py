@@ -1,4 +1,4 @@
-"""PydanticAgentRolloutProcessor: rows through a pydantic-ai agent, as in eval-protocol.
+"""PydanticAgentRolloutProcessor runs rows through a pydantic-ai agent, as in eval-protocol.
 
 The agent calls its own model. So a row is recorded when the agent has finished it, and an
 interrupted row starts again from the beginning.

@@ -150,8 +150,8 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         ended.set_result(status)
 
     async def _poll_status(self, name: str, ended: "asyncio.Future[Status]") -> None:
-        """Polls the status of a rollout until the rollout ends. If a response is not a status,
-        polling stops, because the server then has no /status."""
+        """Polls the status of a rollout until the rollout ends. If a response is not a status, the
+        server has no /status, so polling stops."""
         assert self._http is not None, "a processor is set up first"
         while not ended.done():
             await asyncio.sleep(self._poll_interval)

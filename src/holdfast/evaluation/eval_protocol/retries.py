@@ -1,9 +1,9 @@
-"""Retries, in eval-protocol's configuration.
+"""Reads eval-protocol's configuration of retries.
 
 `max_tries` is how often a failed rollout is tried again. The delays, `giveup_func` and
 `retryable_exceptions` have the same meaning as in eval-protocol. Without a configuration, the cause
-of a failure decides (docs/failures.md). Retries start from the journal, never from the leftovers of
-another attempt.
+of a failure decides (docs/failures.md). A retry starts from the records in the journal, and never
+uses anything else that another attempt left behind.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ class RetriedByCause(Exception):
 
 @dataclass
 class BackoffConfig:
-    """How long a failed rollout waits, and how often it is tried again."""
+    """How often a failed rollout is tried again, and how long it waits before each try."""
 
     strategy: str = "expo"
     """`expo` waits up to `base_delay` after the first failure, up to `factor` times as long after
@@ -58,7 +58,7 @@ def get_default_retryable_exceptions() -> set[type[Exception]]:
 
 
 def get_default_exception_handler_config() -> ExceptionHandlerConfig:
-    """Returns the configuration of an evaluation without one."""
+    """Returns the configuration for an evaluation that gives none."""
     return ExceptionHandlerConfig()
 
 

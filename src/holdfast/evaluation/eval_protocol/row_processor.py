@@ -1,4 +1,4 @@
-"""Processors from rows to rows: an adapter for eval-protocol's contract.
+"""Adapts processors that take rows and return rows, as eval-protocol defines them.
 
     class Mine(RolloutProcessor):
         def __call__(self, rows, config): return [asyncio.create_task(…) for row in rows]
@@ -76,7 +76,8 @@ class TakesRows(processor.RolloutProcessor):
         return list(super().__call__(tasks, config))
 
     def cleanup(self) -> None:
-        """eval-protocol's synchronous hook; `acleanup` is called in any case."""
+        """Does nothing. It exists because eval-protocol's processors have this synchronous hook.
+        `acleanup` does the work."""
 
 
 class RolloutProcessor(TakesRows):
@@ -189,8 +190,8 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def helper(
         self, called: processor.RolloutProcessor, config: RolloutProcessorConfig
     ) -> processor.RolloutProcessor:
-        """Returns the called processor after configuring it and setting it up. This is done once
-        for all rows."""
+        """Returns the called processor, configured and set up. It is configured and set up only
+        once, for all rows."""
         if id(called) not in self._helpers:
             self._helpers[id(called)] = asyncio.create_task(_set_up(called, config))
         return await asyncio.shield(self._helpers[id(called)])
@@ -301,7 +302,7 @@ async def _roll_out(
 
 
 def _finish_row(row: EvaluationRow, t: Rollout) -> EvaluationRow:
-    """Sets the row's messages, its status and facts about its rollout, and returns the row."""
+    """Sets the row's messages, status and execution metadata, and returns the row."""
     if t.last is not None:
         view = TrajectoryView(t.key, t.task, t.session.history)
         fields = messages_of(view, t.last.step)

@@ -1,6 +1,6 @@
 """Reads Inspect's logs: `.eval` (a zip of JSON) and `.json`.
 
-The log of an interrupted run has its samples' summaries in its journal. They are read from there.
+If a run was interrupted, the summaries of its samples are read from the journal inside its log.
 """
 
 import struct
@@ -64,7 +64,8 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
 
 
 def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Returns numbers by scorer and, for a value with several parts, by part."""
+    """Returns each numeric value by its scorer and its part. The part is "" for a value without
+    parts."""
     values: dict[tuple[str, str], float] = {}
     for scorer, score in scores.items():
         value = score.get("value") if isinstance(score, Mapping) else score

@@ -2,8 +2,8 @@
 
 A row of such an export may hold several samples of its task side by side
 (`execution_metadata.extra`: `samples`, `rewards`, `failed_samples`), or be one branch of a
-trajectory. Each trajectory is one result, under the number that it has in its run. A row of another
-tool is one sample, numbered by its order.
+trajectory. Each trajectory is one result, with its sample number in the run. A row of another tool
+is one sample, whose number is its place among the rows of its task.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,9 @@ def read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowRe
 
 
 def _numbered(result: RowResult, taken: set[tuple[str, int]]) -> RowResult:
-    """Returns the result with a sample number that its task has not yet `taken`: its own number, or
-    the next free one. Rows that come from several files may have the same numbers."""
+    """Returns the result with a sample number that no other result of its task has. This is its own
+    number or, if that is `taken`, the next free one. Rows from several files may have the same
+    numbers."""
     sample = result.sample
     while (result.task, sample) in taken:
         sample += 1

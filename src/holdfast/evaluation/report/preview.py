@@ -1,4 +1,4 @@
-"""Previews: the beginnings of a trajectory's input, target and answer, for lists."""
+"""Makes previews, which show the beginnings of a trajectory's input, target and answer in lists."""
 
 import msgspec
 from msgspec import Struct

@@ -1,4 +1,5 @@
-"""The table of rows: input, target and answer of each sample on a terminal, by task."""
+"""Builds the table of rows for a terminal, with the input, target and answer of each sample, by
+task."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,9 @@
-"""Timeline: the events of a trajectory, in order, as small arrays that the page draws.
+"""Builds the timeline of a trajectory, which has its events in order, as small arrays that the page
+draws.
 
-An item begins with the letter of its kind, the same as in the page's `DRAW`. Items are arrays
-because arrays are a third shorter than objects, and a search in the raw text finds no field names.
+An item begins with a letter for its kind. The page's `DRAW` has the same letters. Items are arrays
+for two reasons. Arrays are a third shorter than objects. A search in the raw text does not find
+field names.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,14 @@
-"""The report's writer. It reads a run once, with one trajectory in memory, and writes as it reads.
+"""Writes the report of a run. Reads the run once, with one trajectory in memory, and writes as it
+reads.
 
 - The file is complete or absent, because it gets its name only when all of it is on disk.
 - The same journal gives the same bytes.
 - Text from data sets, models and tools is data, never markup. It is JSON without a `<`, in blocks
   that no browser runs, and the page inserts it as text. The page's content security policy allows
   only the package's style and script (by their digests), and no request.
-- The work is bounded. Numbers cover all trajectories, from stored summaries. A very large
-  run lists some of its rows: those that its failures name, the slowest, and others evenly spread.
+- The work is bounded. Numbers cover all trajectories, from stored summaries. For a very large run,
+  the page lists only some rows: the rows that failures name, the slowest rows, and others at even
+  distances.
 - The size is bounded. Long texts are cut in the middle. If all conversations together are too
   large, later ones are cut shorter or left out. The page says what was cut, and names the command
   that prints everything.

@@ -1,7 +1,7 @@
-"""Setting: one set of completion params, read.
+"""A Setting holds the values that were read from one set of completion params.
 
-Params go by the names of chat APIs. An unknown param that could change what is sampled raises an
-error with its name. A param that does not affect sampling is ignored. A key is removed before
+Params have the names that chat APIs use. An unknown param that could change what is sampled raises
+an error with its name. A param that does not affect sampling is ignored. A key is removed before
 anything is recorded.
 """
 

@@ -1,9 +1,9 @@
-"""Converts between eval-protocol's rows and the engine's records: row to task, trajectory to row,
-result to score.
+"""Converts between eval-protocol's rows and the engine's records: a row to a task, a trajectory to
+a row, a result to a score.
 
 Nothing is lost: fields that a task does not have are kept in its metadata and come back. Times and
-generated ids of a new row are not part of its task. Otherwise the same data set would give other
-tasks each time it is read.
+generated ids of a new row are not part of its task. Otherwise, the same data set would give
+different tasks each time it is read.
 """
 
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Readable random ids: `quiet-harbor-402913`."""
+"""Makes readable random ids, such as `quiet-harbor-402913`."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""EvaluateResult: a scorer's result for a row, under eval-protocol's names.
+"""EvaluateResult is a scorer's result for a row, under eval-protocol's names.
 
 Results can also be read like dicts (`result["score"]`), as in old scorers.
 """

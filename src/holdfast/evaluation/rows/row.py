@@ -1,4 +1,4 @@
-"""EvaluationRow: one row of a data set with its results, under eval-protocol's names.
+"""EvaluationRow is one row of a data set with its results, under eval-protocol's names.
 
 Every model keeps unknown fields, so JSON is read and written without loss. A row's id is None until
 a data set sets it, because an id made only from the content would make two equal rows one.

@@ -1,4 +1,4 @@
-"""Status: the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
+"""Status is the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
 
 The codes are those of google.rpc.Code and four codes above 99. Unknown codes are kept.
 """
@@ -20,7 +20,7 @@ SHOWN_CLASSES: dict[type, type] = {}
 
 
 class Open(BaseModel):
-    """A model that keeps unknown fields, and writes NaN and infinity as they are."""
+    """A model that keeps unknown fields, and writes NaN and infinity without changing them."""
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 

@@ -1,4 +1,4 @@
-"""Experiment: one variant of an evaluation, from its rows to its outcome.
+"""Runs an Experiment, which is one variant of an evaluation, from its rows to its outcome.
 
 Each setting is one run in the journal, and a recorded run is continued. Finished rows are not
 rolled out again, and rows that are finished but not scored are only scored. A run that is finished
@@ -181,7 +181,7 @@ def _is_late(experiment: Experiment) -> bool:
 
 
 async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
-    """Works on the setting's run until every row is settled, or waits to be scored after all
+    """Works on the setting's run until every row is settled, or only has to be scored after all
     rollouts."""
     experiment = work.experiment
     setting, _ = named_engines(setting, experiment.session, experiment.policy)
@@ -251,8 +251,8 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
 
 
 async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
-    """Adds to the error how to score the recorded run without an engine, if that run has nothing
-    left to sample."""
+    """Adds advice to the error if the recorded run has nothing left to sample. The advice says how
+    to score that run without an engine."""
     options = work.experiment.session.options
     retry = options.retry_failed
     recorded = await rolled_out_already(work.journal, spec, models=None, retry_failed=retry)

@@ -1,7 +1,7 @@
 """Checks the judges that an evaluation's function names, before anything is sampled.
 
-A function may call a judge of its module, of its closure, of another function of the user, or one
-that pytest passes to it. The function itself decides how many rows it compares at once.
+A function may call a judge that is in its module or its closure, that another function of the user
+calls, or that pytest passes to it. The function itself decides how many rows it compares at once.
 """
 
 import inspect

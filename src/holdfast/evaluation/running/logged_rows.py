@@ -1,4 +1,4 @@
-"""JournalDatasetLogger: stores each logged row as its own run, and reads all rows of a journal."""
+"""JournalDatasetLogger stores each logged row as its own run, and reads all rows of a journal."""
 
 from pathlib import Path
 

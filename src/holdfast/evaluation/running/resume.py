@@ -68,9 +68,9 @@ async def runs_named(journal: Journal, base: str) -> list[Run]:
 async def open_recorded(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, new: bool, resume: bool
 ) -> Opened:
-    """Returns the run to work on: the latest recorded run that samples in the same way, or a new
-    one. `spec.name` is the experiment's name. `new` always creates a run. With `resume`, a new run
-    that would differ from the last recorded one raises `UsageError` instead."""
+    """Returns the latest recorded run that samples in the same way, or creates a new one.
+    `spec.name` is the experiment's name. With `new`, always creates a run. With `resume`, raises
+    `UsageError` instead of creating a run that differs from the last recorded one."""
     known = await runs_named(journal, spec.name)
     if not new:
         for run in reversed(known):
@@ -116,9 +116,9 @@ async def open_together(
     """Returns the runs, ready to be judged together. With `whole`, all rows are judged at once, and
     otherwise the rows of one task at a time.
 
-    A row may be new, because it failed before or its run is new, while other rows that are judged
-    together with it already have scores. In that case every row is opened for scoring again, so
-    that scores of two judgements are never mixed.
+    Some rows may have no score yet, because they failed before or their run is new, while rows that
+    are judged together with them already have scores. In that case, every row is opened for scoring
+    again, so that scores of two judgements are never mixed.
     """
     is_open: set[str] = set()
     is_judged: set[str] = set()
@@ -184,8 +184,8 @@ async def rolled_out_already(
 async def _newest_first(
     journal: Journal, spec: RunSpec, models: Sequence[str] | None
 ) -> list[tuple[Run, list[str]]]:
-    """Returns the experiment's runs that have one of the models, the newest first. Each comes with
-    its differences from `spec`, apart from the name, the model and the renderer."""
+    """Returns the experiment's runs that have one of the models, the newest first. Each run comes
+    with its differences from `spec`, apart from the name, the model and the renderer."""
     by_age = []
     for run in reversed(await runs_named(journal, spec.name)):
         known = run.spec

@@ -1,9 +1,9 @@
-"""The user's function as the engine's scorer.
+"""Wraps the user's function as the engine's scorer.
 
-Each call gets new rows, so whatever the function changes, nothing recorded changes. Its result
-becomes a `Score`; an `EvaluateResult` is kept whole. An exception fails only the rows of the call,
-with the traceback; the engine takes care of that. Only an exception about the whole test, such as
-that of `pytest.skip()`, is passed up to pytest.
+Each call gets new rows, so a function that changes its rows does not change any record. The
+function's result becomes a `Score`, which keeps all of an `EvaluateResult`. If the function raises
+an exception, the engine fails only the rows of the call, and records the traceback. Only an
+exception about the whole test, such as that of `pytest.skip()`, is passed up to pytest.
 
 A function may return its rows in any order. A returned row stands for the given row with the same
 `rollout_id`. A row that the function made itself has no `rollout_id` and stands for the given row
@@ -264,7 +264,7 @@ def _of_result(result: EvaluateResult) -> Score:
 def scorer_row(
     view: TrajectoryView, spec: RunSpec, setting: Setting, *, mode: Mode, evaluation: EvalMetadata
 ) -> EvaluationRow:
-    """Returns the trajectory as a new row, which the scorer may change freely."""
+    """Returns a new row of the trajectory, which the scorer may change freely."""
     row = row_of(_unscored(view), spec)
     metadata = row.input_metadata
     metadata.completion_params = {**(metadata.completion_params or {}), **deepcopy(setting.params)}
@@ -292,7 +292,7 @@ def eval_metadata_of(
 
 
 def _unscored(view: TrajectoryView) -> TrajectoryView:
-    """Returns the trajectory without an earlier score, which the scorer might otherwise take for
+    """Returns the trajectory without an earlier score, because the scorer might take that score for
     its own."""
     if view.history.scored is None:
         return view

@@ -1,6 +1,7 @@
-"""Session: the path of the journal, the options and the embedded engines of one process.
+"""A session holds the path of the journal, the options and the embedded engines of one process.
 
-Policies and the open journal are not part of it. They belong to one evaluation and its event loop.
+Policies and the open journal are not part of the session. They belong to one evaluation and its
+event loop.
 """
 
 import secrets
@@ -47,7 +48,7 @@ class EvaluationSession:
         self._follow = self._beside.enter_context(tracing)
 
     def follow(self, run: str) -> None:
-        """Adds a run to those whose spans are sent."""
+        """Adds a run to the runs whose spans are sent."""
         if run not in self._followed:
             self._followed.add(run)
             self._follow(run)

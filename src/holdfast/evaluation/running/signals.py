@@ -1,7 +1,7 @@
 """Handles SIGINT and SIGTERM during an evaluation, so that work in flight becomes durable first.
 
-The first signal stops the run gracefully. A second one interrupts at once, which is safe, too. If
-user code keeps the event loop busy, the first signal waits for that code. The second signal then
+The first signal stops the run gracefully. A second signal interrupts at once, which is safe, too.
+If user code keeps the event loop busy, the first signal waits for that code. The second signal then
 only cancels the evaluation, and the third interrupts at any line.
 """
 

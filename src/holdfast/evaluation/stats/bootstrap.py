@@ -1,4 +1,4 @@
-"""Resampling: the cluster bootstrap, and the permutation test of differences.
+"""Resamples scores for the cluster bootstrap and for the permutation test of differences.
 
 All random numbers come from the argument `seed`. So the same scores give the same numbers in every
 process. The names and the order of the tasks do not matter. The number of draws is bounded, so that
@@ -75,9 +75,9 @@ def bootstrap(
     """Runs the cluster bootstrap, which draws tasks with replacement, each with all of its samples.
 
     The interval is BCa (bias-corrected and accelerated). Its ends are percentiles of the resampled
-    estimates, shifted by two numbers. z0 comes from the rank of the estimate among them, with ties
-    counted half. a comes from the change of the error when one task at a time is left out. Returns
-    None with fewer than two tasks.
+    estimates, shifted by two numbers. The number z0 comes from the rank of the estimate among the
+    resampled ones, with ties counted half. The number a comes from the estimates that leave out one
+    task at a time. Returns None with fewer than two tasks.
     """
     if len(totals) < 2:
         return None

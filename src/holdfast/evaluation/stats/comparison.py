@@ -1,8 +1,9 @@
-"""Comparison: the difference of two runs' scores on their common tasks.
+"""A Comparison is the difference of two runs' scores on their common tasks.
 
 Scores are paired by task, so that the tasks' difficulty does not count. Two tasks are the same if
-they have the same id and, as far as is known, ask the same question. The text names everything that
-is left out: tasks of only one run, tasks with another question, rows that failed.
+they have the same id and, as far as is known, ask the same question. The text of a comparison names
+everything that is left out: tasks of only one run, tasks with another question, and rows that
+failed.
 """
 
 import hashlib
@@ -99,8 +100,9 @@ def compare(
 
 
 def questions_of(tasks: Iterable[Task]) -> dict[str, TaskQuestion]:
-    """Returns each task's question, for `Results.questions`. Its digest covers the messages and the
-    ground truth, but no system messages, because runs are often compared to compare these."""
+    """Returns each task's question, for `Results.questions`. The digest of a question covers the
+    ground truth and the messages, except system messages. Runs are often compared to find the
+    effect of other system messages, so tasks that differ only in these ask the same question."""
     return {task.id: _question(task) for task in tasks}
 
 
@@ -190,7 +192,8 @@ def _facts(results: Results) -> dict[str, object]:
 
 
 def _changed_code(a: RunSpec | None, b: RunSpec | None) -> dict[str, str]:
-    """Returns a text for the rollout and one for the scorer, if they differ and are known."""
+    """Returns a text about the rollout's code and one about the scorer's code, if the code differs
+    and is known."""
     if a is None or b is None:
         return {}
     texts = {}

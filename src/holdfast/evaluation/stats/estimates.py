@@ -1,4 +1,5 @@
-"""Estimates from scores in clusters: tasks are independent, but the samples of one task are not.
+"""Computes estimates from scores in clusters. Tasks are independent, but the samples of one task
+are not.
 
 These are pure functions of numbers, without numpy, and the order of tasks and samples does not
 matter. A *cluster* is the scores of one task. With too few data (one task, no rows), the result is
@@ -118,7 +119,7 @@ def bound_when_all_alike(tasks: int) -> float:
     """Returns the largest probability, at 95 % confidence, of an event that occurred in none of the
     tasks: (1 - p)^tasks = 0.05.
 
-    It is used if every task was solved, or if no task was, because the standard error is then 0.
+    Use it if every task was solved, or if no task was solved, because the standard error is then 0.
     """
     return 1.0 - math.exp(math.log(1.0 - CONFIDENCE) / tasks)
 

@@ -1,4 +1,4 @@
-"""Outcome: the result of one experiment, and whether it passed."""
+"""An Outcome is the result of one experiment, and says whether it passed."""
 
 from msgspec import Struct
 

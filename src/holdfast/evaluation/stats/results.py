@@ -1,4 +1,4 @@
-"""Results: the result of each row of a run, in numbers, without conversations and tokens.
+"""Results hold the numbers of each row of a run, without conversations and tokens.
 
 They are read from the journal with one trajectory in memory at a time. Only final scores count: a
 row that failed for good, or is not settled yet, has no score (I5).

@@ -1,7 +1,7 @@
-"""Summary: a run's results as text for a terminal and as JSON for scripts.
+"""Writes a run's results as text for a terminal and as JSON for scripts.
 
-The JSON has the keys of eval-protocol's summaries, with the same meaning, and Holdfast's own. Ids
-and messages come from data sets and models, so their control characters are escaped.
+The JSON has the keys of eval-protocol's summaries, with the same meaning, and Holdfast's own keys.
+Ids and messages come from data sets and models, so their control characters are escaped.
 """
 
 import os

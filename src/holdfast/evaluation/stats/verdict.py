@@ -1,4 +1,4 @@
-"""Verdict: one number for a run, its error, and whether it passes.
+"""A Verdict is one number for a run, with its error, and says whether the run passes.
 
 Only rows with a score count. A permanent failure is counted by its cause and is not an outcome of
 the policy. A truncation is an outcome, and is scored (I5).

@@ -1,8 +1,8 @@
-"""McpGymEnvironment: one episode of an MCP gym.
+"""McpGymEnvironment is one episode of an MCP gym.
 
 Actions are calls of MCP tools. Rewards and the end of the episode come over plain HTTP (the
-*control plane*). A missing response there means a broken environment, never a reward of 0 (I5). The
-episode is restored by replay, in a new session with the same seed.
+*control plane*). If the control plane does not respond, the environment is broken, and the reward
+is never taken as 0 (I5). The episode is restored by replay, in a new session with the same seed.
 """
 
 import asyncio

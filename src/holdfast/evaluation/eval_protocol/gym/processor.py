@@ -1,4 +1,4 @@
-"""MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and stops."""
+"""MCPGymRolloutProcessor runs episodes of an MCP gym, whose server it starts and stops."""
 
 import hashlib
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ DEFAULT_STEPS = 30
 
 class MCPGymRolloutProcessor(RolloutProcessor):
     """Generates turns until the episode is over or the model calls no more tools. The reward is the
-    episode's.
+    total reward of the episode.
 
     One server serves all rows. `input_metadata.dataset_info` of a row may hold
     `environment_context` for the gym (with `seed`), `user_prompt_template` (the first prompt, with

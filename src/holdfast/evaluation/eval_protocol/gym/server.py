@@ -1,6 +1,6 @@
-"""GymServer: the process of an MCP gym.
+"""GymServer is the process of an MCP gym.
 
-It is started when it is first needed, and restarted on the same port when it has ended. Stopping it
+It is started when it is first needed, and restarted on the same port if it has ended. Stopping it
 also ends its child processes. It knows nothing about episodes.
 """
 
@@ -132,7 +132,7 @@ def _free_port() -> int:
 
 
 def server_options(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Reads eval-protocol's `rollout_processor_kwargs`: port, domain, python.
+    """Reads port, domain and python from eval-protocol's `rollout_processor_kwargs`.
 
     `server_mode` and `start_server` have no effect, because one server serves a whole test.
     """

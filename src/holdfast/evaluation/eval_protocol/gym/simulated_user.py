@@ -1,9 +1,10 @@
-"""SimulatedUser: the user of a gym's row, played by a model (`user_simulation` in its data).
+"""SimulatedUser is the user of a gym's row, played by a model (`user_simulation` in the row's
+data).
 
 The user has its own conversation, in which the policy's replies are the input. Both conversations
-are durable; only the policy's is trained. A row may name another model than the evaluated one. That
-model is used if the run's engine serves it and takes messages. Otherwise the row fails with an
-error that names `user_policy`.
+are durable, but only the policy's conversation is used for training. A row may name another model
+than the evaluated one. That model is used if the run's engine serves it and takes messages.
+Otherwise the row fails with an error that names `user_policy`.
 """
 
 from collections.abc import Mapping
@@ -110,8 +111,8 @@ class SimulatedUser:
         self._conversation.add(system(_RULES + str(simulation.get("system_prompt") or "")))
 
     async def answer(self, message: str = BEGIN) -> str:
-        """Returns the user's first message, or the user's answer to a message of the policy. See
-        `ends_conversation`."""
+        """Returns the user's first message, or the user's answer to a message of the policy.
+        `ends_conversation` tells whether an answer ends the conversation."""
         self._conversation.add(message)
         reply = await self._conversation.generate(speaker=self._speaker, **self._params)
         return reply.text
