@@ -1,4 +1,4 @@
-"""Objective: what a training step minimizes, as one frozen value of five choices.
+"""An objective says what a training step minimizes, as one frozen value of five choices.
 
 The choices are the level of the ratio, the clip, the mean, the penalty for the distance from a
 reference (KL), and the correction of the gap between engine and trainer. Presets have the names

@@ -1,9 +1,10 @@
-"""Rows: token sequences packed side by side, with common beginnings only once.
+"""Packs token sequences side by side into rows, with common beginnings only once.
 
 A row is a list of segments. Each segment attends to itself and to its path back to the root. If no
 beginning is shared, every sequence is one segment. A trained token is stored as a pair: the place
 in the row that predicts it, and the token. A common beginning is therefore computed once, while
-each sequence keeps its own trained tokens. Pure Python: the same input always gives the same rows.
+each sequence keeps its own trained tokens. The module is pure Python, and the same input always
+gives the same rows.
 """
 
 from collections.abc import Iterable, Sequence

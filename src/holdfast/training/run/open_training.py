@@ -1,5 +1,4 @@
-"""The run of a training in its journal: created, found again or refused, and brought to the
-checkpoint.
+"""Creates, finds or refuses the run of a training in its journal, and brings it to the checkpoint.
 
 Training continues from the restored checkpoint, and the ledger is rewound or brought forward to its
 step. Until a step is trained, the run does not depend on the code, so the same command may be used

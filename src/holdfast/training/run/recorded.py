@@ -24,7 +24,8 @@ def folder_of(run: Run) -> Path | None:
 
 def metrics_of(run: Run) -> Metrics:
     """Returns the metrics by step. Returns no metrics if their file is not on this machine. A gap
-    that was requested from engines has the name of any other gap, as each step has one gap."""
+    that was requested from engines gets the same name as any other gap, because each step has only
+    one gap."""
     folder = folder_of(run)
     lines: Metrics = {}
     for line in [] if folder is None else read(folder / FILE):
