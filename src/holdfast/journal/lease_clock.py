@@ -1,4 +1,4 @@
-"""The clock of leases: the time since boot, which users cannot set.
+"""The clock of leases is the time since boot, which users cannot set.
 
 All processes and containers of one machine share this clock, so setting the wall clock ends no
 lease. Only the leases of workers of another boot are measured by the wall clock, because two boots

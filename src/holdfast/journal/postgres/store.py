@@ -128,9 +128,9 @@ class PostgresStore(Store):
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
         """Appends with one statement.
 
-        It moves the heads of all trajectories and writes all rows, if the heads are where the
-        leases expect them. Otherwise it writes nothing and returns the heads, and the valid appends
-        are sent again.
+        If all heads are where the leases expect them, the statement moves the heads and writes all
+        rows. Otherwise it writes nothing and returns the heads, and this method sends the valid
+        appends again.
         """
         left, ends = list(appends), _ends(appends)
 
