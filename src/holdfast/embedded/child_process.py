@@ -1,4 +1,4 @@
-"""An engine of ours as a child process: `holdfast serve`, with the embedded engine or a vLLM.
+"""Runs an engine as a child process: `holdfast serve`, with the embedded engine or a vLLM.
 
 The child listens on a free port of 127.0.0.1. It ends with its parent, however the parent ends,
 because the parent holds the other end of a pipe. A start may take minutes if the model is large and

@@ -1,5 +1,4 @@
-"""A part as a child process: this Python, with a session and a log of its own, and pipes that are
-read.
+"""Runs a part as a child process with this Python, its own session and log, and reads its pipes.
 
 It ends whenever its parent ends, because its stdin is a pipe that closes with the parent. When it
 has ended, no process of its process group is left. A process that it started in another group or

@@ -188,7 +188,7 @@ class SoloPasses:
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
         """Returns the memory after these tokens, and the last logits. The model may write into
-        `held`, so it must not be used again."""
+        `held`, so the caller must not use `held` again."""
         with torch.inference_mode():
             answer = self._network(
                 input_ids=self._row(tokens), use_cache=True, **held, **self._last_only

@@ -187,8 +187,8 @@ def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = 
 
 
 def accept_losses(connection: ServerConnection) -> str:
-    """Accepts the losses, and describes them; "" if there are none. The journal gets another
-    identity, because every machine's notes on the old identity are about lost commits."""
+    """Accepts the losses. Returns a description of them; "" if there are none. The journal gets
+    another identity, because every machine's notes on the old identity are about lost commits."""
     losses = find_losses(connection)
     if not losses:
         return ""

@@ -180,8 +180,8 @@ class PostgresStore(Store):
             yield trajectory, rows
 
     def _logs(self, trajectories: Sequence[int]) -> dict[int, tuple[int | None, list[LogRow]]]:
-        """Returns, for each log, the length according to its head and the rows. One statement reads
-        both, so that they are of the same moment."""
+        """Returns, for each log, its length according to its head, and its rows. One statement
+        reads both, so that they are of the same moment."""
         logs: dict[int, tuple[int | None, list[LogRow]]] = {
             each: (None, []) for each in trajectories
         }

@@ -1,4 +1,4 @@
-"""The writer is one thread with one connection, and commits in groups.
+"""The writer is one thread with one connection and group commit.
 
 Operations queue up. The event loop hands all operations of one turn of the loop over together. The
 thread takes the queued operations without a timer, lets the store commit them as one transaction,

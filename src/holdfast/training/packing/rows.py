@@ -116,7 +116,7 @@ def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, shar
 
 
 class _Node:
-    """A run of tokens in a tree, with the runs that may follow it."""
+    """A sequence of tokens in a tree, with the nodes that may follow it."""
 
     __slots__ = ("children", "ids", "members")
 

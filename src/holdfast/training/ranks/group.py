@@ -253,7 +253,7 @@ class JoinedRanks(RankGroup):
         return error
 
     def fail(self, cause: str) -> None:
-        """Records why this rank is about to end."""
+        """Records the cause for which this rank is about to end."""
         self._store.set(f"cause/{self.rank}", cause)
 
     def check_alive(self) -> None:

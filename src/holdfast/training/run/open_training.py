@@ -242,9 +242,9 @@ async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) ->
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
-    """Opens trajectories that failed for good again, with new budgets, and asks again for verdicts
-    that could not be read. Skips groups that were given to a consumer. Recorded steps of a
-    trajectory are replayed."""
+    """Reopens trajectories that failed for good, with new budgets, and asks again for verdicts that
+    could not be read. Skips groups that were given to a consumer. Recorded steps of a trajectory
+    are replayed."""
     failed = (await journal.progress(run)).failed
     opened, unread = await open_for_retry(journal, run)
     if opened:
