@@ -1,4 +1,4 @@
-"""One process of the fleet, from its start to its end, seen from the driver.
+"""Runs one process of the fleet from its start to its end, on the driver's side.
 
 The fleet replaces a lost process; a `FleetMember` never starts its process again. The driver ends
 the process's lease in the journal at once only if the process is known to be gone: its actor's

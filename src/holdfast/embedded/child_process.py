@@ -147,8 +147,8 @@ class EmbeddedEngine:
             loop.remove_reader(pipe)
 
     async def keep_alive(self, notify: Callable[[str], None]) -> None:
-        """Starts the child again whenever it has ended. Meanwhile calls wait as in any other
-        outage, and then continue."""
+        """Starts the child again whenever it has ended. Until the child is back, calls to the
+        engine wait as in any other outage. Then they continue."""
         while True:
             await self.wait_ended()
             try:

@@ -369,8 +369,8 @@ def _length(groups: Sequence[TrainingGroup]) -> float:
 
 
 class Lag(Struct, frozen=True):
-    """The age of a group: how many steps the current weights are ahead of the weights that sampled
-    its newest and its oldest token."""
+    """The age of a group says how many steps the current weights are ahead of the weights that
+    sampled its newest and its oldest token."""
 
     newest: int
     oldest: int

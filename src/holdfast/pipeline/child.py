@@ -149,7 +149,7 @@ class ChildProcess:
 
 
 def is_crash(code: int, *, final: Sequence[int]) -> bool:
-    """Returns whether the part should be started again: it was killed, or its failure may be
+    """Returns whether the part should be started again, because it was killed or its failure may be
     temporary. `final` has the exit codes of failures that would repeat."""
     return code != 0 and code not in final
 

@@ -58,7 +58,7 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """When a crashed part is started again: after a wait that grows with each crash. The part
+    """Decides when a crashed part is started again. The wait grows with each crash. The part
     continues from its durable state."""
 
     restarts: int = 5

@@ -49,7 +49,7 @@ class Scale(StrEnum):
 
 
 class Estimator(Struct, frozen=True):
-    """How advantages are estimated: a baseline and a scale."""
+    """Names the baseline and the scale with which advantages are estimated."""
 
     baseline: Baseline = Baseline.GROUP
     scale: Scale = Scale.GROUP_DEVIATION

@@ -1,8 +1,8 @@
-"""A `Computation` computes the calls of a training on one rank. Rank 0 leads all ranks.
+"""Computes the calls of a training on one rank. Rank 0 leads all ranks.
 
-It holds the network, the reference and the optimizer, or this rank's part of them. It works on
-rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the same
-order, each on its own rows. All ranks compute the same number of rows: a rank without a row
+A `Computation` holds the network, the reference and the optimizer, or this rank's part of them. It
+works on rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the
+same order, each on its own rows. All ranks compute the same number of rows: a rank without a row
 computes a filler that does not count.
 """
 

@@ -105,12 +105,12 @@ class Trainer:
         return self.computation.optimizer
 
     def _together(self, call: Call, own: Callable[[], Result]) -> Result:
-        """Sends all ranks the same call. On this rank, runs `own` instead."""
+        """Sends all ranks the same call, and runs `own` on this rank."""
         return self._share([call] * self.ranks.size, own)
 
     def _share(self, calls: Sequence[Call], own: Callable[[], Result]) -> Result:
-        """Sends each rank its own call. On this rank, runs `own` instead. Raises `RankDied` if
-        another rank died."""
+        """Sends each rank its own call, and runs `own` on this rank. Raises `RankDied` if another
+        rank died."""
         if self.ranks.size == 1:
             return own()
         with self.ranks.together():

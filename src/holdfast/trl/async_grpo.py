@@ -1,4 +1,4 @@
-"""`async_rollouts` for `AsyncGRPOTrainer`: its rollout worker, its weight transfer, its callback.
+"""`async_rollouts` gives `AsyncGRPOTrainer` its rollout worker, weight transfer and callback.
 
 A checkpoint may be written when only a part of a group is trained. Its `trainer_state.json` names
 the groups and rows that were trained, which are then committed to the ledger. After a resume, the

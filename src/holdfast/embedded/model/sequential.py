@@ -1,4 +1,4 @@
-"""Passes for a model that cannot share a batch. Each sequence runs by itself.
+"""Runs passes for a model that cannot share a batch. Each sequence runs by itself.
 
 Examples are a mixture of experts, a model with its own attention, and a state-space model. The
 effect of a batch on a sequence's bits is unknown, so there is no batch. A sequence's results come
@@ -122,8 +122,8 @@ class SoloPasses:
 
     @property
     def room(self) -> int:
-        """The most rows of a pass: a block for each slot. Without memory, only the ends cost time,
-        so the limit is all positions of all slots."""
+        """The largest number of rows of a pass, which is a block for each slot. Without memory,
+        only the ends cost time, so the limit is all positions of all slots."""
         return self.narrow * (self.stride or self._longest)
 
     @property

@@ -315,9 +315,9 @@ def _size(connection: ServerConnection) -> int:
 
 
 class ChangeListener:
-    """Listens to other processes' notifications of runs that a caller here waits for. It uses the
-    event loop that was last seen. After a lost connection, or behind a pooler, it does not listen,
-    and waiters look again after a while."""
+    """Listens to other processes' notifications about runs for which callers in this process wait.
+    It uses the event loop that was last seen. After a lost connection, or behind a pooler, it does
+    not listen, and waiters look again after a while."""
 
     def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
         self.interests: set[str] = set()

@@ -1,4 +1,4 @@
-"""PostgreSQL as a store: its dialect, and how records lie on a server."""
+"""Uses PostgreSQL as a store, with its own SQL dialect and its own layout of records."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence

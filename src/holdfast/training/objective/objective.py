@@ -72,8 +72,8 @@ class Cap(Struct, frozen=True, tag=True):
 
 
 class Gate(Struct, frozen=True, tag=True):
-    """The clip of SAPO: a sigmoid around a ratio of 1, in place of a hard bound. Larger values make
-    the sigmoid steeper."""
+    """The clip of SAPO is a sigmoid around a ratio of 1, in place of a hard bound. Larger values
+    make the sigmoid steeper."""
 
     positive: float = 1.0
     negative: float = 1.05

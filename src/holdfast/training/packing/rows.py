@@ -80,8 +80,9 @@ def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True)
 
 
 def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[int]:
-    """Returns the order of packing: the longest sequence first, because this fills rows best. With
-    `share`, the sequences of a family are packed one after the other."""
+    """Returns the order in which sequences are packed. The longest sequence comes first, because
+    this order fills rows best. With `share`, the sequences of a family are packed one after the
+    other."""
     numbers = range(len(sequences))
     if not share:
         return sorted(numbers, key=lambda n: -len(sequences[n].ids))

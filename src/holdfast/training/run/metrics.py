@@ -47,8 +47,9 @@ class TrainingMetrics:
 
     def follow(self, trackers: Iterable[Tracker]) -> None:
         """Sends the numbers to these trackers from now on, before they are written to the file. If
-        the process is killed between the two, the resumed run writes the missing lines of the file
-        again. In the other order, numbers that a tracker did not get would stay missing there."""
+        the process is killed between sending and writing, the resumed run writes the missing lines
+        of the file again. In the other order, numbers that a tracker did not get would stay missing
+        there."""
         self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:

@@ -1,5 +1,5 @@
-"""The files of a training, in the folder that its recorded command names. The folder may be on
-another machine."""
+"""Finds the files of a training, in the folder that its recorded command names. The folder may be
+on another machine."""
 
 from itertools import pairwise
 from pathlib import Path
