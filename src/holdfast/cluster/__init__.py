@@ -1,9 +1,9 @@
-"""Workers on many machines, placed by Ray. Needs the extra `ray`.
+"""Runs workers on many machines, on which Ray places them. Needs the extra `ray`.
 
 Holdfast has no scheduler here: Ray places processes, and each process leases its work from the
 journal. Only bytes that Holdfast's codecs wrote go through Ray, such as options and addresses. No
-trajectory and no object of Holdfast does, because a handle into Ray's object store dies with its
-owner, and the next worker must find the work of a worker that died.
+trajectory and no object of Holdfast goes through Ray, because a handle into Ray's object store dies
+with its owner, and the next worker must find the work of a worker that died.
 
 - `variables`: Which environment variables travel.
 - `folder`: The folder with the user's code, which travels.

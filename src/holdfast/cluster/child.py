@@ -1,4 +1,4 @@
-"""A process of a cluster, seen from inside: its job, its orders, its reports.
+"""A process of a cluster reads its job and its orders, and sends its reports.
 
 It ends at once when its actor is gone. Every acknowledged record is durable, so there is nothing to
 save. Orders are read in their own thread, so that code which blocks the loop delays no reading.
@@ -71,7 +71,7 @@ class Child:
         handle(order)
 
     async def joined(self, worker: Worker) -> None:
-        """Reports that this process has joined the run, and waits for the driver's order to go. If
-        the process dies later, the driver can give back its work at once."""
+        """Reports that this process has joined the run, and waits until the driver orders it to
+        begin. If the process dies later, the driver can give back its work at once."""
         self.report(WorkerReport(worker=worker))
         await self._may_go.wait()

@@ -85,7 +85,7 @@ async def _reach(address: str) -> None:
 
 def _keep_from_terminal(log: Path) -> None:
     """Redirects Ray's messages about nodes and processes to a file. Ray would print them to
-    standard output, where the report goes, and has no option against that."""
+    standard output, where the report goes, and has no option to prevent it."""
     from ray._private import worker
 
     def write(data: dict[str, Any], *_: object, **__: object) -> None:

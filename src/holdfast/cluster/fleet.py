@@ -1,5 +1,5 @@
-"""The processes of one kind: as many as the queue needs, spread over the nodes. A process that is
-lost is replaced.
+"""A fleet has the processes of one kind, as many as the queue needs, spread over the nodes. A
+process that is lost is replaced.
 
 Nobody decides which trajectory runs where: each worker leases groups from the journal, and ends
 when it finds none for a while. The fleet only looks how many trajectories are open, and starts the

@@ -1,8 +1,8 @@
 """The folder with the user's code, which Ray copies to the nodes.
 
 It is the current folder, if the rollout's file is inside it, or else the file's folder. Its size is
-measured before anything begins: a data set or a checkpoint that would be copied to each node is
-refused by name.
+measured before anything begins. If a data set or a checkpoint makes it too large to copy to each
+node, the folder is refused, and the error names that entry.
 """
 
 import os

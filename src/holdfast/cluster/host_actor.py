@@ -127,8 +127,8 @@ class ProcessHost:
             return self._reports[seen:]
 
     def wait(self, seconds: float) -> bytes:
-        """Returns how the process ended, or b"" if it still runs after `seconds`. Once it has
-        ended, all of its reports can be read."""
+        """Returns how the process ended, or b"" if it still runs after `seconds`. Once the process
+        has ended, all of its reports can be read."""
         if not self._ended.wait(seconds):
             return b""
         assert self._process is not None, "it has ended"

@@ -1,8 +1,8 @@
-"""One process of the fleet, from its start to its end, seen from the driver.
+"""Runs one process of the fleet from its start to its end, on the driver's side.
 
 The fleet replaces a lost process; a `FleetMember` never starts its process again. The driver ends
 the process's lease in the journal at once only if the process is known to be gone: its actor's
-node, the driver's machine or Ray's control plane must say so.
+node, the driver's machine or Ray's control plane must report that.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ class FleetMember:
     async def work(self) -> MemberEnd:
         """Starts the process, watches it, and returns how it ended. Its actor is gone afterwards.
 
-        Raises an error of the reading of reports at once, because the process would otherwise wait
-        for work for ever. In this case, its work is released only when its lease ends.
+        If reading the reports fails, raises the error at once, because the process would otherwise
+        wait for work for ever. In this case, its work is released only when its lease ends.
         """
         try:
             self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)

@@ -64,8 +64,8 @@ def live_nodes(ray: Any) -> list[Node]:
 
 
 def check_resources(nodes: Sequence[Node], *, what: str, cpus: float, gpus: float) -> None:
-    """Raises `UsageError` if no node has this many CPUs and GPUs for one process. Errors call the
-    process `what`."""
+    """Raises `UsageError` if no node has this many CPUs and GPUs for one process. Error messages
+    call the process by the name in `what`."""
     if any(node.cpus >= cpus and node.gpus >= gpus for node in nodes):
         return
     most_cpus = max((node.cpus for node in nodes), default=0.0)

@@ -1,4 +1,4 @@
-"""The workers of one run on a cluster, and their scorers, kept running until the run is over.
+"""Keeps the workers of one run on a cluster, and their scorers, running until the run is over.
 
 This module neither samples nor schedules. It looks how many trajectories of the run are open,
 starts missing processes, and at once gives back the work of a process that is known to be gone.

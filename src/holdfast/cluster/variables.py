@@ -1,9 +1,9 @@
-"""Which environment variables are passed to the processes of a cluster. The list is explicit and is
-shown to the user.
+"""Decides which environment variables are passed to the processes of a cluster. The list is
+explicit and is shown to the user.
 
 The values of secrets, and of variables that the user named, are not shown. Variables go to a
 process with its job, and not by Ray's `runtime_env`, because everyone who can look at the cluster
-may read that.
+may read `runtime_env`.
 """
 
 import os

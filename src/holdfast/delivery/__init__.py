@@ -1,4 +1,4 @@
-"""Hands the groups of a run to a training loop that is not Holdfast's, each group exactly once.
+"""Hands each group of a run exactly once to a training loop that is not Holdfast's.
 
 - `thread`: An event loop in its own thread, for loops that are not asynchronous; background tasks,
   such as the renewal of a trainer's lease.

@@ -1,4 +1,4 @@
-"""A `Delivery` as an `IterableDataset` of PyTorch."""
+"""Offers a `Delivery` as an `IterableDataset` of PyTorch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

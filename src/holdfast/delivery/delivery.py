@@ -165,7 +165,7 @@ class Delivery:
         self._in_thread().call(self.dismiss_async(groups, reason=reason))
 
     def ledger(self) -> list[LedgerEntry]:
-        """Returns what became of each group."""
+        """Returns the ledger's entry of each group."""
         return self._in_thread().call(self.ledger_async())
 
     def _in_thread(self) -> LoopThread:
@@ -339,9 +339,9 @@ class Delivery:
     async def _check_known(self, journal: Journal, consumer: Consumer, step: int) -> None:
         """Raises `UsageError` if nobody knows which groups the checkpoint of `step` holds.
 
-        This is so if the run never handed out `step`: untrained groups would count as trained. It
-        is also so if only the checkpoint knows its groups and `trained` is missing: trained groups
-        would be delivered again.
+        Nobody knows them if the run never handed out `step`. Untrained groups would then count as
+        trained. Nobody knows them either if only the checkpoint has them and `trained` is missing.
+        Trained groups would then be delivered again.
         """
         ledger = await journal.ledger(consumer.run, consumer.name)
         committed = consumer.committed or 0

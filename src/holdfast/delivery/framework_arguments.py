@@ -1,9 +1,10 @@
-"""What a plug-in does with each argument of its framework.
+"""Says what a plug-in does with each argument of its framework.
 
-Each known argument is in one of three classes. The plug-in follows it, or refuses it because it
-cannot follow it. The third class, irrelevant, has arguments that do not change what is sampled,
-scored or kept, or on which the framework itself acts. An argument in no class was added to the
-framework later: if it is set, a warning names it. These checks happen before anything is sampled.
+Each known argument is in one of three classes. The plug-in follows an argument of the first class.
+It refuses an argument of the second class, because it cannot follow it. The third class,
+irrelevant, has arguments that do not change what is sampled, scored or kept, or on which the
+framework itself acts. An argument in no class was added to the framework later. If it is set, a
+warning names it. These checks happen before anything is sampled.
 """
 
 import warnings
@@ -16,7 +17,7 @@ from holdfast.records.errors import UsageError
 
 
 class Refused(Struct, frozen=True):
-    """Why an argument is refused, and what the user can do."""
+    """The reason why an argument is refused, and what the user can do."""
 
     why: str
     unless: tuple[object, ...] = ()

@@ -120,8 +120,9 @@ class RolloutStream:
         consumer: str | None,
         trained: bool = True,
     ):
-        """Without a `consumer`, steps are not reserved: several processes may share the run, and
-        the trainer itself records what it trained. `trained=False` makes the run an evaluation."""
+        """Without a `consumer`, no groups are reserved for steps. Several processes may then share
+        the run, and the trainer itself records what it trained. `trained=False` makes the run an
+        evaluation."""
         self.plan = plan
         self._is_trained = trained
         self._connect = connect

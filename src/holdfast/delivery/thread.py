@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for training loops that are not asynchronous."""
+"""Runs an event loop in its own thread, for training loops that are not asynchronous."""
 
 import asyncio
 import atexit

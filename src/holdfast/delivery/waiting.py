@@ -1,7 +1,7 @@
-"""What a consumer is told while there is nothing to deliver: who has to do what, and why.
+"""Tells a consumer, while there is nothing to deliver, who has to do what, and why.
 
-A consumer would wait for ever if nobody works on the run. This is logged, with the command that
-continues the run, and repeated at long intervals. A limit ends the wait.
+If nobody works on the run, a consumer would wait for ever. A warning then names the command that
+continues the run, and is repeated at long intervals. A limit ends the wait.
 """
 
 import logging
@@ -81,7 +81,7 @@ class GroupWait:
 
     @property
     def _how(self) -> str:
-        """Words on how to continue the run: the command, if it is recorded."""
+        """Describes how to continue the run, with its command if the command is recorded."""
         if self._run.spec.command is None:
             return "start the program again that rolls it out"
         arguments = ["holdfast", "resume", self._run.spec.name]

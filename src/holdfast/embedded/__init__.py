@@ -1,4 +1,4 @@
-"""The embedded engine: any Hugging Face causal LM folder, served on this machine.
+"""The embedded engine serves any Hugging Face causal LM folder on this machine.
 
 `load` reads the folder, `DecodeEngine` decodes many requests together, `serve` puts the engine
 behind HTTP, and `EmbeddedEngine` runs all of that in a child process. Each is imported when it is

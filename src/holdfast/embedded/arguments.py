@@ -170,7 +170,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def add_vllm(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that every command which starts an engine has."""
+    """Adds the options that are common to all commands that start an engine."""
     parser.add_argument(
         "--engine",
         choices=ENGINES,

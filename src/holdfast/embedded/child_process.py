@@ -1,4 +1,4 @@
-"""An engine of ours as a child process: `holdfast serve`, with the embedded engine or a vLLM.
+"""Runs an engine as a child process: `holdfast serve`, with the embedded engine or a vLLM.
 
 The child listens on a free port of 127.0.0.1. It ends with its parent, however the parent ends,
 because the parent holds the other end of a pipe. A start may take minutes if the model is large and
@@ -147,8 +147,8 @@ class EmbeddedEngine:
             loop.remove_reader(pipe)
 
     async def keep_alive(self, notify: Callable[[str], None]) -> None:
-        """Starts the child again whenever it has ended. Meanwhile calls wait as in any other
-        outage, and then continue."""
+        """Starts the child again whenever it has ended. Until the child is back, calls to the
+        engine wait as in any other outage. Then they continue."""
         while True:
             await self.wait_ended()
             try:

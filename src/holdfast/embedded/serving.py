@@ -1,5 +1,4 @@
-"""The process of `holdfast serve`: binds its port, loads, listens, prints its URL, and ends
-cleanly.
+"""The process of `holdfast serve` binds its port, loads, listens, prints its URL, and ends cleanly.
 
 Loading takes long. The process binds the port before it loads and listens afterwards, so that a
 client that connects meanwhile is rejected and does not wait. The process ends when the other end of

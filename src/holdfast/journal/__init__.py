@@ -1,4 +1,4 @@
-"""The journal: durable, append-only logs, each written only by the present holder of its lease.
+"""The journal has durable, append-only logs. Only the present holder of a log's lease writes it.
 
 The package keeps, leases and delivers records. It does not know what the records mean.
 

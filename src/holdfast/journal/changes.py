@@ -1,4 +1,4 @@
-"""Changes within this process, which wake everyone who waits for work or for a batch.
+"""Changes within this process wake everyone who waits for work or for a batch.
 
 Changes of other processes are not noticed here. Every wait therefore has a timeout, after which the
 caller looks again.

@@ -1,4 +1,4 @@
-"""The clock of leases: the time since boot, which users cannot set.
+"""The clock of leases is the time since boot, which users cannot set.
 
 All processes and containers of one machine share this clock, so setting the wall clock ends no
 lease. Only the leases of workers of another boot are measured by the wall clock, because two boots
@@ -38,8 +38,8 @@ SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_unt
 
 
 def with_lease_end(worker: object, seconds: float) -> str:
-    """Returns a worker's name, and in how many seconds its lease ends. After that, other workers
-    can take over its work."""
+    """Returns a text with a worker's name and the seconds until its lease ends. After that, other
+    workers can take over its work."""
     return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 

@@ -24,8 +24,8 @@ def this_process() -> WorkerIdentity:
 
 
 def is_gone(worker: WorkerIdentity) -> bool:
-    """Returns True only if the process is certainly gone: its pid is valid here, and that pid has
-    no process, a zombie or a process with another start time."""
+    """Returns True only if the process is certainly gone. That is so if its pid is valid here, but
+    now belongs to no process, to a zombie, or to a process with another start time."""
     if not _is_ours(worker):
         return False
     try:

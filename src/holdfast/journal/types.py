@@ -108,7 +108,7 @@ class RunRow(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """What was cut from a log: the bad record and the records after it."""
+    """The records that were cut from a log: the bad record and all records after it."""
 
     trajectory: str
     id: int

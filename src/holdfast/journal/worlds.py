@@ -1,4 +1,4 @@
-"""The ledger of worlds: a row for each world, and one for each snapshot of a world."""
+"""The ledger of worlds has a row for each world, and one for each snapshot of a world."""
 
 import time
 from collections.abc import Sequence

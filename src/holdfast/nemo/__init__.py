@@ -1,4 +1,4 @@
-"""Optional plug-in: Holdfast's environments and recorded groups in NeMo-RL.
+"""This optional plug-in brings Holdfast's environments and recorded groups into NeMo-RL.
 
 Checked against NeMo-RL's main of August 2026, which it needs (it is not on PyPI).
 

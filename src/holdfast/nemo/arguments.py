@@ -1,4 +1,4 @@
-"""How each setting of NeMo-RL is treated when recorded groups go into its buffer.
+"""Says how each setting of NeMo-RL is treated when recorded groups go into its buffer.
 
 NeMo trains recorded groups like its own, with the same baseline, the same filters of overlong
 answers and the same loss. NeMo itself samples only for its validation.

@@ -1,4 +1,4 @@
-"""`BufferFeed`: puts the groups of a `Delivery` into NeMo-RL's replay buffer, each for its step.
+"""`BufferFeed` puts the groups of a `Delivery` into NeMo-RL's replay buffer, each for its step.
 
 NeMo trains a step when its buffer holds the groups for this step (`target_weight_version`), and
 trains exactly these groups. A step of the ledger is therefore a step of NeMo. NeMo's checkpoint

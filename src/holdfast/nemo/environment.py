@@ -1,4 +1,4 @@
-"""`HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
+"""`HoldfastEnvironment` makes any `holdfast.Environment` an environment of NeMo-RL.
 
 NeMo samples, keeps its own records, and calls the environment once per turn. NeMo's metadata holds
 all actions of an episode, so that no state exists only in this process. If an actor died, or if

@@ -1,4 +1,4 @@
-"""Rollouts and training at the same time, each at its own pace, with a bound on staleness.
+"""Rollouts and training run at the same time, each at its own pace, with a bound on staleness.
 
 In the order in which data passes through them:
 

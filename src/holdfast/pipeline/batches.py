@@ -1,4 +1,4 @@
-"""Batches of a pipeline: tasks are admitted as fast as they can be trained in time.
+"""Admits the tasks of a pipeline as fast as they can be trained in time, and makes batches.
 
 At most (max_staleness + 1) × groups are admitted but not yet trained, and they are trained in the
 order of their admission. Each group is therefore trained within the bound, and no fresh group is
@@ -6,8 +6,8 @@ thrown away. A step waits for a slow task, so that slow tasks are not starved. A
 `straggler_seconds`, steps go on without the slow task, and its group is trained once it is settled.
 
 Everything is read from the journal, and the order of tasks is a pure function of the seed, so that
-a restarted trainer comes to the same batches. With a staleness of 0, they are the batches of a
-training that rolls out and trains in turn.
+a restarted trainer comes to the same batches. With a staleness of 0, the batches are the same as in
+a training that rolls out and trains in turn.
 """
 
 import asyncio
@@ -369,8 +369,8 @@ def _length(groups: Sequence[TrainingGroup]) -> float:
 
 
 class Lag(Struct, frozen=True):
-    """The age of a group: how many steps the current weights are ahead of the weights that sampled
-    its newest and its oldest token."""
+    """The age of a group says how many steps the current weights are ahead of the weights that
+    sampled its newest and its oldest token."""
 
     newest: int
     oldest: int

@@ -1,5 +1,4 @@
-"""A part as a child process: this Python, with a session and a log of its own, and pipes that are
-read.
+"""Runs a part as a child process with this Python, its own session and log, and reads its pipes.
 
 It ends whenever its parent ends, because its stdin is a pipe that closes with the parent. When it
 has ended, no process of its process group is left. A process that it started in another group or
@@ -150,7 +149,7 @@ class ChildProcess:
 
 
 def is_crash(code: int, *, final: Sequence[int]) -> bool:
-    """Returns whether the part should be started again: it was killed, or its failure may be
+    """Returns whether the part should be started again, because it was killed or its failure may be
     temporary. `final` has the exit codes of failures that would repeat."""
     return code != 0 and code not in final
 

@@ -1,4 +1,4 @@
-"""The engine of a supervisor: the embedded one, or a vLLM that is started here. At each start, it
+"""The engine of a supervisor is the embedded one, or a vLLM that is started here. At each start, it
 serves the newest published weights.
 
 The death of a trainer or a rollouter does not end the engine, and requests of the other part

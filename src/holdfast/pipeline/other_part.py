@@ -1,4 +1,4 @@
-"""OtherPart: a part of a pipeline waits for the other part only while the other part is alive.
+"""A part of a pipeline waits for the other part only while the other part is alive.
 
 A part is alive while a process holds its lease in the journal. A part that was killed, frozen or
 never started holds no lease, however long one waits for it.
@@ -14,8 +14,9 @@ LOOK_SECONDS = 1.0
 
 
 class OtherPart:
-    """The other part, as a part that waits for it sees it. `is_alive` looks at its lease.
-    `waits_for` says what the part waits for, who owes it, and how to start that part."""
+    """One part's view of the other part, for which it waits. `is_alive` looks at the other part's
+    lease. `waits_for` says what the waiting part needs, who has to give it, and how to start the
+    other part."""
 
     def __init__(
         self, is_alive: Callable[[], Awaitable[bool]], *, patience: float, waits_for: str
@@ -27,7 +28,7 @@ class OtherPart:
         self._seen = self._looked = self._clock()
 
     def begin_wait(self) -> None:
-        """Starts the patience anew."""
+        """Begins a new wait, for which the patience is counted from now on."""
         self._seen = self._clock()
 
     async def check(self) -> None:

@@ -1,7 +1,7 @@
-"""The parts of a pipeline: a rollouter, a trainer, or both in one process.
+"""The parts of a pipeline are a rollouter and a trainer, which may also run in one process.
 
 Two processes that work on one run share only the journal and the engines. Either may end and come
-back, in any order, on any machine that reaches both.
+back, in any order, on any machine that reaches the journal and the engines.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ def assembly(
     rollout_patience: float | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> "Assembly":
-    """Returns what makes `holdfast.train` work as a pipeline. `tasks` is the number of tasks in an
-    epoch. With `rollout_patience`, another process samples the rollouts; a step waits so many
-    seconds for one that is gone."""
+    """Returns the `Assembly` with which `holdfast.train` works as a pipeline. `tasks` is the number
+    of tasks in an epoch. With `rollout_patience`, another process samples the rollouts. If that
+    process is gone, a step waits for it this many seconds."""
     from holdfast.training.run.train import Assembly
 
     def open_batches(

@@ -1,4 +1,4 @@
-"""DataPool: the groups of a training, between the rollouts and the trainer.
+"""A `DataPool` has the groups of a training, between the rollouts and the trainer.
 
 It is a view of the journal without a store of its own: every process that opens it sees the same.
 It has a bound, and never drops a group to make room: a submission waits. The bound holds for all

@@ -1,5 +1,5 @@
-"""Rollouter: the engine over a stream that another process fills. It ends when the stream is sealed
-and settled.
+"""A `Rollouter` runs the engine over a stream that another process fills. It ends when the stream
+is sealed and settled.
 
 It samples only from replicas whose weights the trainer has recorded as checked (`WeightGate`).
 While the trainer trains steps again after a restore, it does not sample, because the admitted tasks
@@ -79,8 +79,8 @@ class Rollouter:
             return await rollouts.work()
 
     async def _watch_trainer(self, run: Run) -> None:
-        """Stops this rollouter with an error if it has nothing to do, and the trainer, who admits
-        tasks, is gone."""
+        """Stops this rollouter with an error if it has nothing to do and the trainer is gone. Only
+        the trainer admits tasks."""
         trainer = OtherPart(
             partial(self._journal.is_held, run, TRAINER),
             patience=self._plan.settings.patience,

@@ -1,5 +1,5 @@
-"""How far rollouts may be ahead of training, and how parts are restarted. The values are frozen.
-Needs no torch."""
+"""The settings say how far rollouts may be ahead of training, and how parts are restarted. The
+values are frozen. Needs no torch."""
 
 import math
 import sys
@@ -47,8 +47,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
             check_whole("epochs", self.epochs, least=1)
 
     def window(self, groups: int) -> int:
-        """Returns how many groups may be admitted but not yet trained. Each of them is trained
-        within the bound if they are trained in the order of their admission."""
+        """Returns how many groups may be admitted but not yet trained. If they are trained in the
+        order of their admission, each of them is trained within the bound."""
         return (self.max_staleness + 1) * groups
 
     def last_group(self, tasks: int) -> int | None:
@@ -58,8 +58,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """When a crashed part is started again: after a wait that grows with each crash. The part
-    continues from what is durable."""
+    """Decides when a crashed part is started again. The wait grows with each crash. The part
+    continues from its durable state."""
 
     restarts: int = 5
     """The most restarts in any `within` seconds."""

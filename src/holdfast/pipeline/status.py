@@ -1,5 +1,5 @@
-"""The status of each part of a pipeline: a small file that is always replaced as a whole. `holdfast
-train --watch` and Prometheus read the file. No part depends on it."""
+"""The status of each part of a pipeline is a small file, which is always replaced as a whole.
+`holdfast train --watch` and Prometheus read the file. No part depends on it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Supervisor: starts the parts of a pipeline, restarts those that crash, and ends them in order.
+"""Starts the parts of a pipeline, restarts those that crash, and ends them in order.
 
 All state that matters is in the journal and in checkpoints, so that a dead part is simply started
 again. A pipeline always ends in the same order. First, no more rollouts begin. Then the rollouts in
@@ -83,7 +83,7 @@ class _Keeper:
 
     async def end(self, task: "asyncio.Task[bool]") -> None:
         """Ends the part: sends SIGTERM to its process, and kills the process after `end_seconds`. A
-        part that waits for its next start is not started."""
+        part that waits for its next start is not started any more."""
         self._is_ending = True
         if self.child is not None and not task.done():
             await self.child.end(within=self._supervisor.end_seconds)

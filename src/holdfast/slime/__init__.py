@@ -1,4 +1,4 @@
-"""Optional plug-in: slime on durable rollouts.
+"""This optional plug-in runs slime on durable rollouts.
 
 Checked against slime's main of August 2026, which it needs (it is not on PyPI).
 

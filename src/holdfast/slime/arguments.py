@@ -1,4 +1,4 @@
-"""How each argument of slime and each field of its evaluations is treated."""
+"""Says how each argument of slime and each field of its evaluations is treated."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The settings of a run, from slime's arguments.
+"""Reads the settings of a run from slime's arguments.
 
 Holdfast's own names are attributes of slime's arguments, set by `--custom-config-path` from a YAML
 file:

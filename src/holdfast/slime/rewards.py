@@ -1,4 +1,4 @@
-"""Normalizing rewards group by group, whatever the size of a group.
+"""Normalizes rewards group by group, whatever the size of a group.
 
 slime's own normalization reshapes rewards into a table of n columns. If groups differ in size, it
 treats the whole batch as one group, and the 0 of each placeholder counts in every mean. This

@@ -1,4 +1,4 @@
-"""`DataSource` and `generate_rollout`.
+"""`DataSource` and `generate_rollout` give slime its tasks and rollouts.
 
 The tasks of a rollout are a pure function of its id, so that no cursor can run ahead of the trained
 rollouts. The ledger reserves a batch under its id, even while slime prefetches the next batch.

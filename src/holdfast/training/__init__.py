@@ -1,4 +1,4 @@
-"""Training on one machine: recorded trajectories become gradients, each exactly once.
+"""Training on one machine turns recorded trajectories into gradients, each exactly once.
 
 In the order in which data passes through them:
 

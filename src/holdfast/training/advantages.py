@@ -1,4 +1,4 @@
-"""Advantages: how much better a trajectory was than expected. Pure functions.
+"""Computes how much better each trajectory was than expected (its advantage), in pure functions.
 
 A group has the rewards of one task's trajectories. `None` stands for a trajectory without a valid
 reward, because it failed or was not scored. Such a trajectory has no advantage, and counts in no
@@ -49,7 +49,7 @@ class Scale(StrEnum):
 
 
 class Estimator(Struct, frozen=True):
-    """How advantages are estimated: a baseline and a scale."""
+    """Names the baseline and the scale with which advantages are estimated."""
 
     baseline: Baseline = Baseline.GROUP
     scale: Scale = Scale.GROUP_DEVIATION
@@ -178,8 +178,8 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def is_informative(rewards: Rewards) -> bool:
-    """Returns whether the valid rewards of the group differ. If they are equal, the group has no
-    gradient with its own mean as the baseline."""
+    """Returns whether the valid rewards of the group differ. If they are equal and the baseline is
+    the mean of the group, the group has no gradient."""
     valid = [reward for reward in rewards if reward is not None]
     return len(valid) > 1 and min(valid) != max(valid)
 
@@ -197,9 +197,9 @@ def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float
 
 
 class OverlongPenalty(Struct, frozen=True):
-    """The soft penalty for long trajectories of DAPO. A trajectory of up to `length - margin`
-    sampled tokens has no penalty. Beyond, the penalty grows linearly up to `penalty` at `length`
-    tokens."""
+    """DAPO's soft penalty for long trajectories. A trajectory of up to `length - margin` sampled
+    tokens has no penalty. For longer trajectories, the penalty grows linearly, up to `penalty` at
+    `length` tokens."""
 
     length: int
     margin: int

@@ -1,4 +1,4 @@
-"""A batch: groups of trajectories as sequences with advantages and weights, ready to be packed.
+"""Turns groups of trajectories into sequences with advantages and weights, ready to be packed.
 
 A failure of the infrastructure never causes a gradient: a trajectory without a valid reward counts
 in no baseline and in no loss. Each sampled token is trained once, and every trajectory weighs the
@@ -155,11 +155,11 @@ def sequences_of(
     max_tokens: int | None = None,
     version: str | None = None,
 ) -> list[TrainedSequence]:
-    """Returns every branch that is trained, in order. `penalties` has the shape of `groups` and is
-    subtracted from the rewards, for example a divergence from a reference model. With a `discount`,
-    each turn is credited with the discounted rewards from that turn on; with None, each turn is
-    credited with the whole reward. `version` is the name of the weights that are trained. Raises
-    `UsageError` for a branch that is longer than `max_tokens`."""
+    """Returns every branch that is trained, in order. `penalties`, for example a divergence from a
+    reference model, has the shape of `groups` and is subtracted from the rewards. With a
+    `discount`, each turn is credited with the discounted rewards from that turn on; with None, each
+    turn is credited with the whole reward. `version` is the name of the weights that are trained.
+    Raises `UsageError` for a branch that is longer than `max_tokens`."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -206,7 +206,7 @@ def sequence_weights(
     lengths: Sequence[Sequence[int]], mean: Mean, constant: int | None = None
 ) -> list[list[float]]:
     """Returns the weight of each token of each sequence. The loss of a step is the sum of weight ×
-    loss over its tokens, in whatever way they are divided into micro-batches.
+    loss over its tokens, however the tokens are divided into micro-batches.
 
     `lengths` has, for each trajectory, the number of trained tokens of each of its sequences. A
     trajectory with several branches weighs as much as a trajectory with a single branch. A
@@ -303,8 +303,8 @@ def _sequence(
 
 def check_trainable(sample: Sample) -> None:
     """Raises `NotTrainable` if the ratio between the trainer's and the recorded logprobs would be
-    wrong. That is so if the recorded logprobs belong to another distribution than the sampled one,
-    or if the sampled distribution was cut (for example by top_p)."""
+    wrong. The ratio would be wrong if the recorded logprobs belong to another distribution than the
+    sampled one, or if the sampled distribution was cut (for example by top_p)."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

@@ -1,6 +1,6 @@
-"""Checkpoints: everything that a trainer needs to continue, as safetensors and JSON.
+"""A checkpoint has everything that a trainer needs to continue, as safetensors and JSON.
 
-A checkpoint is a folder. Its files are written and synced in a temporary folder, the last of them a
+A checkpoint is a folder. Its files are written and synced in a temporary folder. The last file is a
 manifest of sizes and digests. Then the folder gets its final name. A folder with a final name is
 therefore complete, and the manifest shows any later damage. No file is pickled.
 """
@@ -67,8 +67,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     """Writes `folder`/step-N and keeps the newest `keep` checkpoints up to this one. Returns its
     path.
 
-    Removes checkpoints of later steps: if they exist, they were damaged, and training continued
-    from an earlier checkpoint.
+    Removes checkpoints of later steps. If such checkpoints exist, they were damaged, and training
+    continued from an earlier checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{_PREFIX}{checkpoint.state.step:08d}"

@@ -1,8 +1,8 @@
-"""Computation: the calls that every rank of a training computes, led by rank 0.
+"""Computes the calls of a training on one rank. Rank 0 leads all ranks.
 
-It holds the network, the reference and the optimizer, or this rank's part of them. It works on
-rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the same
-order, each on its own rows. All ranks compute the same number of rows: a rank without a row
+A `Computation` holds the network, the reference and the optimizer, or this rank's part of them. It
+works on rows, and knows nothing of groups, advantages or files. All ranks run the same calls in the
+same order, each on its own rows. All ranks compute the same number of rows: a rank without a row
 computes a filler that does not count.
 """
 
@@ -50,8 +50,7 @@ class Build(Struct, frozen=True, tag=True):
 
 
 class Penalize(Struct, frozen=True, tag=True):
-    """The call that computes, for each of `sequences` sequences, its divergence from the
-    reference."""
+    """The call that computes the divergence of each of `sequences` sequences from the reference."""
 
     rows: list[TrainedRow | None]
     sequences: int
@@ -160,7 +159,8 @@ class Computation:
         return network
 
     def follow(self, call: Call) -> None:
-        """Does this rank's part of a call, on a rank other than 0. Only rank 0 uses the results."""
+        """Computes this rank's part of a call. Only ranks other than 0 call this method. They drop
+        the result, because only rank 0 uses it."""
         if isinstance(call, Penalize):
             self.penalize(call)
         elif isinstance(call, Train):

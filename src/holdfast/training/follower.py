@@ -1,4 +1,4 @@
-"""A rank other than rank 0: it does what rank 0 says, until rank 0 is done or dead.
+"""A rank other than rank 0 does what rank 0 says, until rank 0 is done or dead.
 
 Rank 0 starts this process with `python -m holdfast.training.follower STORE RANK SIZE DEVICE`;
 torchrun starts it as `holdfast train`. The process has no journal and no engine, and writes no
@@ -80,8 +80,8 @@ def main() -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process at once, without Python's normal exit, in which torch's threads have aborted
-    ranks that were done. The process holds no data that could be lost."""
+    """Ends the process at once, without Python's normal exit. During a normal exit, torch's threads
+    have aborted ranks that were done. The process holds no data that could be lost."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Micro-batches: rows with the weights of their trained tokens, divided among ranks.
+"""Micro-batches are rows with the weights of their trained tokens, divided among ranks.
 
 All ranks compute a row at the same time and wait for each other. A round of rows, one for each
 rank, therefore takes as long as its most expensive row. So the sequences are packed into rows that

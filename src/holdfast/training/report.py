@@ -1,4 +1,4 @@
-"""The report on a training: steps, dismissals, versions, staleness and the learning curve.
+"""The report on a training has its steps, dismissals, versions, staleness and learning curve.
 
 It is read only from the journal. It needs neither torch nor the folder of the training, and is the
 same however many processes the training took.

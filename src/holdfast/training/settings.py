@@ -236,15 +236,15 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def group_policy(self) -> GroupPolicy:
-        """The rule which groups are trained. If the baseline is computed from the group, a group
-        needs two valid members."""
+        """The rule that decides which groups are trained. If the baseline is computed from the
+        group, a group needs two valid members."""
         needed = 2 if self.trainer.objective.estimator.needs_groups else 1
         return GroupPolicy(at_least=needed, keep_interrupted=self.keep_interrupted)
 
     @property
     def identity(self) -> dict[str, object]:
-        """The settings that must stay the same when the training is resumed. How often it saves,
-        evaluates or logs is not part of them."""
+        """The settings that must stay the same when the training is resumed. Settings that say how
+        often it saves, evaluates or logs are not among them."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
             *(

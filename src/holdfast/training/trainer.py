@@ -1,7 +1,8 @@
-"""The trainer: computes one optimizer step from groups of trajectories, on one rank or several.
+"""The trainer computes one optimizer step from groups of trajectories, on one rank or several.
 
 It knows no journals, engines or files: it takes groups and returns numbers. The same groups and
-weights give the same step, bit for bit on one CPU with the same number of ranks.
+weights give the same step. On one CPU with the same number of ranks, the step is the same bit for
+bit.
 """
 
 import math
@@ -104,12 +105,12 @@ class Trainer:
         return self.computation.optimizer
 
     def _together(self, call: Call, own: Callable[[], Result]) -> Result:
-        """Sends all ranks the same call. On this rank, runs `own` instead."""
+        """Sends all ranks the same call, and runs `own` on this rank."""
         return self._share([call] * self.ranks.size, own)
 
     def _share(self, calls: Sequence[Call], own: Callable[[], Result]) -> Result:
-        """Sends each rank its own call. On this rank, runs `own` instead. Raises `RankDied` if
-        another rank died."""
+        """Sends each rank its own call, and runs `own` on this rank. Raises `RankDied` if another
+        rank died."""
         if self.ranks.size == 1:
             return own()
         with self.ranks.together():
@@ -133,8 +134,8 @@ class Trainer:
         self._together(RestoreState(steps), lambda: self.optimizer.restore(weights, state, steps))
 
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """Returns logprobs of most likely next tokens: for each of `lengths`, the logprob after the
-        first `length` tokens of `ids`."""
+        """Returns, for each length in `lengths`, the logprob of the likeliest token after the first
+        `length` tokens of `ids`."""
         probe = Probe(list(ids), list(lengths))
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 

@@ -1,4 +1,5 @@
-"""Optional plug-in: TRL's trainers on durable rollouts. Tested with TRL 1.16.0, which it needs.
+"""This optional plug-in runs TRL's trainers on durable rollouts. Tested with TRL 1.16.0, which it
+needs.
 
     trainer = GRPOTrainer(
         model, args=args, train_dataset=rows,
@@ -6,8 +7,8 @@
         reward_funcs=holdfast.trl.reward,
     )
 
-If it is killed, resume it with `trainer.train(resume_from_checkpoint=True)`. The trainer asks for
-the steps after the checkpoint again, and the journal answers.
+If the training is killed, resume it with `trainer.train(resume_from_checkpoint=True)`. The trainer
+asks for the steps after the checkpoint again, and the journal answers.
 
 - `arguments`: How each argument of TRL's configurations is treated.
 - `rows`: The trainer's prompts as tasks, and its settings as the settings of a run.

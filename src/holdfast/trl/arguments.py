@@ -1,4 +1,4 @@
-"""How each argument of TRL's `GRPOConfig` and `AsyncGRPOConfig` is treated.
+"""Says how each argument of TRL's `GRPOConfig` and `AsyncGRPOConfig` is treated.
 
 Arguments inherited from transformers' `TrainingArguments` are not checked: they are about
 optimizers, checkpoints and logs.

@@ -1,4 +1,4 @@
-"""`async_rollouts` for `AsyncGRPOTrainer`: its rollout worker, its weight transfer, its callback.
+"""`async_rollouts` gives `AsyncGRPOTrainer` its rollout worker, weight transfer and callback.
 
 A checkpoint may be written when only a part of a group is trained. Its `trainer_state.json` names
 the groups and rows that were trained, which are then committed to the ledger. After a resume, the
@@ -143,7 +143,8 @@ class _Training:
 
 
 class RolloutWorker:
-    """TRL's `RolloutWorkerProtocol`: puts rows on `rollout_buffer` while training continues."""
+    """Implements TRL's `RolloutWorkerProtocol`: puts rows on `rollout_buffer` while training
+    continues."""
 
     def __init__(self, training: _Training):
         self._training = training
@@ -218,7 +219,7 @@ class _Metrics:
 
 
 class WeightTransfer:
-    """TRL's `WeightTransferProtocol`, by the best way that the engines offer.
+    """Implements TRL's `WeightTransferProtocol`, by the best way that the engines offer.
 
     Engines are paused only during `send_weights`, for as long as this way needs. If an engine does
     not take a version, or serves it wrongly, it gets no calls until it has the version.

@@ -1,4 +1,5 @@
-"""One training of `AsyncGRPOTrainer`: rollouts continue while it trains, and their rows are queued.
+"""Runs one training of `AsyncGRPOTrainer`. Rollouts continue while it trains, and it queues their
+rows.
 
 Tasks are taken from the data set as the trainer takes rows. The number of groups that are being
 sampled or queued is limited, so that few rows become too old to train. The n-th task is a pure

@@ -1,4 +1,4 @@
-"""`rollouts` and `reward` for `GRPOTrainer`.
+"""Gives `GRPOTrainer` its `rollouts` and its `reward`.
 
 A step of the ledger is one generation of the trainer, which the trainer uses for one or several
 optimizer steps. A checkpoint commits the generations whose optimizer steps are all done. After a

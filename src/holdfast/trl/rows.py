@@ -1,4 +1,4 @@
-"""The trainer's prompts as tasks, and its settings as the settings of a run."""
+"""Turns the trainer's prompts into tasks, and its settings into the settings of a run."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class RowTasks:
 
 
 def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) -> list[Task]:
-    """Returns a task for each group of `size` equal prompts in a row. The name of a task consists
+    """Returns a task for each group of `size` successive equal prompts. The name of a task consists
     of the step, its place in the step and its prompt, so that the same request has the same task
     names."""
     if len(prompts) % size:

@@ -1,4 +1,5 @@
-"""Optional plug-in: verl's agent loop on durable rollouts. Tested with verl 0.9.1, which it needs.
+"""This optional plug-in runs verl's agent loop on durable rollouts. Tested with verl 0.9.1, which
+it needs.
 
     # agent.py
     import holdfast.verl

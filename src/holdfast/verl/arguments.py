@@ -1,4 +1,4 @@
-"""How each setting of verl that an agent loop meets is treated."""
+"""Says how each setting of verl that an agent loop meets is treated."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The agent loop, and how it is registered.
+"""Defines and registers the agent loop.
 
 A trajectory has a key of step, prompt and session. verl's uid of a prompt cannot be part of the
 key, because verl gives a prompt a new uid whenever it issues the prompt, even after a resume. The

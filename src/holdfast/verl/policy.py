@@ -1,4 +1,4 @@
-"""A policy over verl's own inference servers.
+"""Uses verl's own inference servers as a policy.
 
 verl handles pauses, aborts and weights: it holds a request while weights change, and reports the
 steps whose weights sampled a reply. The policy only sends requests and checks the replies.

@@ -1,4 +1,4 @@
-"""Turns a request's body into generations: decoded, checked, prompts made into ids.
+"""Decodes and checks a request's body, turns its prompts into ids, and makes its generations.
 
 No parameter is ignored in silence. A parameter that this engine lacks is rejected, unless its value
 changes nothing or it concerns only the client's bookkeeping (`user`, `metadata`).

@@ -1,4 +1,4 @@
-"""Tool calls in a model's text: `<tool_call>{"name": …, "arguments": …}</tool_call>`."""
+"""Finds tool calls in a model's text: `<tool_call>{"name": …, "arguments": …}</tool_call>`."""
 
 import json
 import uuid

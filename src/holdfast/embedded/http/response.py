@@ -1,4 +1,4 @@
-"""The responses to one request, made from its generations: whole, or token by token.
+"""Makes the responses to one request from its generations, whole or token by token.
 
 The shape is vLLM's, with one extension: `weight_versions` in each choice of every endpoint.
 """

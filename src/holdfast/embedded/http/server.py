@@ -1,4 +1,4 @@
-"""The HTTP side of one engine: OpenAI-compatible, with vLLM's answers.
+"""The HTTP side of one engine is OpenAI-compatible, with vLLM's answers.
 
 Every request that has begun is either answered or cancelled. If a client goes away, its places in
 the batch are free before the next step.

@@ -1,4 +1,4 @@
-"""From the engine's thread to the requests that wait for its tokens.
+"""Hands tokens from the engine's thread to the requests that wait for them.
 
 The unsent part of a stream is bounded. A client that does not read loses its connection when too
 many tokens wait for it or when too much time passes. The client can send its request again, with

@@ -1,8 +1,8 @@
-"""The model: loading it, its passes, and the proof that batches change no results.
+"""Loads the model, runs its passes, and proves that batches change no results.
 
 - `load`: Loads a model folder as Hugging Face writes it: config, tokenizer, safetensors.
 - `files`: The files that a model folder must have.
-- `weights`: New weights for a running model: all are checked before the first number changes.
+- `weights`: Gives a running model new weights. All are checked before the first number changes.
 - `attention`: The cache of keys and values, and attention with bits that depend only on a query's
   own position and cache.
 - `batched`: Forward passes of fixed shapes.

@@ -1,4 +1,4 @@
-"""Attention with bits that depend only on a query's own position and its own cache.
+"""Computes attention whose bits depend only on a query's own position and its own cache.
 
 Keys and values are taken in blocks of fixed size. The product of a query with one block is always
 the same small matrix product, and one batched call makes many of them. The maximum over blocks is

@@ -1,4 +1,4 @@
-"""Forward passes of fixed shapes.
+"""Runs forward passes of fixed shapes.
 
 Every pass is one row of tokens that belong to many sequences, padded to one of a few widths. One
 width is `narrow`, which follows the number of slots. The other widths, for few requests and for

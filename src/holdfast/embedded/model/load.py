@@ -121,7 +121,8 @@ def _check_causal(config: Any, path: Path) -> None:
 
 
 def _why_unbatchable(text: Any) -> str:
-    """Returns a reason, known beforehand, why sequences must not share a pass, or ""."""
+    """Returns the reason why sequences of this model must not share a pass, or "" if no reason is
+    known beforehand."""
     if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
         return "a mixture of experts, where it shows which rows share an expert"
     missing = [name for name in _SIZES if not isinstance(getattr(text, name, None), int)]

@@ -1,4 +1,4 @@
-"""Passes for a model that cannot share a batch. Each sequence runs by itself.
+"""Runs passes for a model that cannot share a batch. Each sequence runs by itself.
 
 Examples are a mixture of experts, a model with its own attention, and a state-space model. The
 effect of a batch on a sequence's bits is unknown, so there is no batch. A sequence's results come
@@ -122,8 +122,8 @@ class SoloPasses:
 
     @property
     def room(self) -> int:
-        """The most rows of a pass: a block for each slot. Without memory, only the ends cost time,
-        so the limit is all positions of all slots."""
+        """The largest number of rows of a pass, which is a block for each slot. Without memory,
+        only the ends cost time, so the limit is all positions of all slots."""
         return self.narrow * (self.stride or self._longest)
 
     @property
@@ -188,7 +188,7 @@ class SoloPasses:
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
         """Returns the memory after these tokens, and the last logits. The model may write into
-        `held`, so it must not be used again."""
+        `held`, so the caller must not use `held` again."""
         with torch.inference_mode():
             answer = self._network(
                 input_ids=self._row(tokens), use_cache=True, **held, **self._last_only

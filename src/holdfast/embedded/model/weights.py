@@ -1,4 +1,4 @@
-"""New weights for a running model. All are checked before the first number changes."""
+"""Gives a running model new weights. All are checked before the first number changes."""
 
 import copy
 from collections.abc import Collection, Mapping

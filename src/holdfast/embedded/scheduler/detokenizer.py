@@ -1,4 +1,4 @@
-"""From tokens to text, one token at a time, and the stop strings in it.
+"""Turns tokens into text, one token at a time, and finds the stop strings in it.
 
 The text of a completion is the concatenation of these pieces, streamed or not. Each push costs the
 same however long the completion is, because only the last few tokens are decoded again. A token's

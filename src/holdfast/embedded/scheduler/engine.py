@@ -1,4 +1,4 @@
-"""The engine: one thread that owns the model and decodes many generations together.
+"""The engine is one thread that owns the model and decodes many generations together.
 
 Requests join and leave between any two steps. The same prompt, seed and sampling give the same
 tokens and bit-identical logprobs. This does not depend on the other requests or on the slot. It

@@ -1,4 +1,4 @@
-"""One generation: its request, and its tokens so far.
+"""A generation has its request and its tokens so far.
 
 Only the engine's thread changes a generation while it is in flight. A generation is final once
 `finish_reason` is set and its sink was called with that reason.
@@ -86,7 +86,8 @@ class Drawn(Struct, frozen=True):
 
 
 class TokenDelta(Struct, frozen=True):
-    """The news since the last delta. `text` leaves out a possible beginning of a stop string."""
+    """The tokens and the text that are new since the last delta. `text` leaves out a possible
+    beginning of a stop string."""
 
     drawn: tuple[Drawn, ...]
     text: str
@@ -159,8 +160,8 @@ class Generation:
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def send(self, delta: TokenDelta) -> None:
-        """Sends a delta, unless the generation was cancelled. Then the caller and its event loop
-        may be gone."""
+        """Sends a delta, unless the generation was cancelled. After a cancellation, the caller and
+        its event loop may be gone."""
         if self.cancelled:
             return
         if self.stream or delta.finish_reason is not None:

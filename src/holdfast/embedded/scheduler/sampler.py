@@ -29,10 +29,9 @@ def draw(
     position. `texts`, for penalties, has each row's tokens so far and how many of them belong to
     the prompt.
 
-    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Logprobs belong
-    to the distribution that was sampled from, or for greedy rows to the uncut distribution at
-    temperature 1.
-    A row with logits that are not finite gives None.
+    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Logprobs belong to the
+    distribution that was sampled from, or for greedy rows to the uncut distribution at temperature
+    1. For a row with logits that are not finite, returns None.
     """
     scaled = _scale(logits, [sampling for sampling, _ in requests], texts)
     weights, cumulative = _weights(scaled)

@@ -1,4 +1,4 @@
-"""The slots of the cache: which are taken, and which tokens the free slots still hold.
+"""Knows which slots of the cache are taken, and which tokens the free slots still hold.
 
 Keys and values are a pure function of the tokens before them (see `attention`). So a new request
 may take over the cache of an earlier one as far as their tokens agree, and gets the same bits. In
@@ -19,7 +19,7 @@ from holdfast.records.encoding.tokens import common_prefix
 
 
 class CacheSlots:
-    """Slots 0 … count - 1."""
+    """The slots 0 … count - 1 of the cache."""
 
     def __init__(self, count: int):
         self.count = count
@@ -56,8 +56,8 @@ MIN_SHARED_TOKENS = 32
 
 
 class PrefixSharing:
-    """Which generation waits for another generation to read their common beginning. Used in the
-    engine's thread."""
+    """Knows which generation waits for another generation to read their common beginning. Used in
+    the engine's thread."""
 
     def __init__(self, cache: Cache | TokenCache):
         self._cache = cache

@@ -97,8 +97,8 @@ def repair(path: Path) -> list[Cut]:
 
 
 def accept_loss(path: Path) -> str | None:
-    """Goes back to the last existing commit, and describes the loss; None if nothing is lost.
-    Raises `RunHeld` while a live worker holds a run."""
+    """Goes back to the last existing commit. Returns a description of the loss; None if nothing is
+    lost. Raises `RunHeld` while a live worker holds a run."""
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
@@ -128,8 +128,8 @@ def _refuse_if_held(path: Path, *, without_log: bool) -> None:
 
 
 def _choose_whole(path: Path, loss: Loss) -> Loss:
-    """Returns `loss` with the choice whether to keep the log (`without_log`), so that the result is
-    a state that the journal once had. Raises `JournalDamaged` if neither choice gives such a state.
+    """Returns `loss` with the value of `without_log` that gives a state which the journal once had.
+    Raises `JournalDamaged` if neither value gives such a state.
 
     The file without its log may be incomplete, because a kill or a power loss can interrupt the
     copying of the log into the file. The file with the good part of its log is complete, unless

@@ -1,4 +1,4 @@
-"""Checks a journal on a server: everything that the server does not check itself.
+"""Checks everything of a journal on a server that the server does not check itself.
 
 PostgreSQL checks its own pages and indexes (`pg_amcheck`, data checksums). This check reads the
 data on which our writers rely, as in a file (`tables`), in one snapshot. It also finds lost

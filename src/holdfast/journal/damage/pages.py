@@ -1,4 +1,4 @@
-"""Checks of a SQLite file: its schema, pages and indexes, and the types of its columns."""
+"""Checks the schema, pages and indexes of a SQLite file, and the types of its columns."""
 
 import sqlite3
 from collections.abc import Iterator

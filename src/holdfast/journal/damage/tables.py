@@ -34,7 +34,7 @@ Part = Callable[[Store, Report], None]
 
 
 def check_tables(store: Store, report: Report, *, first: Iterable[Part] = ()) -> None:
-    """Checks the tables. The checks in `first` run before."""
+    """Checks the tables, after running the checks in `first`."""
     for part in (*first, *_PARTS):
         try:
             part(store, report)

@@ -7,8 +7,8 @@ continues the checksum of the frame before it, and a transaction begins only aft
 was synced. If another frame is chained to a commit frame, then the commit frame and everything
 before it was on the disk. A bad frame at or before such a commit frame is therefore damage.
 
-Nothing is locked. A log that others write meanwhile only grows, or begins again with new salts, and
-a frame that looks bad is read again. The format is described in
+This module locks nothing. A log that others write meanwhile only grows, or begins again with new
+salts. Therefore a frame that looks bad is read again. The format is described in
 https://www.sqlite.org/fileformat2.html#walformat.
 """
 

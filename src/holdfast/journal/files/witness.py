@@ -1,4 +1,4 @@
-"""The witness: a small file outside the journal that knows the number of commits.
+"""The witness is a small file outside the journal that knows the number of commits.
 
 If a piece of the write-ahead log is lost, whole commits are lost, and the rest looks like a journal
 without them. After each commit was synced, and before its callers wake, the writer therefore notes

@@ -1,4 +1,4 @@
-"""The URL of a journal on PostgreSQL: its parts, its switches, and its name in messages.
+"""Parses the URL of a journal on PostgreSQL into its parts, its switches, and its name in messages.
 
 Messages, logs and records show only `ServerAddress.name`, which contains no password.
 """

@@ -291,8 +291,8 @@ class Link:
 
 
 def _has_pooler(connection: ServerConnection) -> bool:
-    """Returns whether there is a pooler, because the server's pid then differs from the pid that
-    the driver got."""
+    """Returns whether there is a pooler. Behind a pooler, the server's pid differs from the pid
+    that the driver got."""
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] != connection.driver.info.backend_pid
 

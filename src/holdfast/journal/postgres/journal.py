@@ -1,4 +1,4 @@
-"""The journal on PostgreSQL: any number of processes on any number of machines.
+"""The journal on PostgreSQL serves any number of processes on any number of machines.
 
 One connection writes, another reads, and a third listens. Each is opened at its first use and again
 after a loss. If a server restarts, all operations wait; this is an outage, not a failure.
@@ -62,8 +62,8 @@ Attempt = Callable[[PostgresStore], None]
 
 
 class PostgresCommitter:
-    """A committer for a server (see `Committer`): one batch, one transaction, and an outcome that
-    is known."""
+    """A committer for a server (see `Committer`). It commits one batch as one transaction, with an
+    outcome that is known."""
 
     mixes_calls = False
     seconds = 1.0  # Long enough for all rows to share a commit.
@@ -315,9 +315,9 @@ def _size(connection: ServerConnection) -> int:
 
 
 class ChangeListener:
-    """Listens to other processes' notifications of runs that a caller here waits for. It uses the
-    event loop that was last seen. After a lost connection, or behind a pooler, it does not listen,
-    and waiters look again after a while."""
+    """Listens to other processes' notifications about runs for which callers in this process wait.
+    It uses the event loop that was last seen. After a lost connection, or behind a pooler, it does
+    not listen, and waiters look again after a while."""
 
     def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
         self.interests: set[str] = set()

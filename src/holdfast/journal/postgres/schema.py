@@ -165,9 +165,9 @@ def describe_losses(losses: list[Loss]) -> str:
 
 
 def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = None) -> list[Loss]:
-    """Returns the losses: the writers that have more acknowledged batches than the journal has
-    batches of them. The numbers of acknowledged batches come from earlier discoveries, this
-    machine's notes and `known`."""
+    """Returns the losses. A writer has a loss if more of its batches were acknowledged than the
+    journal has. The numbers of acknowledged batches come from earlier discoveries, this machine's
+    notes and `known`."""
     lags, identity = _row(
         connection,
         "SELECT pg_is_in_recovery(), (SELECT value FROM holdfast.meta WHERE name = 'identity')",
@@ -187,8 +187,8 @@ def find_losses(connection: ServerConnection, known: Mapping[str, int] | None = 
 
 
 def accept_losses(connection: ServerConnection) -> str:
-    """Accepts the losses, and describes them; "" if there are none. The journal gets another
-    identity, because every machine's notes on the old identity are about lost commits."""
+    """Accepts the losses. Returns a description of them; "" if there are none. The journal gets
+    another identity, because every machine's notes on the old identity are about lost commits."""
     losses = find_losses(connection)
     if not losses:
         return ""

@@ -1,4 +1,4 @@
-"""PostgreSQL as a store: its dialect, and how records lie on a server."""
+"""Uses PostgreSQL as a store, with its own SQL dialect and its own layout of records."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -128,9 +128,9 @@ class PostgresStore(Store):
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
         """Appends with one statement.
 
-        It moves the heads of all trajectories and writes all rows, if the heads are where the
-        leases expect them. Otherwise it writes nothing and returns the heads, and the valid appends
-        are sent again.
+        If all heads are where the leases expect them, the statement moves the heads and writes all
+        rows. Otherwise it writes nothing and returns the heads, and this method sends the valid
+        appends again.
         """
         left, ends = list(appends), _ends(appends)
 
@@ -180,8 +180,8 @@ class PostgresStore(Store):
             yield trajectory, rows
 
     def _logs(self, trajectories: Sequence[int]) -> dict[int, tuple[int | None, list[LogRow]]]:
-        """Returns, for each log, the length according to its head and the rows. One statement reads
-        both, so that they are of the same moment."""
+        """Returns, for each log, its length according to its head, and its rows. One statement
+        reads both, so that they are of the same moment."""
         logs: dict[int, tuple[int | None, list[LogRow]]] = {
             each: (None, []) for each in trajectories
         }

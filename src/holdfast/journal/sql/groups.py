@@ -38,8 +38,8 @@ _GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.numbe
 
 def recount(store: Store, run: int, tasks: Collection[int]) -> None:
     """Counts the members of these groups again and stores the counts. Holds the groups' locks
-    meanwhile, so that if several transactions do this, the last of them sees the changes of the
-    earlier ones."""
+    during the count. If several transactions count the same groups, the last of them therefore sees
+    the changes of the earlier ones."""
     ordinals = sorted(set(tasks))
     # In pieces: a server without statistics of the tables may compare each group with each.
     for at in range(0, len(ordinals), AT_ONCE):

@@ -1,9 +1,9 @@
 """Workers, leases and claims.
 
-One heartbeat of a worker renews all its leases. Taking a trajectory over raises its epoch, so that
-a worker that was only asleep finds every append refused. Clocks decide when a worker counts as
-dead. They never decide whether a write is correct. A pid is looked up only where it is valid: on
-its own machine and in its own namespace.
+One heartbeat of a worker renews all its leases. When a worker takes over a trajectory, the epoch of
+the trajectory rises. An earlier owner that was only asleep then finds every append refused. Clocks
+decide when a worker counts as dead. They never decide whether a write is correct. A pid is looked
+up only where it is valid: on its own machine and in its own namespace.
 """
 
 from msgspec import structs

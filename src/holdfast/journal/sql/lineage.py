@@ -2,7 +2,8 @@
 delivered twice.
 
 A transaction that begins to share or to consume locks all concerned runs, in the order of their
-numbers. If two such transactions come at the same moment, the second sees the changes of the first.
+numbers. If two such transactions begin at the same moment, the second sees the changes of the
+first.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +22,7 @@ def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
     """Allows the run to use trajectories of other runs, and returns the runs whose trajectories it
     may use.
 
-    Leaves out each of `others` with trajectories that another consumed run of the series may use.
+    Leaves out each run of `others` whose trajectories another consumed run of the series may use.
     If runs share trajectories, only one of these runs can ever be consumed, so that no trajectory
     is delivered twice.
     """

@@ -1,4 +1,4 @@
-"""The weights of each replica: the records of its last updates, in their order."""
+"""Keeps the records of the last weight updates of each replica, in their order."""
 
 import msgspec
 

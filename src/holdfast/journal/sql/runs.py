@@ -357,8 +357,8 @@ def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightV
 
 
 def text_of(value: object, *, of: str) -> str:
-    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it. Errors
-    call the value `of`."""
+    """Returns the value if it is valid text. Raises `JournalCorrupt` if damage changed it. Error
+    messages call the value by the name in `of`."""
     if not isinstance(value, str):
         raise JournalCorrupt(f"{of} is not text")
     try:
@@ -421,8 +421,8 @@ def trajectories(
 
 def is_rolled_out(store: Store, run: Run, *, retries_failed: bool) -> bool:
     """Returns whether every rollout of the run is over. With `retries_failed`, a trajectory that
-    failed for good does not count as over. Rows stay in the database, because a run may have a
-    million of them."""
+    failed for good does not count as over. Does not load the rows from the database, because a run
+    may have a million of them."""
     if not progress(store, run).sealed:
         return False
     unsettled = "" if retries_failed else " AND t.settled IS NULL"
@@ -454,8 +454,8 @@ def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryR
 
 
 def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
-    """Returns, for each of these trajectories that was begun but whose row counts no records, the
-    number of its records. Such records mean damage."""
+    """Returns the number of records of each of these trajectories that was begun but whose row
+    counts no records. Such records mean damage."""
     if not trajectories:
         return {}
     return dict(store.rows(_UNCOUNTED, ids=trajectories))

@@ -1,4 +1,4 @@
-"""The interface between the journal and a database: one connection inside one transaction.
+"""The interface between the journal and a database is one connection inside one transaction.
 
 The journal's SQL is written once, in the words that SQLite and PostgreSQL share, and each store
 translates it to its dialect. The SQL uses these forms:

@@ -1,4 +1,4 @@
-"""The writer: one thread, one connection, group commit.
+"""The writer is one thread with one connection and group commit.
 
 Operations queue up. The event loop hands all operations of one turn of the loop over together. The
 thread takes the queued operations without a timer, lets the store commit them as one transaction,

@@ -1,8 +1,8 @@
-"""The chain: how records are appended, and how the records of one trajectory are found.
+"""Appends records, and finds the records of one trajectory by a chain of links.
 
 Records lie in the order of their commits, so a batch writes only to the end of the table. An index
-by trajectory would be written in as many places as a batch has trajectories; it took half of the
-whole cost of an append when measured. Instead, each record has a link (`previous`) to the record
+by trajectory would be written in as many places as a batch has trajectories; when measured, this
+took half of the whole cost of an append. Instead, each record has a link (`previous`) to the record
 before it in its trajectory. Each trajectory's row has a head: the position of the `last` record,
 and the number of records (`length`).
 

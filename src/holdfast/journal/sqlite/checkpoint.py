@@ -1,9 +1,9 @@
 """Moves the write-ahead log into the main file, off the writer's path.
 
-SQLite itself would copy inside the commit that crosses a threshold, and that append would wait for
-all the pages. Here, another thread copies the pages while the writer goes on. The log can be used
-again from its start only when all of it is copied. When the thread is done, the writer therefore
-copies the small rest itself, between two batches.
+SQLite itself would copy inside the commit that crosses a threshold, and the append would wait until
+all pages are copied. Here, another thread copies the pages while the writer goes on. The log can be
+used again from its start only when all of it is copied. When the thread is done, the writer
+therefore copies the small rest itself, between two batches.
 
 Using the log again is worthwhile: a commit that makes the log's file longer takes twice as long on
 the disk as a commit into existing parts of the file (benchmarks/journal.py). On a small disk it is

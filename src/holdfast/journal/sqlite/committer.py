@@ -9,7 +9,8 @@ callers get the error. If the outcome could not be read, it stays unknown to the
 A commit whose fsync failed is not in the journal, but it is in the log's file. If no other
 connection is open, the next connection reads the log from there: it would find the commit and treat
 it as durable, although only memory has it. A second connection therefore stays open beside the
-first. It only keeps the end of the log in memory, which all connections to a file share.
+first. Its only purpose is to keep the end of the log in the memory that all connections to a file
+share.
 """
 
 import secrets
@@ -156,8 +157,8 @@ class SqliteCommitter:
             self._witness = None
 
     def _is_durable(self) -> bool:
-        """Returns whether the journal has the batch that just failed. Returns False if this cannot
-        be read."""
+        """Returns whether the journal has the batch that just failed. Returns False if the journal
+        cannot be read."""
         try:
             return self._last_number(self._open().connection) == self._number
         except (sqlite3.Error, JournalError):

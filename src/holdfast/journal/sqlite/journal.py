@@ -1,4 +1,4 @@
-"""The journal on SQLite: one file for any number of processes on one machine.
+"""The journal on SQLite is one file for any number of processes on one machine.
 
 The file uses WAL mode with `synchronous=FULL`, set explicitly because build defaults differ. One
 thread writes with group commit. Reads use their own connection and never wait for the writer.

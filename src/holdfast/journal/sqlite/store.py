@@ -1,4 +1,4 @@
-"""SQLite as a store: its dialect, and how records lie in its file."""
+"""Uses SQLite as a store, with its own SQL dialect and its own layout of records."""
 
 import re
 import sqlite3

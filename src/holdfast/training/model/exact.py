@@ -1,4 +1,4 @@
-"""Float32 results from a model whose weights have fewer digits, without a second copy of the model.
+"""Gets float32 results from a model whose weights have fewer digits, without a second copy of it.
 
 Each function that the model calls gets float32 copies of its arguments, which exist only while the
 function runs. So the result is the same as from a float32 model with the same weights, but needs

@@ -1,4 +1,4 @@
-"""How much memory is free on the device of a model."""
+"""Measures how much memory is free on the device of a model."""
 
 from pathlib import Path
 

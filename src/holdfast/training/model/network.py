@@ -1,7 +1,7 @@
-"""The network that is trained: a Hugging Face causal LM folder, in full or with a LoRA adapter.
+"""The trained network is a Hugging Face causal LM folder, in full or with a LoRA adapter.
 
-Rows go through the network packed, with Holdfast's own attention and a head in chunks. A trial at
-the start must show that the results are as near to float32 as the results of the model's own
+Rows go through the network packed, with Holdfast's own attention. The head works in chunks. A trial
+at the start must show that the results are as near to float32 as the results of the model's own
 forward pass. Otherwise sequences are computed one at a time, and `why_sequential` says why.
 
 On a GPU, all layers are compiled for rows of any length, if the same trial accepts the compiled
@@ -57,9 +57,9 @@ class Network:
         longest: int = 1024,
         ranks: RankGroup | None = None,
     ):
-        """`compiled` says whether the layers are compiled. None means: compile on a GPU, with a
-        data type smaller than float32, on a single rank. `longest` is the largest number of tokens
-        in a sequence."""
+        """`compiled` says whether the layers are compiled. With None, they are compiled only on a
+        GPU, with a data type smaller than float32, on a single rank. `longest` is the largest
+        number of tokens in a sequence."""
         ranks = ranks or RankGroup()
         self.folder = folder
         self.device = torch.device(ranks.device(device))
@@ -126,7 +126,7 @@ class Network:
 
     @torch.no_grad()
     def take_whole(self, weights: Mapping[str, Tensor]) -> None:
-        """Brings `whole` up to date with weights that were gathered from all ranks."""
+        """Copies weights that were gathered from all ranks into `whole`."""
         if self._sharded is not None:
             parameters = dict(self.whole.named_parameters())
             for name, weight in weights.items():
@@ -134,8 +134,8 @@ class Network:
 
     @torch.no_grad()
     def best_logprobs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[float]:
-        """Returns logprobs of most likely next tokens: for each of `lengths`, the logprob after the
-        first `length` tokens of `ids`."""
+        """Returns, for each length in `lengths`, the logprob of the likeliest token after the first
+        `length` tokens of `ids`."""
         logits = self._call(partial(self._logits, ids, [length - 1 for length in lengths]))
         best: list[float] = logits.float().log_softmax(-1).max(-1).values.tolist()
         return best

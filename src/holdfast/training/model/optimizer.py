@@ -1,7 +1,7 @@
-"""The optimizer: AdamW with a schedule, over float32 copies if the model has a smaller data type.
+"""The optimizer is AdamW with a schedule, on float32 copies if the model has a smaller data type.
 
 Its whole state can be read and restored as plain tensors. If the network is divided among ranks,
-each rank updates its own part of every weight; the state that is read has all parts.
+each rank updates its own part of every weight. The state that is read has all parts.
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ class Optimizer:
             copy.grad, parameter.grad = gradient, None
 
     def _norm(self) -> Tensor:
-        """Returns the norm of all gradients, on all ranks."""
+        """Returns the norm of the gradients of all ranks together."""
         gradients = [copy.grad for copy in self._copies.values() if copy.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if self._ranks.size == 1:

@@ -1,8 +1,8 @@
-"""The model's own forward pass: one sequence at a time, with its own attention and head.
+"""The model's own forward pass computes one sequence at a time, with its own attention and head.
 
-All other ways to compute the model are compared with this pass. Computed in float32, it decides
-which side is wrong. The model is loaded as transformers creates it, and is in evaluation mode,
-because an engine samples without dropout and router noise.
+All other ways to compute the model are compared with this pass. In float32, this pass decides
+whether the engine or the trainer is wrong. The model is loaded as transformers creates it, and is
+in evaluation mode, because an engine samples without dropout and router noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,9 +92,9 @@ def logprobs_of(module: Any, sequence: TokenSequence) -> list[float]:
 
 def check_judge(module: Any, sequence: TokenSequence, logprobs: Sequence[float], name: str) -> None:
     """Raises `UsageError` for a model whose own forward pass cannot judge other ways to compute it.
-    `logprobs` are the logprobs of the sequence in float32. They must be finite, must be the same
-    when computed again, and each beginning of the sequence must give the same logprobs by itself.
-    `name` is the name of the model."""
+    `logprobs` are the logprobs of the sequence in float32. They must be finite, and the same when
+    computed again. Each beginning of the sequence must give the same logprobs by itself. `name` is
+    the name of the model."""
     if not is_as_near(gap_between(logprobs, logprobs), _PERFECT):
         raise UsageError(f"{name} cannot be trained: its own forward pass gives NaN or infinity")
     powers = (1 << power for power in range(SHORTEST.bit_length() - 1, 64))

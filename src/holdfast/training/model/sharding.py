@@ -1,4 +1,4 @@
-"""A network whose weights are divided among ranks: each rank has a part of every layer (FSDP2).
+"""Divides a network's weights among ranks, so that each rank has a part of every layer (FSDP2).
 
 A layer is complete on each rank while it is computed. Gradients are added up over the ranks, not
 averaged, because the weights of tokens already refer to the whole step.

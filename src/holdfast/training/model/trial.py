@@ -1,4 +1,4 @@
-"""The trial: finds which ways to compute a model's logprobs are right, before anything is trained.
+"""The trial finds which ways to compute a model's logprobs are right, before anything is trained.
 
 The judge is the model's own forward pass in float32. It computes one sequence that is as long as
 the longest of a run, and a few short ones that share beginnings. A faster way is used if its
@@ -119,8 +119,8 @@ def _hold(folder: Path, module: Any, length: int, *, has_judge: bool) -> Trial:
 
 
 def _rounding(module: Any) -> Gap:
-    """Returns the gap to expect from rounding in the model's data type. It is used if the exact
-    logprobs are unknown."""
+    """Returns the gap to expect from rounding in the model's data type. This gap is used if the
+    exact logprobs are unknown."""
     mean = explained(str(module.dtype).removeprefix("torch.")) / FACTOR
     return Gap(1, mean, (mean, 3 * mean, 10 * mean), mean)
 
@@ -157,7 +157,7 @@ def _affordable(module: Any, longest: int) -> int:
 
 
 def _sequences(vocabulary: int, length: int) -> list[TokenSequence]:
-    """Returns a long sequence and short ones, of which two begin like the long one."""
+    """Returns a long sequence and short ones. Two of the short ones begin like the long one."""
     numbers = [(7919 * n + 11) % vocabulary for n in range(max(length, 64))]
     spread = range(4 * SHORTEST, length, max(1, length // _SCORED))
     scored = sorted({*range(1, min(4 * SHORTEST, length)), *spread, length - 1})

@@ -1,6 +1,6 @@
-"""Diagnostics: numbers about the health of a step, from the tokens of its micro-batches.
+"""Computes numbers about the health of a step, from the tokens of its micro-batches.
 
-No number is read from the device before the end, because that would wait for all work there.
+No number is read from the device before the end, because a read waits for all work of the device.
 """
 
 import numpy
@@ -16,7 +16,7 @@ _STALE = -1.0
 
 
 class DiagnosticTotals(Struct, frozen=True):
-    """Marks the gap of a token that weights other than the trainer's have sampled."""
+    """The totals of a `Diagnostics`, which one process sends to another."""
 
     tokens: int
     sums: dict[str, float]

@@ -1,4 +1,4 @@
-"""Losses: an objective as numbers. Pure functions over flat tensors.
+"""Computes an objective as numbers, with pure functions over flat tensors.
 
 Every tensor has one value for each trained token, in any order; `sequences` says which tokens
 belong together. The weights of tokens are computed once for the whole optimizer step
@@ -115,9 +115,9 @@ def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 def _ratio(batch: TokenBatch, level: Level) -> Tensor:
     """Returns the ratio of new to old probabilities. At the level of sequences, the value of each
-    token is the ratio of its whole sequence, and its gradient comes from its own logprob. A
-    gradient of the sequence's mean would also reach tokens that a correction left out or that have
-    another advantage."""
+    token is the ratio of its whole sequence, and the token's gradient comes from the token's own
+    logprob. A gradient of the sequence's mean would also reach tokens that a correction left out or
+    that have another advantage."""
     difference = batch.logprobs - batch.old
     if level is Level.SEQUENCE:
         whole = sequence_means(difference.detach(), batch.sequences)

@@ -1,4 +1,4 @@
-"""Objective: what a training step minimizes, as one frozen value of five choices.
+"""An objective says what a training step minimizes, as one frozen value of five choices.
 
 The choices are the level of the ratio, the clip, the mean, the penalty for the distance from a
 reference (KL), and the correction of the gap between engine and trainer. Presets have the names
@@ -72,8 +72,8 @@ class Cap(Struct, frozen=True, tag=True):
 
 
 class Gate(Struct, frozen=True, tag=True):
-    """The clip of SAPO: a sigmoid around a ratio of 1, in place of a hard bound. Larger values make
-    the sigmoid steeper."""
+    """The clip of SAPO is a sigmoid around a ratio of 1, in place of a hard bound. Larger values
+    make the sigmoid steeper."""
 
     positive: float = 1.0
     negative: float = 1.05

@@ -1,4 +1,4 @@
-"""Packing: sequences side by side in rows, with common beginnings only once.
+"""Packing puts sequences side by side in rows, with common beginnings only once.
 
 - `rows`: sequences packed into rows of segments
 - `tensors`: lists as tensors on the device, without waiting for it

@@ -1,9 +1,9 @@
-"""Attention over packed rows: each segment sees itself and its path back to the root.
+"""Computes attention over packed rows. Each segment sees itself and its path back to the root.
 
-It is registered with transformers under `NAME`. The layout of the row is passed to the model's call
-as the keyword argument `packed_layout`. transformers would build a dense mask for packed positions,
-which costs more than packing saves. Here, no product is computed that the result does not need,
-except in the triangle above the diagonal of each segment.
+The attention is registered with transformers under `NAME`. The layout of the row is passed to the
+model's call as the keyword argument `packed_layout`. transformers would build a dense mask for
+packed positions, which costs more than packing saves. Here, no product is computed that the result
+does not need, except in the triangle above the diagonal of each segment.
 """
 
 from inspect import signature

@@ -1,4 +1,4 @@
-"""The head: logprobs and entropies of chosen tokens, without ever holding all logits.
+"""The head computes logprobs and entropies of chosen tokens, without ever holding all logits.
 
 16,000 tokens with a vocabulary of 152,000 would be 10 GB of float32 logits. Here only a few
 thousand rows of logits exist at a time, once in the forward and once in the backward pass. On a

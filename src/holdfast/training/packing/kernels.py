@@ -1,4 +1,4 @@
-"""The work of the head on a chunk of logits, as Triton kernels: one pass over the logits each way.
+"""Does the head's work on a chunk with Triton kernels, in one pass over the logits each way.
 
 The functions compute the same as the functions in `head` in plain torch, which make about fifteen
 passes. They need Triton; `head` works without Triton. All sums are in float32.

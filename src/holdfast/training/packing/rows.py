@@ -1,9 +1,10 @@
-"""Rows: token sequences packed side by side, with common beginnings only once.
+"""Packs token sequences side by side into rows, with common beginnings only once.
 
 A row is a list of segments. Each segment attends to itself and to its path back to the root. If no
 beginning is shared, every sequence is one segment. A trained token is stored as a pair: the place
 in the row that predicts it, and the token. A common beginning is therefore computed once, while
-each sequence keeps its own trained tokens. Pure Python: the same input always gives the same rows.
+each sequence keeps its own trained tokens. The module is pure Python, and the same input always
+gives the same rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,8 +80,9 @@ def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True)
 
 
 def _packing_order(sequences: Sequence[TokenSequence], *, share: bool) -> list[int]:
-    """Returns the order of packing: the longest sequence first, because this fills rows best. With
-    `share`, the sequences of a family are packed one after the other."""
+    """Returns the order in which sequences are packed. The longest sequence comes first, because
+    this order fills rows best. With `share`, the sequences of a family are packed one after the
+    other."""
     numbers = range(len(sequences))
     if not share:
         return sorted(numbers, key=lambda n: -len(sequences[n].ids))
@@ -115,7 +117,7 @@ def _fitting(trees: "list[_Tree]", sequence: TokenSequence, *, budget: int, shar
 
 
 class _Node:
-    """A run of tokens in a tree, with the runs that may follow it."""
+    """A sequence of tokens in a tree, with the nodes that may follow it."""
 
     __slots__ = ("children", "ids", "members")
 

@@ -1,7 +1,7 @@
-"""Lists as tensors on the device, without waiting for the device.
+"""Turns lists into tensors on the device, without waiting for the device.
 
-The device computes the rows of a step one after the other. If copying a list waited until the rows
-before are computed, the device would be idle afterwards.
+The device computes the rows of a step one after the other. If copying a list waited until the
+earlier rows are computed, the device would be idle afterwards.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The ranks of a training: processes of one machine that compute each step together.
+"""The ranks of a training are processes of one machine that compute each step together.
 
 - `place`: the place that torchrun gave to this process
 - `launch`: the processes of the other ranks, started by rank 0 or by torchrun

@@ -1,4 +1,4 @@
-"""RankGroup: the messages between the ranks of a training, and their sums.
+"""A `RankGroup` carries the messages between the ranks of a training, and adds up their tensors.
 
 Rank 0 leads: it sends each other rank its share of a call, and all ranks compute the call. A
 training in one process is a group of one rank, which sends no messages. Messages are bytes and
@@ -66,7 +66,7 @@ class RankGroup:
         return name
 
     def send(self, shares: Sequence[bytes]) -> None:
-        """Sends each rank its share, on rank 0. Rank 0 keeps its own share."""
+        """Sends each rank its share. Only rank 0 calls this method, and it keeps its own share."""
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Returns the messages of all ranks, in the order of ranks. All ranks call this method."""
@@ -97,7 +97,7 @@ class RankGroup:
 
 
 class JoinedRanks(RankGroup):
-    """A rank among several. All ranks create their `JoinedRanks` at the same time, with a store
+    """One of several ranks. All ranks create their `JoinedRanks` at the same time, with a store
     that all of them can read.
 
     `describe` returns what rank 0 knows about a dead rank, or "". `poll` is called while this rank
@@ -243,8 +243,8 @@ class JoinedRanks(RankGroup):
             self._is_together = False
 
     def _cause(self, error: RuntimeError) -> Exception:
-        """Returns the error to raise for a failed collective: the death of a rank, if one died,
-        instead of the collective's own error."""
+        """Returns the error to raise for a failed collective. If a rank died, this is the rank's
+        death instead of the collective's own error."""
         if self._died.wait(CAUSE_SECONDS if _is_of_a_collective(error) else 0):
             return RankDied(self._death())
         if _is_of_a_collective(error):
@@ -253,7 +253,7 @@ class JoinedRanks(RankGroup):
         return error
 
     def fail(self, cause: str) -> None:
-        """Records why this rank is about to end."""
+        """Records the cause for which this rank is about to end."""
         self._store.set(f"cause/{self.rank}", cause)
 
     def check_alive(self) -> None:

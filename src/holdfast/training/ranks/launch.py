@@ -1,4 +1,4 @@
-"""The processes of the other ranks: started here, or all of them by torchrun.
+"""Starts the processes of the other ranks, unless torchrun started all processes.
 
 A process that is started here runs the same Python in a session of its own, and writes its output
 into a file. It watches the process of rank 0, and ends when that process ends.
@@ -54,8 +54,8 @@ def check_ranks(size: int, device: str, *, gpus: int) -> None:
 
 @contextmanager
 def open_ranks(size: int, device: str, *, logs: Path) -> Iterator[RankGroup]:
-    """Joins all ranks; this process is the first. At the end of the block, ends the processes that
-    it started."""
+    """Joins all ranks, the first of which is this process. At the end of the block, ends the
+    processes that it started."""
     place = torchrun_place()
     if place is not None:
         with _by_torchrun(place, size, device) as group:

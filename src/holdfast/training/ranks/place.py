@@ -1,4 +1,4 @@
-"""The place that torchrun gave to this process, from its environment. Needs no torch."""
+"""Reads from the environment which place torchrun gave to this process. Needs no torch."""
 
 import os
 from collections.abc import Mapping

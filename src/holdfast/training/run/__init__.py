@@ -1,4 +1,4 @@
-"""A training run: rollouts, steps, checkpoints and weights, from one command.
+"""A training run makes rollouts, steps, checkpoints and weights, from one command.
 
 - `checks`: the checks before anything is sampled or written
 - `folder`: the folder of a training, which one process at a time writes into

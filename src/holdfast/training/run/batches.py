@@ -1,4 +1,4 @@
-"""Batches: tasks are admitted, and each settled group is delivered to exactly one step.
+"""Admits tasks, and delivers each settled group to exactly one step.
 
 The order of tasks is a pure function of the seed, so no position must be saved. Whenever all
 admitted tasks are settled and a batch is not complete, more tasks are admitted. A resumed run gets

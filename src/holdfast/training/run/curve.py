@@ -1,4 +1,4 @@
-"""The learning curve as an SVG picture: one line for each run."""
+"""Draws the learning curve as an SVG picture, with one line for each run."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

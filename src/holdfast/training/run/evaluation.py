@@ -1,5 +1,5 @@
-"""Held-out tasks: an evaluation is a run of its own in the journal of the training, and is as
-durable as any other run."""
+"""Evaluates held-out tasks. An evaluation is a run of its own in the journal of the training, and
+is as durable as any other run."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -60,7 +60,7 @@ class HeldOut(Struct, frozen=True):
         report: Callable[[str], None],
         progress: Progress | None = None,
     ) -> HeldOutReward | None:
-        """Returns the reward with the weights `version`, which training gave after `step`.
+        """Returns the reward with the weights `version`, which are the weights after `step`.
         Continues an evaluation that was interrupted. Returns None if the evaluation fails or
         exceeds its deadline. The failure is reported, and training continues."""
         spec = self._spec(version)

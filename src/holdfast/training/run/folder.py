@@ -48,9 +48,9 @@ class OtherTraining(UsageError):
 @contextmanager
 def use_folder(folder: Path, *, holds_parts: bool = False) -> Iterator[None]:
     """Creates the folder if needed, and holds its lock until the end of the block. Removes a new
-    folder if nothing was written into it. `holds_parts` is for the folder, inside a training's
-    folder, that all parts of the training share. Raises `UsageError` if the folder holds something
-    else, and `FolderInUse` if another process trains in it."""
+    folder if nothing was written into it. Set `holds_parts` only for the subfolder of a training's
+    folder that all parts of the training share. Raises `UsageError` if the folder holds anything
+    else than a training, and `FolderInUse` if another process trains in it."""
     try:
         if not holds_parts:
             check_folder(folder)

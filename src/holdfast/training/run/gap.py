@@ -1,12 +1,12 @@
-"""The gap between engine and trainer: the health signal of a training.
+"""The gap between engine and trainer is the health signal of a training.
 
 The engine's recorded logprobs and the trainer's own logprobs are for the same tokens and the same
 weights. They differ only by rounding, unless one side computes another model. Every step checks the
 mean gap. If rollouts run ahead, the step's tokens were sampled by older weights than those that are
-trained. In this case, the engines that have the present weights are asked for the next token after
-beginnings of the step's longest sequences. If the gap is wider than the data types explain, the
-model's own forward pass in float32 judges which side is wrong. The judge reads the published folder
-of the weights, and does not depend on how either side computes.
+trained. In this case, `GapWatch` asks the engines that have the present weights for the next token
+after beginnings of the step's longest sequences. If the gap is wider than the data types explain,
+the model's own forward pass in float32 judges which side is wrong. The judge reads the published
+folder of the weights, and does not depend on how either side computes.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The loop of a training run: batch, step, checkpoint, commit, weights; again.
+"""The loop of a training run repeats its stages: batch, step, checkpoint, commit, weights.
 
 Each group is trained exactly once (I6): the ledger reserves a batch for a step, the step is
 trained, a checkpoint holds it, and then the ledger commits it. After a restart, training continues
@@ -291,8 +291,8 @@ class TrainingLoop:
         report: Callable[[str], None],
     ):
         """`trained_before` is the last step for which the run has a version of the weights.
-        `on_trained_again` is called after each step up to that one. `held_out` is None if there are
-        no evaluations."""
+        `on_trained_again` is called after each step up to `trained_before`. `held_out` is None if
+        there are no evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -372,8 +372,8 @@ class TrainingLoop:
             await self._evaluate_due(step)
 
     async def _train_beside_questions(self, step: int, batch: StepBatch) -> StepResult:
-        """Trains one step. Meanwhile the engines are asked for the gap, if the step's own tokens
-        cannot show it. Raises `GapTooWide` before anything of the step is saved."""
+        """Trains one step. Meanwhile, asks the engines for the gap if the step's own tokens cannot
+        show it. Raises `GapTooWide` before anything of the step is saved."""
         version, trainer = self._state.version, self._state.trainer
         if not self._engines.done() or version is None:
             return await in_thread(self._train, step, batch)
@@ -402,8 +402,9 @@ class TrainingLoop:
         return result
 
     async def _batch_of(self, step: int) -> StepBatch | None:
-        """Returns the batch of a step. Adds advice to the errors of the source. The advice depends
-        on whether a step is trained: before that, the code may still change."""
+        """Returns the batch of a step. Adds advice to the errors of the source of batches. The
+        advice depends on whether a step is trained, because until then the code may still change.
+        """
         try:
             return await self._batches.of_step(step, self._roll_out)
         except NotTrainable as error:

@@ -1,4 +1,4 @@
-"""The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers if wanted.
+"""Writes the numbers of each step to `metrics.jsonl`, to the terminal, and to trackers if wanted.
 
 The file has the steps that the newest checkpoint holds or the running process has trained. If a
 resumed run trains steps again, their new lines replace the old ones. At first, an evaluation has
@@ -47,8 +47,9 @@ class TrainingMetrics:
 
     def follow(self, trackers: Iterable[Tracker]) -> None:
         """Sends the numbers to these trackers from now on, before they are written to the file. If
-        the process is killed between the two, the resumed run writes the missing lines of the file
-        again. Numbers that were missing in a tracker would stay missing."""
+        the process is killed between sending and writing, the resumed run writes the missing lines
+        of the file again. In the other order, numbers that a tracker did not get would stay missing
+        there."""
         self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:

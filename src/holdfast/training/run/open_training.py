@@ -1,5 +1,4 @@
-"""The run of a training in its journal: created, found again or refused, and brought to the
-checkpoint.
+"""Creates, finds or refuses the run of a training in its journal, and brings it to the checkpoint.
 
 Training continues from the restored checkpoint, and the ledger is rewound or brought forward to its
 step. Until a step is trained, the run does not depend on the code, so the same command may be used
@@ -256,9 +255,9 @@ async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) ->
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
-    """Opens trajectories that failed for good again, with new budgets, and asks again for verdicts
-    that could not be read. Skips groups that were given to a consumer. Recorded steps of a
-    trajectory are replayed."""
+    """Reopens trajectories that failed for good, with new budgets, and asks again for verdicts that
+    could not be read. Skips groups that were given to a consumer. Recorded steps of a trajectory
+    are replayed."""
     failed = (await journal.progress(run)).failed
     opened, unread = await open_for_retry(journal, run)
     if opened:

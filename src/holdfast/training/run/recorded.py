@@ -1,5 +1,5 @@
-"""The files of a training, in the folder that its recorded command names. The folder may be on
-another machine."""
+"""Finds the files of a training, in the folder that its recorded command names. The folder may be
+on another machine."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,8 @@ def folder_of(run: Run) -> Path | None:
 
 def metrics_of(run: Run) -> Metrics:
     """Returns the metrics by step. Returns no metrics if their file is not on this machine. A gap
-    that was requested from engines has the name of any other gap, as each step has one gap."""
+    that was requested from engines gets the same name as any other gap, because each step has only
+    one gap."""
     folder = folder_of(run)
     lines: Metrics = {}
     for line in [] if folder is None else read(folder / FILE):

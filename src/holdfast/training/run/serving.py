@@ -1,5 +1,5 @@
-"""The engines of a training: either the engines at its addresses, or one that is started here. An
-engine that is started here serves the newest weights whenever it starts."""
+"""The engines of a training are either the engines at its addresses, or one that is started here.
+An engine that is started here serves the newest weights whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

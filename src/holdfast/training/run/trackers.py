@@ -1,5 +1,4 @@
-"""Weights & Biases, trackio and TensorBoard. Each gets every step once, even if a process is
-killed.
+"""Sends each step once to Weights & Biases, trackio and TensorBoard, even if a process is killed.
 
 A tracker may lose its last numbers with the process (Weights & Biases writes late), or may have
 more steps than the newest checkpoint. A tracker is therefore opened with the trained steps: steps

@@ -1,4 +1,4 @@
-"""`holdfast.train`: trains a model on a rollout, or continues an interrupted training.
+"""`holdfast.train` trains a model on a rollout, or continues an interrupted training.
 
 The engine rolls out, the trainer takes settled groups, and the embedded engine, a child process,
 serves the newest weights. With several ranks, this process is rank 0. Only rank 0 has the journal,

@@ -1,4 +1,4 @@
-"""A version of the weights: a folder that engines load, and the ways into the engines.
+"""Writes a version of the weights as a folder, and chooses the way in which engines get it.
 
 The name of a version never stands for other weights: before an engine gets the version, the journal
 durably holds its name with the digest of the weights. A version is in force when every engine that
