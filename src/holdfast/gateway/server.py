@@ -223,7 +223,7 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        """Makes calls that need sampling wait until `end()` of the returned hold is called, or for
         at most `seconds`. Streams are kept alive while they wait."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)

@@ -63,7 +63,8 @@ class AttemptSetup:
         environments: Sequence[MakeEnvironment],
         mounts: tuple[Mount, ...] = (),
     ) -> None:
-        """`mounts` are folders of this machine that a container gets."""
+        """Opens the workspace and the environments. `mounts` are folders of this machine that a
+        container gets."""
         session = self._t.session
         if isinstance(world, WorkspaceWorld):
             workspace = world.workspace(self._t.task)

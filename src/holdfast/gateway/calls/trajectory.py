@@ -455,9 +455,9 @@ class CallSubscription(Subscription[SampledCall]):
         self._received = 0
 
     async def answer(self) -> Answer:
-        """Returns the answer. Raises `RequestRejected` for every error, after the rejection was
-        recorded if `record_rejection` has to record it. Only a cancellation of the caller is raised
-        as it is."""
+        """Returns the answer. Raises `RequestRejected` for every error except a cancellation of the
+        caller, which is raised as it is. If `record_rejection` has to record the rejection, this
+        happens first."""
         trajectory = self._trajectory
         try:
             answer: Answer = await self.result()
