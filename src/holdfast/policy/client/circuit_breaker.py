@@ -95,24 +95,24 @@ class CircuitBreaker:
 
     @property
     def seconds_down(self) -> float:
-        """Total time in outages, including the present one."""
+        """Returns the total time in outages, including the present one."""
         if self.down_since is None:
             return self._down_before
         return self._down_before + self._clock.elapsed() - self.down_since
 
     @property
     def is_passing(self) -> bool:
-        """Whether calls pass now."""
+        """Returns whether calls pass now."""
         return self._open.is_set() and not self._reason_down
 
     @property
     def reason_down(self) -> str:
-        """Why the endpoint is abandoned, or "" if it is in use."""
+        """Returns why the endpoint is abandoned, or "" if it is in use."""
         return self._reason_down
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether no call will ever pass again."""
+        """Returns whether no call will ever pass again."""
         return bool(self._reason_down)
 
     async def wait_resolved(self) -> None:
@@ -120,8 +120,8 @@ class CircuitBreaker:
         await self._open.wait()
 
     async def wait_ready(self) -> None:
-        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned, as
-        `PartGone` after an outage."""
+        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned. If it was
+        abandoned after an outage, the error is a `PartGone`."""
         await self._open.wait()
         if self._reason_down:
             raise (PartGone if self._is_out_of_patience else EndpointDown)(self._reason_down)

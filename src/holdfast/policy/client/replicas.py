@@ -317,7 +317,7 @@ class EnginePolicy:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the policy's samples can be used for training."""
+        """Returns whether the policy's samples can be used for training."""
         return self.endpoints[0].dialect.has_tokens
 
     def check_sampling(self, sampling: Sampling) -> None:
@@ -335,14 +335,14 @@ class EnginePolicy:
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The distribution of the replicas' logprobs. Known after `check`."""
+        """Returns the distribution of the replicas' logprobs. It is known after `check`."""
         return worst(
             endpoint.logprobs_mode for endpoint in self.endpoints if endpoint.introduce is None
         )
 
     @property
     def seeds(self) -> Seeds:
-        """The effect of a seed on the replicas. Known after `check`."""
+        """Returns the effect of a seed on the replicas. It is known after `check`."""
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
@@ -422,7 +422,7 @@ class EnginePolicy:
     # --- weights
 
     def gate_by(self, gate: WeightGate) -> None:
-        """From now on, sends calls only to replicas that `gate` admits by their recorded
+        """Makes the policy send calls only to replicas that `gate` admits by their recorded
         weights."""
         self.gate = gate
         for endpoint in self.endpoints:

@@ -84,7 +84,7 @@ class ServedModel(Struct):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is an adapter that one of our trainings has loaded."""
+        """Returns whether this is an adapter that one of our trainings has loaded."""
         return self.id.startswith(OUR_ADAPTERS) and self.parent != self.id
 
     @property
@@ -139,7 +139,7 @@ class Piece(Struct):
 
     @property
     def is_only_tokens(self) -> bool:
-        """Whether the piece holds only tokens, each with its logprob."""
+        """Returns whether the piece holds only tokens, each with its logprob."""
         ids, logprobs = self.ids, self.logprobs
         return (
             self.finish_reason is None
@@ -174,7 +174,7 @@ class EngineError(Exception):
 
 
 class UnknownEngine(Protocol):
-    """An engine whose kind a dialect finds out."""
+    """An engine whose kind is still unknown. A dialect asks it to find out."""
 
     url: str
     model: str
