@@ -188,8 +188,8 @@ class EndpointDown(PolicyError):
 
 
 class PartGone(EndpointDown):
-    """An engine or another part of a training stayed away for longer than `--patience`. To start
-    again whoever waited for it would not help."""
+    """An engine or another part of a training stayed away for longer than `--patience`. It would
+    not help to restart the process that waited for it."""
 
 
 class RowEndpointDown(PolicyError):
@@ -269,9 +269,9 @@ class ToolBug(HoldfastError):
 
 
 class InterruptedCall(HoldfastError):
-    """The process died in the middle of a call that must not be made twice. This has shaped the
-    trajectory. The trajectory is therefore rolled out anew, or has failed if its group has no
-    refill left."""
+    """The process died in the middle of a call that must not be made twice. The interruption has
+    shaped the trajectory, so the trajectory is rolled out anew. If its group has no refill left,
+    the trajectory has failed."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False

@@ -191,7 +191,7 @@ def _without_our_frames(error: BaseException, carried: TracebackType | None) -> 
 
 def _with_count(message: str, more: int) -> str:
     """Adds the number of other errors to the first line of the message, because headlines show only
-    this line. `_MORE_ERRORS` removes the number again."""
+    this line. `_MORE_ERRORS` is the pattern that removes the number again."""
     if more < 1:
         return message
     first, end, rest = message.partition("\n")

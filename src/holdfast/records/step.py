@@ -25,9 +25,9 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What happens to a call if the process died during the call, so that nobody knows whether the
-    call took effect. A call that ended, even with an error or at its timeout, is repeated under any
-    contract."""
+    """Says what happens to a call if the process died during the call. Nobody knows then whether
+    the call took effect. A call that ended, even with an error or at its timeout, is repeated under
+    any contract."""
 
     IDEMPOTENT = "idempotent"
     """The call runs again with the same idempotency key."""
