@@ -1,4 +1,4 @@
-"""A group of one sender and its receivers: each message of tensors goes to all receivers at once.
+"""Broadcasts tensors from one sender to its receivers. Each message goes to all receivers at once.
 
 The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and divide the
 tensors into the same messages. This module runs in the sender's own process and inside engines. It
@@ -36,7 +36,7 @@ class TensorMeta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
+        """Returns the size in bytes."""
         itemsize: int = getattr(torch, self.dtype).itemsize
         return prod(self.shape) * itemsize
 

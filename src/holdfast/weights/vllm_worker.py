@@ -49,7 +49,8 @@ BACKEND = "holdfast"
 @dataclass
 class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """The address at which the members of a group meet. The workers of this engine have the ranks
-    from `rank_offset` on. For shared memory, the handle of the test bytes instead."""
+    from `rank_offset` on. For shared memory, there is no address, and `handle` is the handle of the
+    test bytes."""
 
     carrier: str
     master_address: str = ""

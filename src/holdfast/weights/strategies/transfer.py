@@ -1,9 +1,9 @@
-"""The engine's own transfer: tensors go straight into the engine's workers, by a collective.
+"""Sends tensors straight into the engine's workers by the engine's own transfer, a collective.
 
 The collective runs in a process of its own, at the same time as the HTTP calls. If the collective
 or a call fails, both are ended, and the error contains the engine's own words. All replicas get the
-same broadcast. If a replica breaks it, a new group is formed without that replica, and the
-remaining replicas still get their weights if possible. Subclasses know the endpoints of each
+same broadcast. If a replica breaks the broadcast, a new group is formed without that replica, and
+the remaining replicas still get their weights if possible. Subclasses know the endpoints of each
 engine.
 """
 
