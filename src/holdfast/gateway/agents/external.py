@@ -56,7 +56,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         **options: Unpack[GatewayOptions],
     ):
         """Creates the processor. For `rejoin` seconds, a trajectory is kept for an agent that may
-        have outlived the process that it spoke to. `place` is the place of this worker among the
+        have outlived the process that it spoke to. `place` identifies this worker among the
         gateway's workers."""
         super().__init__(address, **options)
         self._keys = Keys()

@@ -1,4 +1,4 @@
-"""Reads from the record how an attempt stands, and which answers its agent has received.
+"""Reads the status of an attempt from the record, and the answers that its agent has received.
 
 A key names its attempt, and each attempt is durable before its key is sent. So the record is enough
 to decide whether a key belongs to the last attempt, even after every process that made keys is

@@ -62,7 +62,8 @@ class WorkerStats(Struct, frozen=True):
 
 
 class WorkerPlace(Struct, frozen=True):
-    """A worker's place among the others."""
+    """A worker's number among the workers of one gateway, how many they are, and the folder of
+    their sockets."""
 
     folder: str
     index: int

@@ -1,4 +1,4 @@
-"""The distribution of an engine's logprobs, and whether two engines serve the same model.
+"""Finds out which distribution an engine's logprobs have, and whether two engines serve one model.
 
 Few engines publish the distribution, so it is measured. The probe samples the most likely tokens
 three times: greedily, at a temperature close to 0, and from a distribution that is cut to almost

@@ -84,9 +84,10 @@ class EnginePolicy:
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down or comes back, and for each
-        caveat of the engine. `connections` is the most requests at once to one address; by default,
-        it follows from the limit of open files. `is_trained` says that a training sends the
-        replicas their weights. Their weights may differ before that, so they are not compared."""
+        caveat of the engine. `connections` is the largest number of requests at once to one
+        address. By default, it follows from the limit of open files. `is_trained` says that a
+        training sends the replicas their weights. Their weights may differ before that, so they are
+        not compared."""
         self.model = model
         self._is_trained = is_trained
         self.patience, self._connections = patience, connections

@@ -163,7 +163,7 @@ class Tokenizer:
         return tuple(dict.fromkeys(token_id for token_id in ids if isinstance(token_id, int)))
 
     def digest(self, *parts: str) -> str:
-        """Returns a digest of everything that decides about ids, including `parts`."""
+        """Returns a digest of everything that affects the ids, including `parts`."""
         digest = hashlib.blake2b(digest_size=6)
         for data in (
             (self.folder / "tokenizer.json").read_bytes(),
