@@ -212,9 +212,9 @@ def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
 
 
 def for_caller(error: HoldfastError) -> HoldfastError:
-    """Returns the error as the public API raises it: without its cause and without our frames,
-    because the message says enough. If user code took part in the error, the whole traceback
-    stays."""
+    """Returns the error as the public API raises it. The error has neither its cause nor our
+    frames, because the message says enough. If user code took part in the error, the whole
+    traceback stays."""
     if _chain_has_user_code(error):
         return error
     error.__cause__ = None  # This also hides the context.

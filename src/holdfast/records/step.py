@@ -295,12 +295,10 @@ class Refilled(_Record, frozen=True, tag=13):
 
 
 class Drafted(_Record, frozen=True, tag=14):
-    """Tokens of an unfinished generation, beginning with token number `start`.
-
-    After an interruption, the generation continues after these tokens. Spans count from the first
-    token of the generation. A record without ids deletes the drafted tokens from `start` on: the
-    engine had reported wrong tokens.
-    """
+    """Tokens of an unfinished generation, beginning with token number `start`. After an
+    interruption, the generation continues after these tokens. Spans count from the first token of
+    the generation. A record without ids deletes the drafted tokens from `start` on, because the
+    engine had reported wrong tokens."""
 
     path: str
     fingerprint: bytes
@@ -423,7 +421,7 @@ class Reused(_Record, frozen=True, tag=21):
 
 
 class Edited(_Record, frozen=True, tag=22):
-    """An edit of one turn: the model is given other messages than the rollout or the agent
+    """An edit of one turn, which gives the model other messages than the rollout or the agent
     passed."""
 
     turn: str

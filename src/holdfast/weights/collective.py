@@ -147,7 +147,7 @@ class NamedGroup(BroadcastGroup):
 
 class VllmGroup(BroadcastGroup):
     """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so vLLM
-    must be installed in the trainer's environment. The communicator has no deadlines: if a call
+    must be installed in the trainer's environment. The communicator has no deadlines. If a call
     takes too long, its process must be killed."""
 
     def __init__(

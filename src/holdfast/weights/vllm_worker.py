@@ -131,8 +131,8 @@ class HoldfastWeightTransferEngine(
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """Raises an error: the trainer sends with Holdfast's own strategies. vLLM 0.27 and older
-        require this method."""
+        """Raises an error, because the trainer sends with Holdfast's own strategies. vLLM 0.27 and
+        older require this method."""
         raise RuntimeError("Holdfast's trainer sends the weights itself")
 
     def shutdown(self) -> None:

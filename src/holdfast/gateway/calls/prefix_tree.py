@@ -173,7 +173,7 @@ class RecordedImages:
                 self._add(message, f"{ADDED}{step.path}:{at}")
 
     def references(self, messages: Sequence[Message]) -> tuple[Message | str, ...]:
-        """Returns the messages as they are recorded: a reference replaces each message whose images
+        """Returns the messages as they are recorded. A reference replaces each message whose images
         the record already has."""
         return tuple(
             self._references.get(_digest(message), message) if message.images else message

@@ -437,7 +437,7 @@ class AgentTrajectory:
         crashpoint.reach("gateway.finished")
 
     async def aclose(self) -> None:
-        """Ends the attempt: cancels its calls and samples nothing more."""
+        """Ends the attempt. Cancels its calls and samples nothing more."""
         self._closed = True
         await self._calls.cancel()
         await self.received.aclose()

@@ -385,9 +385,9 @@ class SampleCall:
         return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
-        """Returns whether the endpoint, and not this call, caused the failure: the endpoint was
-        down since the try began, or its weights are in doubt. In an outage, waits until a replica
-        is up."""
+        """Returns whether the endpoint, and not this call, caused the failure. This is so if the
+        endpoint was down since the try began, or if its weights are in doubt. In an outage, waits
+        until a replica is up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate holds all calls until the weights are sent again.

@@ -231,8 +231,8 @@ class CompletionBuilder:
 
     def interrupt(self) -> None:
         """Ends an interrupted try. Drops the try's last token unless the engine aborted the try.
-        The completion may have ended at that token: the next try samples it again and finds the
-        end."""
+        The completion may have ended at that token. In that case, the next try samples it again and
+        finds the end."""
         if self.fresh and self.finish_reason != ABORTED:
             self.cut(len(self.ids) - 1)
         self.finish_reason = None

@@ -508,9 +508,9 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """Returns `EngineUnavailable` in place of a refusal that a retry may avoid: the request
-        fits into the engine's context, or the engine has lost an adapter in a restart. Returns
-        other errors unchanged."""
+        """Returns `EngineUnavailable` in place of a refusal that a retry may avoid. A retry may
+        avoid it if the request fits into the engine's context, or if the engine has lost an adapter
+        in a restart. Returns other errors unchanged."""
         if attempt.adapter and isinstance(error, Denied) and error.status == 404:
             return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len

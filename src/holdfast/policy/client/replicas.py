@@ -233,7 +233,7 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Prepares for the running event loop: makes new sessions and locks if the loop has
+        """Prepares for the running event loop. Makes new sessions and locks if the loop has
         changed. Returns False if the old loop still uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()

@@ -353,8 +353,8 @@ def usage_of(body: UsageBody) -> Usage | None:
 
 
 def _detail(details: Raw, name: str) -> int:
-    """Returns a detail of the usage. Returns 0 if it is unreadable: details are no reason to refuse
-    an answer."""
+    """Returns a detail of the usage. Returns 0 if the detail is unreadable, because details are no
+    reason to refuse an answer."""
     if details == NULL:
         return 0
     try:
