@@ -1,4 +1,4 @@
-"""BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
+"""BlackBoxRolloutProcessor runs an agent that is a program, with one process for each attempt.
 
 The program gets the gateway's address by environment variables. When the program, the gateway or
 the engine dies, the program is started again, and its calls are answered from the record until it

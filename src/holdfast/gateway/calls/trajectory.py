@@ -1,4 +1,4 @@
-"""AgentTrajectory: one attempt of a black-box agent, whose calls are the steps.
+"""AgentTrajectory is one attempt of a black-box agent. The agent's calls are its steps.
 
 A recorded call is answered from the record. Any other call is sampled once, however many
 connections wait for it. The sampling belongs to the trajectory, not to the connection, so a client

@@ -1,4 +1,4 @@
-"""Responses to requests that are not served: 400, 401, 404, 405, and every other rejection."""
+"""Builds the responses to requests that are not served: 400, 401, 404, 405, and other rejections."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Warnings about the engine before a run samples anything."""
+"""Warns about the engine before a run samples anything."""
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Seeds

@@ -1,4 +1,4 @@
-"""FamilyRenderer: the hand-written rendering of a model family, from the `renderers` package.
+"""FamilyRenderer uses the hand-written rendering of a model family in the `renderers` package.
 
 The package's bridge returns the prompt, the completion and the following ids, and copies all of
 them. It reads only the last assistant header of the prompt, which decides whether reasoning is

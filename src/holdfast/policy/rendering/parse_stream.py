@@ -1,4 +1,4 @@
-"""LiveMessage: the part of a reply that can be sent while it is sampled.
+"""LiveMessage finds the part of a reply that can be sent while the reply is sampled.
 
 The end of a reply decides what its beginning means: closing markup turns a text into a call, and
 spaces at the end may be stripped. So this module sends only text that no end can change. That is

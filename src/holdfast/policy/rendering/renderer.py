@@ -1,4 +1,4 @@
-"""Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to the next.
+"""A renderer turns messages into ids, turns sampled ids into a message, and bridges two turns.
 
 The bridge keeps a trajectory token-exact. It gives only the ids that *follow* a sampled completion,
 so that the next prompt begins with exactly the ids that the engine sampled.

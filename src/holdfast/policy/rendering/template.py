@@ -1,4 +1,4 @@
-"""TemplateRenderer: any model that has a chat template.
+"""TemplateRenderer renders for any model that has a chat template.
 
 A template can only render a whole conversation. So a short conversation, the stand-in, is rendered
 in its place to find the bridge. The stand-in's assistant message has the same parts as the sampled

@@ -1,4 +1,4 @@
-"""Tokenizer: a folder's vocabulary, special tokens and chat template, without transformers.
+"""Tokenizer has a folder's vocabulary, special tokens and chat template, without transformers.
 
 It reads `tokenizer.json` with the `tokenizers` library, and the JSON and Jinja files beside it. It
 never runs code that came with a model. It never imports transformers, because that import takes
