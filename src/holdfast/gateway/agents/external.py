@@ -1,4 +1,4 @@
-"""ExternalRolloutProcessor runs agents that are started elsewhere and come to the gateway themselves.
+"""ExternalRolloutProcessor runs agents that are started elsewhere and that come to the gateway.
 
     POST /trajectories {}                              takes the next free trajectory
     POST /trajectories {"task": "…", "sample": 0}      takes this one; if repeated, its next attempt

@@ -1,4 +1,4 @@
-"""Builds the responses to requests that are not served: 400, 401, 404, 405, and other rejections."""
+"""Builds responses to requests that are not served: 400, 401, 404, 405, and all other rejections."""
 
 from collections.abc import Iterable, Sequence
 
