@@ -188,8 +188,8 @@ class EndpointDown(PolicyError):
 
 
 class PartGone(EndpointDown):
-    """An engine or another part of a training stayed away for longer than `--patience`. It would
-    not help to restart the process that waited for it."""
+    """An engine or another part of a training stayed away for longer than `--patience`. To start
+    again whoever waited for it would not help."""
 
 
 class RowEndpointDown(PolicyError):

@@ -120,8 +120,8 @@ class CircuitBreaker:
         await self._open.wait()
 
     async def wait_ready(self) -> None:
-        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned. If it was
-        abandoned after an outage, the error is a `PartGone`."""
+        """Returns when calls pass. Raises `EndpointDown` if the endpoint is abandoned, as
+        `PartGone` after an outage."""
         await self._open.wait()
         if self._reason_down:
             raise (PartGone if self._is_out_of_patience else EndpointDown)(self._reason_down)
