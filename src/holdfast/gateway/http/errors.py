@@ -1,4 +1,4 @@
-"""Builds responses to requests that are not served: 400, 401, 404, 405, and all other rejections."""
+"""Builds responses to requests that are not served: 400, 401, 404, 405, and all others."""
 
 from collections.abc import Iterable, Sequence
 
