@@ -42,7 +42,7 @@ def malformed(field: str, problem: str) -> EngineRequestRejected:
 
 
 def undecodable(error: Exception) -> EngineRequestRejected:
-    """Makes the error from msgspec's message, such as "Expected `int`, got `str` - at
+    """Returns the error for msgspec's message, such as "Expected `int`, got `str` - at
     `$.max_tokens`"."""
     problem, _, path = str(error).partition(" - at `$")
     field = re.sub(r"\[.*", "", path.rstrip("`"))

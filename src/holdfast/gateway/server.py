@@ -1,5 +1,5 @@
-"""Gateway: the HTTP routes. Finds the trajectory of a request by its key, and the handler by its
-path.
+"""Gateway: serves the HTTP routes. It finds the trajectory of a request by its key, and the handler
+by its path.
 
 Each request is counted and logged in one line. Neither the counts nor the log contain keys, bodies
 or addresses.
@@ -72,7 +72,7 @@ returns it, or returns None if the key is bound by now. It may raise `RequestRej
 
 
 class WorkerLinks(Struct, frozen=True):
-    """How the workers of one gateway reach each other."""
+    """The links by which the workers of one gateway reach each other."""
 
     endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
     """The routes for other workers only."""
@@ -223,7 +223,7 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        """Makes calls that need sampling wait until `end()` of the returned hold is called, or for
         at most `seconds`. Streams are kept alive while they wait."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)

@@ -1,4 +1,4 @@
-"""CallHolds: while an engine's weights change, no new call begins.
+"""CallHolds: makes new calls wait while an engine's weights change.
 
 A recorded call is still answered, because it needs no engine. A call that began before the hold
 continues if the engine lets it. A hold that is not ended lapses at its deadline, and the waiting
@@ -55,12 +55,12 @@ class CallHolds:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a hold is in effect or a call waits."""
+        """Returns whether a hold is in effect or a call waits."""
         return bool(self._holds or self.waiting)
 
     @property
     def seconds_held(self) -> float:
-        """The total time for which calls were held."""
+        """Returns the total time for which calls were held."""
         now = 0.0 if self._is_free.is_set() else time.monotonic() - self._held_since
         return self._held_before + now
 

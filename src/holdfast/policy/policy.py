@@ -126,7 +126,8 @@ class Policy(Protocol):
 
     @property
     def seconds_down(self) -> float:
-        """The total time for which the endpoint has been down. Deadlines do not count it."""
+        """Returns the total time for which the endpoint has been down. Deadlines do not count
+        it."""
         return 0.0
 
     async def sample(self, request: Request) -> Completion:

@@ -1,4 +1,4 @@
-"""Providers: hosted engines, named by the first word of a model's name, as in `openai/gpt-4o`.
+"""Providers are hosted engines, named by the first word of a model's name, as in `openai/gpt-4o`.
 
 Runs, trainings, judges and evaluations share one table. Keys come only from the environment.
 """

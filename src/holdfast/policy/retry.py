@@ -1,4 +1,4 @@
-"""Retries of one HTTP call: their number, and the delay between them."""
+"""Limits the retries of one HTTP call, and chooses the delay between them."""
 
 import random
 from collections.abc import Mapping

@@ -59,7 +59,8 @@ def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
 
 
 def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:
-    """Returns the answers to the last reply, which no generation follows."""
+    """Returns the answers of tools and environments to the last reply. No generation follows these
+    answers."""
     call_ids = {call.id for call in last.message.tool_calls}
     texts = []
     for step in history.in_order:

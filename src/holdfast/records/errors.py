@@ -269,9 +269,9 @@ class ToolBug(HoldfastError):
 
 
 class InterruptedCall(HoldfastError):
-    """The process died in the middle of a call that must not be made twice. This has shaped the
-    trajectory. The trajectory is therefore rolled out anew, or has failed if its group has no
-    refill left."""
+    """The process died in the middle of a call that must not be made twice. The interruption has
+    shaped the trajectory, so the trajectory is rolled out anew. If its group has no refill left,
+    the trajectory has failed."""
 
     cause = Cause.INFRASTRUCTURE
     arose_here = False

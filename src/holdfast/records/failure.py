@@ -191,7 +191,7 @@ def _without_our_frames(error: BaseException, carried: TracebackType | None) -> 
 
 def _with_count(message: str, more: int) -> str:
     """Adds the number of other errors to the first line of the message, because headlines show only
-    this line. `_MORE_ERRORS` removes the number again."""
+    this line. `_MORE_ERRORS` is the pattern that removes the number again."""
     if more < 1:
         return message
     first, end, rest = message.partition("\n")
@@ -212,9 +212,9 @@ def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
 
 
 def for_caller(error: HoldfastError) -> HoldfastError:
-    """Returns the error as the public API raises it: without its cause and without our frames,
-    because the message says enough. If user code took part in the error, the whole traceback
-    stays."""
+    """Returns the error as the public API raises it. The error has neither its cause nor our
+    frames, because the message says enough. If user code took part in the error, the whole
+    traceback stays."""
     if _chain_has_user_code(error):
         return error
     error.__cause__ = None  # This also hides the context.

@@ -230,13 +230,14 @@ class History:
 
     @property
     def deaths(self) -> int:
-        """Returns how often the unfinished call with the most interruptions was interrupted."""
+        """Returns the number of interruptions of the unfinished call that was interrupted most
+        often."""
         return max(self.interruptions.values(), default=0)
 
     @property
     def is_answered(self) -> bool:
-        """Whether every call that began has a recorded answer, so that nothing is under way in an
-        environment that outlived its process."""
+        """Returns whether every call that began has a recorded answer. Then nothing is under way in
+        an environment that outlived its process."""
         intents = (path for path, step in self.steps.items() if isinstance(step, ToolIntent))
         begun = self._entered or any(self.interruptions.values())
         return not begun and all(path in self.results for path in intents)
@@ -324,7 +325,7 @@ class History:
         self.unfinished -= self._begun
 
     def _cut_interrupted(self) -> None:
-        """Makes interrupted calls history. They are then made again, as the user asked."""
+        """Makes interrupted calls history, so that they are made again, as the user asked."""
         for path in [path for path, result in self.results.items() if result.interrupted]:
             self.cut(path)
 

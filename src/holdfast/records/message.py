@@ -149,8 +149,9 @@ def image(url: str, *, detail: str | None = None) -> dict[str, object]:
 
 
 def content_of(parts: Iterable[str | dict[str, object]]) -> str | list[dict[str, object]]:
-    """Returns the content in a canonical form, so that equal contents have the same form: a text if
-    there are only texts, otherwise a list of parts without two texts in a row."""
+    """Returns the content in a canonical form, so that equal contents have the same form. The form
+    is a text if there are only texts. Otherwise, it is a list of parts without two texts in a
+    row."""
     texts: list[str] = []
     content: list[dict[str, object]] = []
     for part in parts:

@@ -55,7 +55,7 @@ class RecordedCommand(Struct, frozen=True):
 
 
 class ForkOrigin(Struct, frozen=True, omit_defaults=True):
-    """Where a run of forks comes from, and what it changes there."""
+    """The origin of a run of forks, and the changes that the run makes there."""
 
     run: str
     """The other run's name at that time."""
@@ -183,7 +183,8 @@ class RunSpec(Struct, frozen=True):
         self, other: "RunSpec", *, code: str, fields: Iterable[str] = ("rollout", "scorer")
     ) -> list[str]:
         """Returns a line for each file in which the rollout or the scorer changed, with the names
-        of the functions and values. `code` names the file of what is in no recorded file."""
+        of the functions and values. `code` is shown as the file of functions and values whose file
+        is not recorded."""
         names: dict[str, list[str]] = {}
         for field in fields:
             if field in self.changed(other):
@@ -263,7 +264,7 @@ def _format_value(value: object) -> str:
 
 
 def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
-    """Returns whether the two specs cannot be compared in this field: one of them names no
+    """Returns whether this field of the two specs cannot be compared, because one of them names no
     judge."""
     return field == "judge" and not (recorded.judge and now.judge)
 

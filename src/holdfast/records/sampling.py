@@ -1,4 +1,4 @@
-"""How tokens are sampled."""
+"""Defines how tokens are sampled."""
 
 import math
 import re

@@ -25,9 +25,9 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What happens to a call if the process died during the call, so that nobody knows whether the
-    call took effect. A call that ended, even with an error or at its timeout, is repeated under any
-    contract."""
+    """Says what happens to a call if the process died during the call. Nobody knows then whether
+    the call took effect. A call that ended, even with an error or at its timeout, is repeated under
+    any contract."""
 
     IDEMPOTENT = "idempotent"
     """The call runs again with the same idempotency key."""
@@ -302,12 +302,10 @@ class Refilled(_Record, frozen=True, tag=13):
 
 
 class Drafted(_Record, frozen=True, tag=14):
-    """Tokens of an unfinished generation, beginning with token number `start`.
-
-    After an interruption, the generation continues after these tokens. Spans count from the first
-    token of the generation. A record without ids deletes the drafted tokens from `start` on: the
-    engine had reported wrong tokens.
-    """
+    """Tokens of an unfinished generation, beginning with token number `start`. After an
+    interruption, the generation continues after these tokens. Spans count from the first token of
+    the generation. A record without ids deletes the drafted tokens from `start` on, because the
+    engine had reported wrong tokens."""
 
     path: str
     fingerprint: bytes
@@ -430,7 +428,7 @@ class Reused(_Record, frozen=True, tag=21):
 
 
 class Edited(_Record, frozen=True, tag=22):
-    """An edit of one turn: the model is given other messages than the rollout or the agent
+    """An edit of one turn, which gives the model other messages than the rollout or the agent
     passed."""
 
     turn: str

@@ -4,8 +4,8 @@ A row has its own id, or an id that is derived from its content without the `gro
 rows get numbers: `row-3fa94c`, `row-3fa94c-2`. Two equal rows therefore stay two tasks. Changes to
 other rows, their order, or a `ground_truth` rename no task.
 
-Content that a journal cannot hold is refused by its place when it is read, before anything is
-recorded.
+Content that a journal cannot hold is refused when it is read, before anything is recorded. The
+error names its place.
 """
 
 import hashlib

@@ -46,8 +46,8 @@ class Usage(Struct, frozen=True, array_like=True, gc=False):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def share(self, number: int, *, of: int) -> "Usage":
-        """Returns part `number` (from 0) of `of` almost equal parts in whole tokens. The sum of all
-        parts is this usage."""
+        """Divides this usage into `of` almost equal parts of whole tokens, and returns the part
+        with the number `number`, counted from 0. The sum of all parts is this usage."""
         parts = (getattr(self, name) for name in self.__struct_fields__)
         return Usage(*(part // of + (number < part % of) for part in parts))
 

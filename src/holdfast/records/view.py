@@ -1,4 +1,4 @@
-"""A finished trajectory as a scorer sees it, read-only, and who speaks in it."""
+"""A read-only view of a finished trajectory for scorers, and the speakers in the trajectory."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -102,9 +102,9 @@ def other_speakers(view: TrajectoryView) -> set[str]:
 
 
 def spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """Returns the replies of `others` outside the main conversation: each text with its path and
-    model, such as `[3.0.1] judge`. A text that several of the replies have is given with the model
-    alone."""
+    """Returns the texts of those replies of `others` that are outside the main conversation. Each
+    text has the reply's path and model, such as `[3.0.1] judge`. A text that several of the replies
+    have is given with the model alone."""
     generations = [
         step for step in view.history.generations if step.path in others and "." in step.path
     ]

@@ -48,8 +48,8 @@ class TokenGuard:
 
 
 def needs_token(method: str, path: str) -> bool:
-    """Returns whether a request needs the token: all requests do, except those that only sample or
-    read."""
+    """Returns whether a request needs the token. All requests need it, except those that only
+    sample or read."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return False
     return not path.startswith(_SAMPLING) or any(word in path for word in _CHANGING)

@@ -1,6 +1,6 @@
-"""The command and the environment that start a vLLM for training.
+"""Builds the command and the environment that start a vLLM for training.
 
-Training needs each of these options, or vLLM needs it on a CPU. The user's own options come last,
+Each of these options is needed for training, or by vLLM on a CPU. The user's own options come last,
 so that they override these.
 """
 

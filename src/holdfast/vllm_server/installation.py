@@ -43,14 +43,15 @@ class Installation(Struct, frozen=True):
 
     @property
     def number(self) -> tuple[int, int]:
-        """The version as a tuple: (0, 32) for 0.32.0. It is (0, 0) if the version contains no
-        number."""
+        """Returns the version as a tuple: (0, 32) for 0.32.0. It is (0, 0) if the version contains
+        no number."""
         match = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
     def caveat(self) -> str:
-        """A line about a version that was never tried with Holdfast; "" for other versions."""
+        """Returns a line about a version that was never tried with Holdfast; "" for other
+        versions."""
         if OLDEST <= self.number <= NEWEST:
             return ""
         tried = f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"

@@ -2,9 +2,9 @@
 
 It holds the port from its start, runs vLLM as a child process, prints the address, and ends vLLM.
 It has the same options and progress lines as the embedded engine's process, and also ends when its
-stdin closes, so whoever starts it can treat both alike. vLLM's own log goes to stderr.
+stdin closes. So a program that starts it can treat both alike. vLLM's own log goes to stderr.
 
-However this process ends, vLLM ends with it: `start` watches from vLLM's side.
+However this process ends, vLLM ends with it, because `start` watches it from vLLM's side.
 """
 
 import fcntl
@@ -227,8 +227,9 @@ class VllmProcess:
             time.sleep(POLL_SECONDS)
 
     def sample_once(self, model: str) -> None:
-        """Samples one token. Some models load, and end vLLM at their first request. Then raises as
-        `wait_until_ready` does. Other errors are left to whoever uses the engine."""
+        """Samples one token, because some models load, and end vLLM at their first request. If vLLM
+        has ended, raises as `wait_until_ready` does. Other errors are left to the users of the
+        engine."""
         body = {"model": model, "prompt": [1], "max_tokens": 1}
         try:
             self._request("POST", "/v1/completions", body, seconds=FIRST_SAMPLE_SECONDS)

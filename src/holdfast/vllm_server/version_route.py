@@ -1,7 +1,7 @@
 """Names the version of the weights for a vLLM that has no routes for it (0.27 and older).
 
 This middleware runs inside vLLM's server (`--middleware`), and answers the two routes of newer
-versions. It lives as long as the server, which ends with its engine. So after a restart it names
+versions. It lives as long as the server, which ends with its engine. So a restarted server names
 the weights of the start, as newer versions do.
 """
 

@@ -1,5 +1,7 @@
-"""The carriers of weights into an engine, by where engine and trainer compute. This module does not
-import torch, because processes without torch choose a carrier too."""
+"""Lists the carriers of weights into an engine, and says between which devices each can send.
+
+This module does not import torch, because processes without torch choose a carrier too.
+"""
 
 import socket
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""A group of one sender and its receivers: each message of tensors goes to all receivers at once.
+"""Broadcasts tensors from one sender to its receivers. Each message goes to all receivers at once.
 
 The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and divide the
 tensors into the same messages. This module runs in the sender's own process and inside engines. It
@@ -36,7 +36,7 @@ class TensorMeta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
+        """Returns the size in bytes."""
         itemsize: int = getattr(torch, self.dtype).itemsize
         return prod(self.shape) * itemsize
 
@@ -147,7 +147,7 @@ class NamedGroup(BroadcastGroup):
 
 class VllmGroup(BroadcastGroup):
     """The sender of a group of vLLM's own `nccl` backend. It uses vLLM's own communicator, so vLLM
-    must be installed in the trainer's environment. The communicator has no deadlines: if a call
+    must be installed in the trainer's environment. The communicator has no deadlines. If a call
     takes too long, its process must be killed."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Engine lock: an engine has the weights of one training at a time.
+"""Locks engines, so that an engine has the weights of one training at a time.
 
 If two trainings gave their weights to the same engine, each would be trained on samples of the
 other training's weights. A training therefore locks its engines with locks on this machine, which

@@ -62,12 +62,13 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Whether this check cannot always distinguish the previous version from this one."""
+        """Returns whether this check cannot always distinguish the previous version from this
+        one."""
         return self.apart < CLEAR
 
     @property
     def is_other(self) -> bool:
-        """Whether the engine has other weights than this version."""
+        """Returns whether the engine has other weights than this version."""
         is_near = self.worst <= self.tolerance and self.mean <= self._loud
         return not is_near or self._is_before
 

@@ -11,7 +11,8 @@ from holdfast.records.samples.replica_weights import ReplicaWeights
 
 
 class MemoryRecords:
-    """The records of engines, kept in memory. For engines from which only this process samples."""
+    """The records of engines, kept in memory. They are for engines from which only this process
+    samples."""
 
     def __init__(self) -> None:
         self.changes = Changes()

@@ -146,7 +146,7 @@ class Replica:
         return found if isinstance(found, dict) else {}
 
     async def has_route(self, path: str) -> bool:
-        """Returns whether the engine has an endpoint at this path. Sends an empty request: its
+        """Returns whether the engine has an endpoint at this path. Sends an empty request, whose
         error shows whether the endpoint exists."""
         try:
             await self.endpoint.send("POST", path, {}, seconds=SWITCH_SECONDS)

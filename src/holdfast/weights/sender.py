@@ -1,6 +1,6 @@
-"""The process that sends weights: it reads a version's folder and hands it out.
+"""The process that sends weights. It reads a version's folder and hands it out.
 
-It is a process of its own because it can then be killed: a collective that waits for a dead member
+It is a process of its own, so that it can be killed: a collective that waits for a dead member
 cannot be cancelled. Requests come on stdin and answers go to stdout, as lines of JSON. The process
 ends when its stdin ends.
 

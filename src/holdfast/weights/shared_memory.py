@@ -1,8 +1,8 @@
-"""Memory of one process that another process maps: memory of a GPU (by CUDA IPC), or a file without
-a name.
+"""Memory of one process that another process maps.
 
-The handle that is sent to the other process is plain JSON values, so that neither side unpickles.
-The memory ends with the process that created it: a killed process leaves no memory behind.
+It is memory of a GPU (by CUDA IPC), or a file without a name. The handle that is sent to the other
+process is plain JSON values, so that neither side unpickles. The memory ends with the process that
+created it, so a killed process leaves no memory behind.
 """
 
 import mmap

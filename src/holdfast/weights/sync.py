@@ -1,10 +1,9 @@
-"""WeightSync: gives every replica of a policy a version of the weights. A replica gets a version
-completely or not at all.
+"""WeightSync: gives every replica of a policy a version of the weights.
 
-It prepares, sends and checks a version. A record tells the state of each replica, and every process
-that samples follows the records (`policy.client.weight_gate`): no call begins at a replica whose
-weights are being sent, and tokens of wrong weights are dropped. Engines keep the requests in
-flight.
+WeightSync prepares, sends and checks a version. A replica gets a version completely or not at all.
+A record tells the state of each replica, and every process that samples follows the records
+(`policy.client.weight_gate`). No call begins at a replica whose weights are being sent, and tokens
+of wrong weights are dropped. Engines keep the requests in flight.
 
 If a replica did not take a version, the probe of its circuit breaker sends the version again. If
 that fails too, a replica that Holdfast started is restarted, and any other replica is given up with
@@ -200,7 +199,8 @@ class WeightSync:
 
     @property
     def dtypes(self) -> list[str]:
-        """The data type of each engine's model; "" for an engine that does not report it."""
+        """Returns the data type of each engine's model; "" for an engine that does not report
+        it."""
         replicas = self._replicas.values()
         return [r.dtype or ("float32" if r.kind is EngineKind.EMBEDDED else "") for r in replicas]
 
@@ -374,9 +374,10 @@ class WeightSync:
             )
 
     async def _has_loaded(self, version: WeightFolder, replica: Replica, *, was_sent: bool) -> bool:
-        """Compares the replica's fingerprint with the fingerprint of the version. Returns True if
-        they are equal, and raises `WeightsNotTaken` if they differ. Returns False if there is
-        nothing to compare: the replica has loaded nothing since its start, and was sent nothing."""
+        """Returns whether the replica's fingerprint shows that it has the version. Raises
+        `WeightsNotTaken` if the fingerprint differs from the version's. Returns False if there is
+        nothing to compare, because the replica has loaded nothing since its start, and was sent
+        nothing."""
         loaded = await replica.loaded()
         if not loaded and not was_sent:
             return False
@@ -453,7 +454,8 @@ class WeightSync:
 
     async def _see_wants(self) -> None:
         """Watches the records until cancelled. If a record says that a replica's weights are
-        wanted, trips its circuit breaker, whose probe then sends them."""
+        wanted, trips the replica's circuit breaker, which stops all calls to the replica. The
+        breaker's probe then sends the weights."""
         changes = self._records.changes
         while True:
             seen = changes.count
@@ -465,8 +467,8 @@ class WeightSync:
             await changes.wait(seen, timeout=LOOK_SECONDS)
 
     async def _look_at(self, replica: Replica, _: Sequence[str]) -> str | None:
-        """Brings a replica to the newest version. The probe of a replica that answers calls this
-        method. Returns None, or the reason why the replica cannot be used."""
+        """Brings a replica to the newest version. The circuit breaker's probe calls this method
+        when the replica answers. Returns None, or the reason why the replica cannot be used."""
         if self._version is None:
             return None  # It will get the first version soon.
         version = self._version
@@ -494,8 +496,8 @@ class WeightSync:
     async def _recheck(
         self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
     ) -> str | None:
-        """Checks a replica that reports to have the version. Returns None if it has, or the reason
-        why the check failed."""
+        """Checks a replica that reports that it has the version. Returns None if it has the
+        version, or the reason why the check failed."""
         try:
             await self._resume_left(replica)
             await self._check(strategy, version, replica)
@@ -510,8 +512,8 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Returns why the replica must be restarted before it can take a version, and restarts it
-        if possible. Returns None if it can take one as it is."""
+        """Returns why the replica must be restarted before it can take a version, or None if it
+        need not be. If it must be restarted, restarts it if possible."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         version = await replica.endpoint.version()

@@ -49,7 +49,8 @@ BACKEND = "holdfast"
 @dataclass
 class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """The address at which the members of a group meet. The workers of this engine have the ranks
-    from `rank_offset` on. For shared memory, the handle of the test bytes instead."""
+    from `rank_offset` on. For shared memory, there is no address, and `handle` is the handle of the
+    test bytes."""
 
     carrier: str
     master_address: str = ""
@@ -130,8 +131,8 @@ class HoldfastWeightTransferEngine(
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """Raises an error: the trainer sends with Holdfast's own strategies. vLLM 0.27 and older
-        require this method."""
+        """Raises an error, because the trainer sends with Holdfast's own strategies. vLLM 0.27 and
+        older require this method."""
         raise RuntimeError("Holdfast's trainer sends the weights itself")
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""AttemptSetup: the workspace and the environments of one attempt of an agent, and its end.
+"""AttemptSetup opens the workspace and the environments of one attempt, and records its end.
 
 When the agent is done, its end is recorded together with its folder. So if the judging is
 interrupted, the agent is not started again. Actions in environments after the end have a scope of
@@ -63,7 +63,8 @@ class AttemptSetup:
         environments: Sequence[MakeEnvironment],
         mounts: tuple[Mount, ...] = (),
     ) -> None:
-        """`mounts` are folders of this machine that a container gets."""
+        """Opens the workspace and the environments. `mounts` are folders of this machine that a
+        container gets."""
         session = self._t.session
         if isinstance(world, WorkspaceWorld):
             workspace = world.workspace(self._t.task)

@@ -1,7 +1,7 @@
-"""ExternalRolloutProcessor: agents that are started elsewhere and come to the gateway themselves.
+"""ExternalRolloutProcessor runs agents that are started elsewhere and that come to the gateway.
 
     POST /trajectories {}                              takes the next free trajectory
-    POST /trajectories {"task": "…", "sample": 0}      takes this one; repeated: its next attempt
+    POST /trajectories {"task": "…", "sample": 0}      takes this one; if repeated, its next attempt
 
 The response has the task, the addresses and the key. The agent ends with `POST …/complete`. An
 attempt is durable before its key is sent, and its end is durable before it is confirmed. So
@@ -55,8 +55,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         place: WorkerPlace | None = None,
         **options: Unpack[GatewayOptions],
     ):
-        """`rejoin` is the number of seconds for which a trajectory is kept for an agent that may
-        have outlived the process that it spoke to. `place` is the place of this worker among the
+        """Creates the processor. For `rejoin` seconds, a trajectory is kept for an agent that may
+        have outlived the process that it spoke to. `place` identifies this worker among the
         gateway's workers."""
         super().__init__(address, **options)
         self._keys = Keys()
@@ -72,8 +72,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         """The token for `/trajectories`, after the setup."""
 
     def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
-        """Sets the run whose record tells how the attempts of earlier processes ended, and the
-        secret that signed their keys. Call it before the setup."""
+        """Sets the run and the secret. The run's record tells how the attempts of earlier processes
+        ended. The secret signed the keys of those attempts. Call it before the setup."""
         self._register = AttemptLookup(journal, run)
         self._keys = Keys(secret)
 

@@ -86,7 +86,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         ignore: Sequence[str] = (),
         on_refused: OnRefused | str = OnRefused.FAIL,
     ):
-        """`GatewayOptions` describes the options."""
+        """Creates the processor. `GatewayOptions` describes the options."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         if on_refused not in list(OnRefused):
@@ -134,14 +134,14 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """The folders of this machine that an agent's container gets."""
+        """Returns the folders of this machine that an agent's container gets."""
         return ()
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        """Returns when the agent has done its task. Raises `AgentFailed` if the agent ended without
-        doing it."""
+        """Runs the agent, and returns when it has done its task. Raises `AgentFailed` if the agent
+        ended without doing its task."""
         raise UsageError(f"{type(self).__name__} defines no `run_agent`")
 
     def expects_calls(self, binding: Binding) -> bool:
@@ -172,7 +172,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """Lets calls that need sampling wait until `end()` of the returned hold is called, or for
+        """Makes calls that need sampling wait until `end()` of the returned hold is called, or for
         at most `seconds`. See `Gateway.hold`."""
         return self._running.hold(seconds)
 

@@ -1,6 +1,9 @@
-"""An agent's process. It is started with the addresses and keys that its SDKs read, watched, and
-ended together with everything that it started. The same holds for a process in the sandbox of its
-workspace. A process in a container ends alone, and what it started goes on with the container."""
+"""Starts, watches and ends an agent's process.
+
+The process gets the addresses and keys that its SDKs read. On this machine, and in the sandbox of a
+workspace, it is ended together with everything that it started. In a container, only the process
+itself is ended, and what it started goes on with the container.
+"""
 
 import asyncio
 import contextlib
@@ -56,8 +59,8 @@ def environment(
 def variables(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the variables that common SDKs read. The task is written to a file, because it may be
-    large."""
+    """Returns the variables that common SDKs read. Writes the task to a file, because the task may
+    be large."""
     (folder / TASK_FILE).write_bytes(msgspec.json.encode(task))
     return {
         "OPENAI_BASE_URL": f"{binding.url}/v1",
@@ -107,8 +110,8 @@ class AgentProcess(Struct):
                 raise UsageError(f"the agent cannot be started: {error}") from error
 
     def _full_command(self) -> list[str]:
-        """Returns the command with prefixes that confine the agent and, if the system allows it,
-        end the agent when its driver is killed."""
+        """Returns the command with prefixes that confine the agent. If the system allows it, a
+        prefix also ends the agent when its driver is killed."""
         name = self.command[0]
         executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not executable:

@@ -1,4 +1,4 @@
-"""RemoteRolloutProcessor: an agent that runs as a service somewhere else.
+"""RemoteRolloutProcessor runs an agent that is a service somewhere else.
 
 The service is asked to start a run and is polled until the run is done. If the attempt ends before
 that, the service is asked to stop. The agent uses the gateway like any agent. Its reports are

@@ -1,4 +1,4 @@
-"""BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
+"""BlackBoxRolloutProcessor runs an agent that is a program, with one process for each attempt.
 
 The program gets the gateway's address by environment variables. When the program, the gateway or
 the engine dies, the program is started again, and its calls are answered from the record until it
@@ -91,13 +91,11 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         resume_command: Sequence[str] | None = None,
         **options: Unpack[GatewayOptions],
     ):
-        """Creates the processor.
-
-        `cwd` is the working folder, by default an empty folder for each attempt; in a workspace's
-        world it is always such a folder. `logs` is the folder that keeps the output of each
-        attempt; by default, only the end of the output is kept, in errors. `resume_command` is run
-        instead of `command` if the agent finds its workspace as it left it.
-        """
+        """Creates the processor. `cwd` is the working folder. By default, and always in a
+        workspace's world, it is an empty folder for each attempt. `logs` is the folder that keeps
+        the output of each attempt. By default, only the end of the output is kept, in errors.
+        `resume_command` is run instead of `command` if the agent finds its workspace as it left
+        it."""
         super().__init__(LOOPBACK, world, **options)
         _check_command(command)
         self._command = command
@@ -311,7 +309,7 @@ def _check_exit_code(code: int, last_output: str) -> None:
 
 
 def _last_line_first(last_output: str) -> str:
-    """Returns the output with its last line first, because a report shows only the first line, and
-    the last line of a traceback names the error."""
+    """Returns the output with its last line first. A report shows only the first line, and the last
+    line of a traceback names the error."""
     last = last_output.rpartition("\n")[2].strip()
     return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

@@ -1,4 +1,4 @@
-"""Scratch folders: used while an agent or a program runs, and removed afterwards.
+"""Makes scratch folders, which are used while an agent or a program runs and removed afterwards.
 
 Each folder is locked as long as it is in use. A folder of a killed process is removed by the next
 process that needs such a folder, together with the agents that still run in it. A folder of a
@@ -60,9 +60,9 @@ async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def trajectory_folder(key: TrajectoryKey) -> AsyncIterator[Path]:
-    """Yields a trajectory's folder, which is empty and has the same path in each attempt, even in
+    """Yields an empty folder for a trajectory. It has the same path in each attempt, even in
     another process. If the folder is in use elsewhere (by a driver that was frozen, or another run
-    of the same name), another folder is used, and that is logged."""
+    of the same name), yields another folder and logs this."""
     claim = folders.FolderClaim(root(), (_name_of(key, number) for number in range(_MAX_NAMES)))
     try:
         place = await in_thread(claim.take)

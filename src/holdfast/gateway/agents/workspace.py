@@ -1,10 +1,10 @@
 """The folder that an agent finds when it is started again.
 
 The agent's calls are replayed in any case, and so are the tools that it calls through the gateway.
-Its own actions are not recorded. A world decides whether the agent repeats them or finds their
-results. In its own workspace (`AgentWorkspace`), the folder is restored to its beginning or to its
-state at a recorded call, and the agent does the rest. Everything that was recorded until then stays
-valid, whether or not the agent asks for it again.
+The agent's own actions are not recorded. A world decides whether the agent repeats these actions or
+finds their results. If the agent has its own workspace (`AgentWorkspace`), the folder is restored
+to its beginning or to its state at a recorded call, and the agent does the rest. Everything that
+was recorded until then stays valid, whether or not the agent asks for it again.
 """
 
 from collections.abc import Callable, Coroutine
@@ -44,8 +44,8 @@ class Restore(StrEnum):
 
 
 class FreshWorld(Struct, frozen=True):
-    """An empty folder, at the same path in each attempt of a trajectory, in which the agent runs
-    its tools again. The default."""
+    """An empty folder, in which the agent runs its tools again. It has the same path in each
+    attempt of a trajectory. This world is the default."""
 
     confined: bool = True
     """Whether the agent is kept from reading the variables and the memory of other processes (see

@@ -1,15 +1,15 @@
 """Holds that begin and end over HTTP, for a process that changes an engine's weights and is not
 part of the run.
 
-    POST /hold {"seconds": 60}   samples nothing new, for this time at most; repeated, begins the
-                                 time again
-    POST /release                lets sampling continue; repeated, changes nothing
+    POST /hold {"seconds": 60}   samples nothing new, for this time at most; a repeated request
+                                 begins the time again
+    POST /release                lets sampling continue; a repeated request changes nothing
 
-Whichever worker gets the request, all workers have the order before it responds. The later of two
-orders counts, whichever workers they reach and in whatever order they arrive, because they are
-stamped by the machine's one clock. A worker that is started again requests the last order from the
-other workers before it opens trajectories, and reads the order files of workers that are gone. A
-gateway that is started again is not held.
+Any worker may get the request. It responds when all workers have the order. The later of two orders
+counts, whichever workers they reach and in whatever order they arrive, because the machine's one
+clock stamps them. A worker that is started again requests the last order from the other workers
+before it opens trajectories, and reads the order files of workers that are gone. A gateway that is
+started again is not held.
 """
 
 import logging

@@ -94,8 +94,8 @@ class PendingTrajectories:
         return self._closed is not None
 
     def can_go_on(self, pending: PendingTrajectory) -> bool:
-        """Returns whether the agent of the earlier attempt can continue: no other agent has the
-        trajectory or waits for it."""
+        """Returns whether the agent of the earlier attempt can continue. It can if no other agent
+        has the trajectory or waits for it."""
         return not pending.is_taken and not self._requested[pending.key]
 
     def go_on(self, pending: PendingTrajectory, key: str) -> None:

@@ -150,8 +150,8 @@ class ConversationCache:
 
 
 def _rest(raw: bytes, known: int) -> bytes | None:
-    """Returns the rest of the array after the known part, as an array, or None if the known part
-    does not end with a whole element."""
+    """Returns the elements after the known part of a JSON array, as another JSON array. Returns
+    None if the known part does not end with a whole element."""
     rest = raw[known:].lstrip()
     if rest[:1] == b",":
         return b"[" + rest[1:]

@@ -1,4 +1,4 @@
-"""Reads from the record how an attempt stands, and which answers its agent has received.
+"""Reads the status of an attempt from the record, and the answers that its agent has received.
 
 A key names its attempt, and each attempt is durable before its key is sent. So the record is enough
 to decide whether a key belongs to the last attempt, even after every process that made keys is
@@ -58,8 +58,9 @@ def status_of(history: History) -> AttemptStatus:
 
 
 def steps_of_last_attempt(history: History) -> list[str]:
-    """Returns the steps that the last attempt requested. These are its own steps and the replayed
-    ones, except those that it replaced by a different request at their position."""
+    """Returns the steps that the last attempt requested. These are its own steps and the steps that
+    it replayed. A replayed step is left out if the attempt replaced it by a different request at
+    the same position."""
     replaced = {
         step.base
         for path, step in history.steps.items()
@@ -148,15 +149,15 @@ class ReceivedAnswers:
 
 
 def continued_keys(history: History) -> set[bytes]:
-    """Returns the keys of calls whose answers a later call continues. An agent that repeats one of
-    these calls has started over, and gets all answers again."""
+    """Returns the keys of all calls with a reply that a later call continues. If an agent repeats
+    one of these calls, it has started over. It then gets all answers again."""
     bases = {step.base for step in history.generations if step.base}
     return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
 
 
 def received_counts(history: History) -> dict[bytes, int]:
-    """Returns for each key how many answers the last attempt's agent has received, counted from the
-    first call with the key up to the first unreceived answer."""
+    """Returns, for each key, how many answers in a row the last attempt's agent has received. The
+    count begins with the first call with the key, and ends before the first unreceived answer."""
     received: defaultdict[bytes, set[int]] = defaultdict(set)
     for (key, occurrence), called in history.calls.items():
         if called.received == len(history.attempts):

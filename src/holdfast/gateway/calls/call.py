@@ -1,5 +1,7 @@
-"""The calls of an agent: which recorded call a request repeats, what is needed to sample an answer,
-the answer while it is sampled, and the connections that wait for it.
+"""The calls of an agent, from a request to the connections that wait for its answer.
+
+This module finds the recorded call that a request repeats. It holds what is needed to sample an
+answer, the answer while it is sampled, and the connections that wait for it.
 
 Everything that is sent is durable (I1): each part of a reply is sent when its draft is recorded. So
 if a process dies, the part of a reply that was sent is not lost. The next attempt to sample the
@@ -60,7 +62,7 @@ def drafted_calls(history: History) -> dict[tuple[bytes, int], DraftedCall]:
 
 
 class Pace(Struct, frozen=True):
-    """How many tokens, or seconds of sampling, are made durable and sent together."""
+    """The number of tokens, or seconds of sampling, that are made durable and sent together."""
 
     tokens: int = 0
     """Tokens sent together; 0 sends the whole reply at its end."""
@@ -191,10 +193,10 @@ class CallTable(Generic[Call]):
     def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
         """Returns the call that a request repeats, or None if the request is a new call.
 
-        If a call has the name `name`, this is that call. Otherwise, it is a call with the same
-        content whose result no connection has received or waits for. With `again`, it can also be
-        the last call with this content. Raises `RequestRejected` if the name belongs to a call with
-        other content.
+        If a call has the name `name`, returns that call. Otherwise, returns a call with the same
+        content whose result no connection has received or waits for. With `again`, it may also
+        return the last call with this content. Raises `RequestRejected` if the name belongs to a
+        call with other content.
         """
         if name in self._named:
             if self._named[name].key != key:

@@ -172,7 +172,8 @@ class ToolSchemas:
         self._unread = set()
 
     def equal(self, tool_set: ToolSet) -> frozenset[bytes]:
-        """Returns the digests of all known sets with the same content, including its own."""
+        """Returns the digests of all known sets with the same content, including the digest of
+        `tool_set`."""
         content = self._contents.get(tool_set.digest)
         equal = (digest for digest, stored in self._contents.items() if stored == content)
         return frozenset((tool_set.digest, *(equal if content else ())))

@@ -98,8 +98,8 @@ class PrefixTree:
         return TreePosition(stream, list(messages), "")
 
     def positions(self, request: Conversation) -> Iterator[TreePosition]:
-        """Yields the position of the request, and then every other position that the request could
-        have got while fewer calls were recorded."""
+        """Yields the position of the request. Then yields every other position that the request
+        could have got while fewer calls were recorded."""
         yield self.position(request)
         messages = request.messages
         lengths = {digest: length for length, digest in enumerate(request.digests, 1)}
@@ -173,7 +173,7 @@ class RecordedImages:
                 self._add(message, f"{ADDED}{step.path}:{at}")
 
     def references(self, messages: Sequence[Message]) -> tuple[Message | str, ...]:
-        """Returns the messages as they are recorded: a reference replaces each message whose images
+        """Returns the messages as they are recorded. A reference replaces each message whose images
         the record already has."""
         return tuple(
             self._references.get(_digest(message), message) if message.images else message
@@ -186,8 +186,8 @@ class RecordedImages:
 
 
 def _ends(called: Called, step: Generated) -> list[bytes]:
-    """Returns the digests of the conversation after a reply: as the agent got the reply and, if
-    that differs, as it was sampled."""
+    """Returns the digests of the conversation after a reply. One is for the reply as the agent got
+    it. If the sampled reply differs, another one is for the reply as it was sampled."""
     message = sent_message(step)
     ends = [canonical.after(called.conversation, message)]
     if message is not step.message:

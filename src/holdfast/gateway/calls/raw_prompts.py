@@ -1,5 +1,4 @@
-"""Raw prompts: the requests of `/v1/completions`, which send text or tokens instead of a
-conversation.
+"""Raw prompts are the requests of `/v1/completions`. They send text or tokens, not a conversation.
 
 A text that continues the text of an earlier prompt and its completion also continues their tokens:
 sampled tokens are kept unchanged, and only the new text is encoded. The same holds for tokens that

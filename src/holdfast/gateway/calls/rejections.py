@@ -69,7 +69,7 @@ class OnRefused(StrEnum):
 
 class RejectedCalls:
     """The rejected calls of one attempt. If its agent outlived a gateway, they include the calls
-    that this gateway rejected."""
+    that the earlier gateway rejected."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -113,8 +113,8 @@ class RejectedCalls:
             crashpoint.reach("gateway.refused")
 
     async def resolve(self, answer: Answer, *, body: bytes) -> None:
-        """Marks rejected calls as repaired if the request that `answer` answers repeats or
-        continues them. Call it before the answer is sent."""
+        """Marks rejected calls as repaired if a request repeats or continues them. `body` is the
+        body of this request, and `answer` is its answer. Call it before the answer is sent."""
         if not self._session.history.refusals or not (rejected := self.open):
             return
         digests = await off_loop(lambda: _conversation(body), size=len(body))
@@ -182,7 +182,7 @@ def gateway_failed() -> RequestRejected:
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
     """Returns the digest after each message of a request, parsed as far as possible. With `before`,
     covers only the messages before that index. Returns an empty list if the body cannot be parsed
-    or refers to earlier messages. Every conversation continues such a request."""
+    or refers to earlier messages. Then every conversation counts as its continuation."""
     try:
         sent = msgspec.json.decode(body)
         return _digests(sent, before) if isinstance(sent, dict) else []

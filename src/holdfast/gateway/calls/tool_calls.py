@@ -4,11 +4,11 @@ The intent is recorded first and the result afterwards, as with any tool (see `r
 A recorded call is answered from the record, without running the tool. An interrupted call is
 resolved by its contract.
 
-Which recorded call a new call repeats must not depend on timing, since parts of an agent call side
-by side. So it depends only on the content: the tool, its canonical arguments, the id if the agent
-gave one, and how many equal calls came before. A step's path only says where it is rendered: after
-everything that was recorded when it began. Each step has a scope of its own, so that a fork at the
-step removes no other steps.
+Parts of an agent call tools side by side. So timing must not decide which recorded call a new call
+repeats. Only the content decides: the tool, its canonical arguments, the id if the agent gave one,
+and how many equal calls came before. A step's path only says where it is rendered: after everything
+that was recorded when it began. Each step has a scope of its own, so that a fork at the step
+removes no other steps.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class AgentTools:
                     self._made[key] = len(self._recorded[key])
 
     def go_on(self) -> None:
-        """Continues with an agent that outlived its gateway, so that all recorded calls are its
+        """Continues with an agent that outlived its gateway. All recorded calls are this agent's
         own. The agent repeats any call that never ended, because it lost its connection."""
         results = self._session.history.results
         for key, paths in self._recorded.items():

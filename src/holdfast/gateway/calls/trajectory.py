@@ -1,4 +1,4 @@
-"""AgentTrajectory: one attempt of a black-box agent, whose calls are the steps.
+"""AgentTrajectory is one attempt of a black-box agent. The agent's calls are its steps.
 
 A recorded call is answered from the record. Any other call is sampled once, however many
 connections wait for it. The sampling belongs to the trajectory, not to the connection, so a client
@@ -437,7 +437,7 @@ class AgentTrajectory:
         crashpoint.reach("gateway.finished")
 
     async def aclose(self) -> None:
-        """Ends the attempt: cancels its calls and samples nothing more."""
+        """Ends the attempt. Cancels its calls and samples nothing more."""
         self._closed = True
         await self._calls.cancel()
         await self.received.aclose()
@@ -455,9 +455,9 @@ class CallSubscription(Subscription[SampledCall]):
         self._received = 0
 
     async def answer(self) -> Answer:
-        """Returns the answer. Raises `RequestRejected` for every error, after the rejection was
-        recorded if `record_rejection` has to record it. Only a cancellation of the caller is raised
-        as it is."""
+        """Returns the answer. Raises `RequestRejected` for every error except a cancellation of the
+        caller, which is raised as it is. If `record_rejection` has to record the rejection, this
+        happens first."""
         trajectory = self._trajectory
         try:
             answer: Answer = await self.result()

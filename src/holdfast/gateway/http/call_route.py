@@ -1,5 +1,7 @@
-"""The routes of an agent: one call, from its body to its answer or rejection; the token count of a
-prompt; and the end that the agent reports.
+"""Handles the routes of an agent.
+
+They handle a call from its body to its answer or rejection, the token count of a prompt, and the
+end that the agent reports.
 
 The rejection of a call that would sample is durable before it is sent (see `rejections`), whichever
 part of the gateway rejects the call. A stream sends the parts of its answer as they become durable,

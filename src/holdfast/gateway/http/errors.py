@@ -1,4 +1,4 @@
-"""Responses to requests that are not served: 400, 401, 404, 405, and every other rejection."""
+"""Builds responses to requests that are not served: 400, 401, 404, 405, and all others."""
 
 from collections.abc import Iterable, Sequence
 

@@ -69,8 +69,8 @@ class Tickets:
             relayed.subscription.mark_delivered()
 
     def disconnect(self, connection: object) -> None:
-        """Notes that the connection to a relaying worker was lost, so that it is unknown whether
-        the answers which that worker relays arrive. If the worker is alive, it can still report on
+        """Notes that the connection to a relaying worker was lost. It is then unknown whether the
+        answers that this worker relays arrive. If the worker is alive, it can still report on
         them."""
         for relayed in self._relayed.values():
             if relayed.connection is connection and relayed.is_waiting:

@@ -43,7 +43,7 @@ def _escape(char: str) -> str:
 
 
 class AlteringParameters(Struct, frozen=True, omit_defaults=True):
-    """Parameters that a request can have beyond its provider's own, under vLLM's names, as in
+    """Parameters that a request can have beyond its provider's own. They have vLLM's names, as in
     `Sampling`. None keeps the run's value."""
 
     min_p: float | None = None

@@ -1,5 +1,8 @@
-"""The fields that the requests of all wires share: vLLM's parameters that providers lack (clients
-send them in `extra_body`), and the addresses of images."""
+"""Defines the fields that the requests of all wires share.
+
+They are vLLM's parameters that providers lack (clients send them in `extra_body`), and the
+addresses of images.
+"""
 
 from typing import Annotated, Any
 

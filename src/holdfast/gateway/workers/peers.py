@@ -62,7 +62,8 @@ class WorkerStats(Struct, frozen=True):
 
 
 class WorkerPlace(Struct, frozen=True):
-    """A worker's place among the others."""
+    """A worker's number among the workers of one gateway, how many they are, and the folder of
+    their sockets."""
 
     folder: str
     index: int
@@ -308,9 +309,9 @@ def _headers_to_relay(context: RequestContext, ticket: str) -> CIMultiDict[str]:
 
 
 async def _relay(context: RequestContext, owner: ClientResponse) -> web.StreamResponse:
-    """Sends the owner's response to the client: the bytes unchanged, and a stream piece by piece.
-    When the client disconnects, the relay disconnects from the owner. Raises `ConnectionError` when
-    either connection is lost."""
+    """Sends the owner's response to the client. The bytes stay unchanged, and a stream is sent
+    piece by piece. When the client disconnects, the relay disconnects from the owner. Raises
+    `ConnectionError` when either connection is lost."""
     response = web.StreamResponse(status=owner.status)
     for name, value in owner.headers.items():
         if name.lower() not in (_OF_ONE_HOP - {"content-encoding"}):

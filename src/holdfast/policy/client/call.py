@@ -177,8 +177,8 @@ class SampleCall:
 
     @cached_property
     def _is_constrained(self) -> bool:
-        """Whether the whole reply must come from one request, because the engine begins the reply's
-        format or a count of its tokens anew with each request."""
+        """Returns whether the whole reply must come from one request. This is so if the engine
+        begins the reply's format, or a count of its tokens, anew with each request."""
         request = self._request
         return (
             request.sampling.json is not False
@@ -373,7 +373,7 @@ class SampleCall:
         await self._pause(endpoint, error, left)
 
     def _seconds_left(self) -> float:
-        """Seconds until the deadline."""
+        """Returns the seconds until the deadline."""
         return self._retry.deadline - self._seconds_taken()
 
     def _seconds_taken(self) -> float:
@@ -385,9 +385,9 @@ class SampleCall:
         return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
-        """Returns whether the endpoint, and not this call, caused the failure: the endpoint was
-        down since the try began, or its weights are in doubt. In an outage, waits until a replica
-        is up."""
+        """Returns whether the endpoint, and not this call, caused the failure. This is so if the
+        endpoint was down since the try began, or if its weights are in doubt. In an outage, waits
+        until a replica is up."""
         breaker = endpoint.breaker
         if isinstance(error, WeightsDoubted):
             return True  # The gate holds all calls until the weights are sent again.

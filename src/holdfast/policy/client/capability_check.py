@@ -52,7 +52,7 @@ class Inspection(Struct, frozen=True):
 
     @property
     def is_fit_for_evaluation(self) -> bool:
-        """Whether at least one check succeeded."""
+        """Returns whether at least one check succeeded."""
         return not all(finding.failed for finding in self.findings)
 
 
@@ -193,7 +193,7 @@ _TRIED = "alone and beside 1, 3 and 7 other requests"
 
 
 async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
-    """Tries how well replies repeat with the same seed, and returns the result in words.
+    """Tests how well replies repeat with the same seed, and returns the result in words.
 
     The same request is sent alone and beside other requests, because an engine may compute a batch
     in another way if its other requests change. Tokens and logprobs are compared bit by bit.

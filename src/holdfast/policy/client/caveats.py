@@ -1,4 +1,4 @@
-"""Warnings about the engine before a run samples anything."""
+"""Warns about the engine before a run samples anything."""
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Seeds
@@ -22,7 +22,7 @@ def caveats(
 
 def _about_logprobs(name: str, engine: LogprobsMode, sampling: Sampling) -> str:
     """Returns the caveat about the engine's logprobs, or "" if there is none. Greedy replies have
-    no caveat: no engine option would change their logprobs."""
+    no caveat, because no engine option would change their logprobs."""
     mode = mode_with(engine, sampling)
     if mode is LogprobsMode.PROCESSED or not sampling.temperature:
         return ""

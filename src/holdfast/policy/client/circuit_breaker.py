@@ -95,24 +95,24 @@ class CircuitBreaker:
 
     @property
     def seconds_down(self) -> float:
-        """Total time in outages, including the present one."""
+        """Returns the total time in outages, including the present one."""
         if self.down_since is None:
             return self._down_before
         return self._down_before + self._clock.elapsed() - self.down_since
 
     @property
     def is_passing(self) -> bool:
-        """Whether calls pass now."""
+        """Returns whether calls pass now."""
         return self._open.is_set() and not self._reason_down
 
     @property
     def reason_down(self) -> str:
-        """Why the endpoint is abandoned, or "" if it is in use."""
+        """Returns why the endpoint is abandoned, or "" if it is in use."""
         return self._reason_down
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether no call will ever pass again."""
+        """Returns whether no call will ever pass again."""
         return bool(self._reason_down)
 
     async def wait_resolved(self) -> None:

@@ -71,13 +71,13 @@ class CompletionBuilder:
 
     @property
     def fresh(self) -> int:
-        """The number of tokens in the present try."""
+        """Returns the number of tokens in the present try."""
         return len(self.ids) - self._start
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The worst of the logprobs modes of all tokens so far. They may differ, because the engine
-        may have restarted with other options."""
+        """Returns the worst of the logprobs modes of all tokens so far. They may differ, because
+        the engine may have restarted with other options."""
         if not self.ids:
             return LogprobsMode.UNKNOWN
         before = [self._mode_before] if self._start else []
@@ -108,7 +108,7 @@ class CompletionBuilder:
 
     @property
     def fresh_spans(self) -> list[VersionSpan]:
-        """The version spans of the present try."""
+        """Returns the version spans of the present try."""
         self._cover()
         return [span for span in self.spans if span.end > self._start]
 
@@ -191,12 +191,12 @@ class CompletionBuilder:
 
     @property
     def lacks_experts(self) -> bool:
-        """Whether a finished answer has no routed experts."""
+        """Returns whether a finished answer has no routed experts."""
         return self._experts is None and self.finish_reason in FINISHED
 
     @property
     def experts(self) -> ExpertRows | None:
-        """The routed experts, without the experts of tokens that were cut off."""
+        """Returns the routed experts, without the experts of tokens that were cut off."""
         if self._experts is None or self._experts_from is None:
             return None
         return self._experts.first(self._prompt_length + len(self.ids) - 1 - self._experts_from)
@@ -231,8 +231,8 @@ class CompletionBuilder:
 
     def interrupt(self) -> None:
         """Ends an interrupted try. Drops the try's last token unless the engine aborted the try.
-        The completion may have ended at that token: the next try samples it again and finds the
-        end."""
+        The completion may have ended at that token. In that case, the next try samples it again and
+        finds the end."""
         if self.fresh and self.finish_reason != ABORTED:
             self.cut(len(self.ids) - 1)
         self.finish_reason = None
@@ -279,9 +279,9 @@ class CompletionBuilder:
 
     @property
     def usage(self) -> Usage | None:
-        """The token counts of all tries that sent something, without discarded tries. If the engine
-        reports no counts for a try, the try's tokens are counted. None if the engine sends a
-        message without counts."""
+        """Returns the token counts of all tries that sent something, without discarded tries. If
+        the engine reports no counts for a try, counts the try's tokens. Returns None if the engine
+        sends a message without counts."""
         found = self._used + self._try_usage
         return None if found == NOTHING else found
 
@@ -383,8 +383,8 @@ class TokenEvents:
         self._each: list[tuple[Piece, bytes]] = []
 
     def takes(self, piece: Piece, data: bytes) -> bool:
-        """Adds a piece that has only tokens. Returns False for any other piece: the caller checks
-        that piece alone."""
+        """Adds a piece that has only tokens, and returns True. Returns False for any other piece,
+        which the caller then checks alone."""
         if not piece.is_only_tokens or (self._ids and piece.model != self._model):
             return False
         self._model = piece.model

@@ -1,7 +1,7 @@
-"""How many connections one address gets: what the limit of open files allows.
+"""Decides how many connections one address gets: as many as the limit of open files allows.
 
 Each try holds a connection, and waits for it before any time limit begins. So calls beyond the
-limit only wait: none fails, and none is sent twice.
+limit only wait. None of them fails, and none is sent twice.
 """
 
 import asyncio

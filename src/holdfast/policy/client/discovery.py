@@ -1,8 +1,10 @@
-"""The kind of an engine, its models and its abilities.
+"""Finds out the kind of an engine, its models and its abilities.
 
-A dialect is chosen because the engine gave a good answer in it. That its path exists is not enough:
-two versions of an engine may have the same path but different fields. So the engine samples a token
-on trial. Other samples measure the distribution of the logprobs if the engine does not publish it.
+A dialect is chosen because the engine gave a good answer in it. It is not enough that the dialect's
+path exists, because two versions of an engine may have the same path but different fields. So the
+engine samples a token on trial. Other samples measure the distribution of the logprobs if the
+engine does not publish it.
+
 An engine that does not answer is asked again, and then counts as down. Only an answer shows what
 the engine lacks.
 """

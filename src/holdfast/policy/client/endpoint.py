@@ -189,7 +189,8 @@ class Endpoint:
 
     @property
     def takes_json(self) -> bool:
-        """Whether the engine can constrain a reply to JSON. Only the embedded engine cannot."""
+        """Returns whether the engine can constrain a reply to JSON. Only the embedded engine
+        cannot."""
         return self.described.owned_by != "holdfast"
 
     def body(self, attempt: Request) -> dict[str, object]:
@@ -204,7 +205,7 @@ class Endpoint:
 
     @property
     def model_name(self) -> str:
-        """The model's name in requests."""
+        """Returns the model's name in requests."""
         return self.adapter or self.model
 
     def add_try(self, attempt: Interruptible) -> None:
@@ -356,9 +357,9 @@ class Endpoint:
         return self._asked_at is not None
 
     async def ask_incarnation(self) -> None:
-        """Asks the engine for its incarnation, the identity of its present start. Raises
-        `EngineUnavailable` if it does not answer, or named its incarnation before and no longer
-        does."""
+        """Asks the engine for its incarnation, which identifies its present start. Raises
+        `EngineUnavailable` if the engine does not answer, or if it named its incarnation before and
+        no longer does."""
         made = self._connections_made
         try:
             text = await find_incarnation(self.send, self.dialect.version_path)
@@ -507,9 +508,9 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """Returns `EngineUnavailable` in place of a refusal that a retry may avoid: the request
-        fits into the engine's context, or the engine has lost an adapter in a restart. Returns
-        other errors unchanged."""
+        """Returns `EngineUnavailable` in place of a refusal that a retry may avoid. A retry may
+        avoid it if the request fits into the engine's context, or if the engine has lost an adapter
+        in a restart. Returns other errors unchanged."""
         if attempt.adapter and isinstance(error, Denied) and error.status == 404:
             return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len

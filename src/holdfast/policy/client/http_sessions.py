@@ -1,4 +1,4 @@
-"""The HTTP client of an endpoint, one for each event loop that uses it; bodies and headers.
+"""The HTTP client of an endpoint, with one session for each event loop that uses it.
 
 A session belongs to the loop that made it. `aclose` closes it, or else its loop does when the loop
 shuts down its asynchronous generators, as `asyncio.run` does at its end. So one policy can serve

@@ -1,4 +1,4 @@
-"""Interruptible: a try at an endpoint that other code can end with an error."""
+"""Interruptible lets other code end a try at an endpoint with an error."""
 
 import asyncio
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""The distribution of an engine's logprobs, and whether two engines serve the same model.
+"""Finds out which distribution an engine's logprobs have, and whether two engines serve one model.
 
 Few engines publish the distribution, so it is measured. The probe samples the most likely tokens
 three times: greedily, at a temperature close to 0, and from a distribution that is cut to almost
@@ -10,9 +10,9 @@ on the last digits of a logprob, which differ from batch to batch.
 Two models under one name would be mixed without notice, because the name of a model proves nothing.
 So the probe compares which token is the likeliest after fixed prompts, and its logprob. Data types,
 kernels and batches move a logprob a little, and change the token only if two tokens are about
-equally likely. Measured: float32 and bfloat16 have at least 15 of 16 tokens in common, and logprobs
-within 0.1 nats. Two different models have no token in common, even if both are untrained and have
-similar logprobs.
+equally likely. In measurements, float32 and bfloat16 had at least 15 of 16 tokens in common, and
+logprobs within 0.1 nats. Two different models had no token in common, even if both were untrained
+and had similar logprobs.
 """
 
 import asyncio

@@ -82,9 +82,9 @@ _STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
 
 
 async def find_incarnation(send: "Send", version_path: str) -> str:
-    """Returns the identity of an engine's present start: an id (`holdfast serve`), or the start
-    time (vLLM's metrics). Returns "" if the engine has no such route. Raises the other errors of
-    `UNREACHABLE`."""
+    """Returns the identity of an engine's present start. It is an id (`holdfast serve`), or the
+    start time (vLLM's metrics). Returns "" if the engine has no such route. Raises the other errors
+    of `UNREACHABLE`."""
     fields = msgspec.json.decode(await _read(send, version_path) or b"null")
     if isinstance(fields, dict) and isinstance(found := fields.get("incarnation"), str):
         return found

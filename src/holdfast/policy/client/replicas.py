@@ -84,9 +84,10 @@ class EnginePolicy:
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down or comes back, and for each
-        caveat of the engine. `connections` is the most requests at once to one address; by default,
-        it follows from the limit of open files. `is_trained` says that a training sends the
-        replicas their weights. Their weights may differ before that, so they are not compared."""
+        caveat of the engine. `connections` is the largest number of requests at once to one
+        address. By default, it follows from the limit of open files. `is_trained` says that a
+        training sends the replicas their weights. Their weights may differ before that, so they are
+        not compared."""
         self.model = model
         self._is_trained = is_trained
         self.patience, self._connections = patience, connections
@@ -232,7 +233,7 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Prepares for the running event loop: makes new sessions and locks if the loop has
+        """Prepares for the running event loop. Makes new sessions and locks if the loop has
         changed. Returns False if the old loop still uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
@@ -317,7 +318,7 @@ class EnginePolicy:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the policy's samples can be used for training."""
+        """Returns whether the policy's samples can be used for training."""
         return self.endpoints[0].dialect.has_tokens
 
     def check_sampling(self, sampling: Sampling) -> None:
@@ -335,14 +336,14 @@ class EnginePolicy:
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """The distribution of the replicas' logprobs. Known after `check`."""
+        """Returns the distribution of the replicas' logprobs. It is known after `check`."""
         return worst(
             endpoint.logprobs_mode for endpoint in self.endpoints if endpoint.introduce is None
         )
 
     @property
     def seeds(self) -> Seeds:
-        """The effect of a seed on the replicas. Known after `check`."""
+        """Returns the effect of a seed on the replicas. It is known after `check`."""
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
@@ -422,7 +423,7 @@ class EnginePolicy:
     # --- weights
 
     def gate_by(self, gate: WeightGate) -> None:
-        """From now on, sends calls only to replicas that `gate` admits by their recorded
+        """Makes the policy send calls only to replicas that `gate` admits by their recorded
         weights."""
         self.gate = gate
         for endpoint in self.endpoints:

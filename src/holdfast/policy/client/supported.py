@@ -1,9 +1,9 @@
-"""Which requests an engine supports. A parameter that the engine would refuse, or ignore in
-silence, is refused by name before the request is sent.
+"""Decides which requests an engine supports.
 
-The checks know the engines with a fixed interface. An OpenAI-compatible server may support more or
-less than OpenAI's own. So the request is sent to it, and its own words are reported if it refuses.
-Hosts that are known to ignore unknown parameters are listed.
+A parameter that the engine would refuse, or ignore in silence, is refused by name before the
+request is sent. The checks know the engines with a fixed interface. An OpenAI-compatible server may
+support more or less than OpenAI's own. So the request is sent to it, and its own words are reported
+if it refuses. Hosts that are known to ignore unknown parameters are listed.
 """
 
 from array import array

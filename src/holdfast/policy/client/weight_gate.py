@@ -126,8 +126,8 @@ class WeightGate:
     async def check(
         self, endpoint: Endpoint, began: ReplicaWeights, spans: Sequence[VersionSpan]
     ) -> None:
-        """Raises `WeightsDoubted` unless checked weights sampled the tokens of `spans` with
-        certainty. `began` is the record by which the try was admitted. Waits until weights that are
+        """Raises `WeightsDoubted` unless it is certain that checked weights sampled the tokens of
+        `spans`. `began` is the record by which the try was admitted. Waits until weights that are
         being sent are checked or refused."""
         records = await self._decided(endpoint, began)
         if why := self._why_doubted(endpoint, records, spans):
@@ -202,7 +202,7 @@ class WeightGate:
 
     @property
     def seconds_shut(self) -> float:
-        """The total time for which calls waited for weights."""
+        """Returns the total time for which calls waited for weights."""
         return self._shut_before + self.seconds_shut_now
 
 

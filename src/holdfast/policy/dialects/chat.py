@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` of any OpenAI-compatible server: messages in, a message out.
+"""`/v1/chat/completions` of any OpenAI-compatible server, which takes messages and returns one.
 
 It has no token ids, so it is for evaluation and not for training. If a server's messages have a
 field for reasoning, even an empty one, the server itself separates the reasoning. Otherwise a

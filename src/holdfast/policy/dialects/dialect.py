@@ -84,7 +84,7 @@ class ServedModel(Struct):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is an adapter that one of our trainings has loaded."""
+        """Returns whether this is an adapter that one of our trainings has loaded."""
         return self.id.startswith(OUR_ADAPTERS) and self.parent != self.id
 
     @property
@@ -139,7 +139,7 @@ class Piece(Struct):
 
     @property
     def is_only_tokens(self) -> bool:
-        """Whether the piece holds only tokens, each with its logprob."""
+        """Returns whether the piece holds only tokens, each with its logprob."""
         ids, logprobs = self.ids, self.logprobs
         return (
             self.finish_reason is None
@@ -174,7 +174,7 @@ class EngineError(Exception):
 
 
 class UnknownEngine(Protocol):
-    """An engine whose kind a dialect finds out."""
+    """An engine whose kind is still unknown. A dialect asks it to find out."""
 
     url: str
     model: str
@@ -353,8 +353,8 @@ def usage_of(body: UsageBody) -> Usage | None:
 
 
 def _detail(details: Raw, name: str) -> int:
-    """Returns a detail of the usage. Returns 0 if it is unreadable: details are no reason to refuse
-    an answer."""
+    """Returns a detail of the usage. Returns 0 if the detail is unreadable, because details are no
+    reason to refuse an answer."""
     if details == NULL:
         return 0
     try:

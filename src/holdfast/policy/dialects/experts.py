@@ -1,5 +1,7 @@
-"""Routed experts as engines write them. vLLM sends a NumPy file, SGLang flat 32-bit numbers, both
-in base64. Reading them does not need NumPy.
+"""Reads routed experts as engines write them.
+
+vLLM sends a NumPy file, and SGLang flat 32-bit numbers, both in base64. Reading them does not need
+NumPy.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Fireworks' `/v1/completions`: ids and logprobs side by side in `logprobs.content`.
+"""Fireworks' `/v1/completions`, with ids and logprobs side by side in `logprobs.content`.
 
 Training needs the logprob under the distribution that was sampled from (`sampling_logprob`). An
 answer of an older deployment has only `logprob`.

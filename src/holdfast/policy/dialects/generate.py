@@ -1,4 +1,4 @@
-"""vLLM's `/inference/v1/generate`: token in, token out, and the weights that sampled each span.
+"""vLLM's `/inference/v1/generate`, with tokens in and out, and the weights that sampled each span.
 
 In a stream, only the last event has the version spans. They cover the whole stream.
 """

@@ -1,4 +1,4 @@
-"""Prompts in JSON, as engines get them.
+"""Encodes prompts in JSON, as engines get them.
 
 An agent's next prompt consists of its last prompt, the completion, and a little more. Encoding all
 numbers again would be a large part of a call's cost, and would grow with each turn. So the cache

@@ -1,4 +1,4 @@
-"""Server-sent events: from bytes to the data of events."""
+"""Parses server-sent events, from bytes to the data of events."""
 
 from holdfast.records.errors import BadAnswer
 

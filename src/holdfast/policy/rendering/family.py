@@ -1,9 +1,9 @@
-"""FamilyRenderer: the hand-written rendering of a model family, from the `renderers` package.
+"""FamilyRenderer uses the hand-written rendering of a model family in the `renderers` package.
 
-The package's bridge returns prompt + completion + the following ids, and copies all of them. Of the
-prompt it reads only the last assistant header, which decides whether reasoning is open. So it gets
-only the part of the prompt from the last end of a turn on, and the cost of a bridge does not grow
-with the history.
+The package's bridge returns the prompt, the completion and the following ids, and copies all of
+them. It reads only the last assistant header of the prompt, which decides whether reasoning is
+open. So the bridge gets only the part of the prompt from the last end of a turn on, and its cost
+does not grow with the history.
 
 Invariant: the package's result begins with exactly the ids it was given. Otherwise there is no
 bridge.

@@ -1,4 +1,4 @@
-"""Chat templates: Jinja, in the environment that transformers gives them.
+"""Renders chat templates with Jinja, in the environment that transformers gives them.
 
 A template is data from a model's folder. It runs in Jinja's sandbox and sees only the conversation,
 the tools, the special tokens and the options.

@@ -1,4 +1,4 @@
-"""LiveMessage: the part of a reply that can be sent while it is sampled.
+"""LiveMessage finds the part of a reply that can be sent while the reply is sampled.
 
 The end of a reply decides what its beginning means: closing markup turns a text into a call, and
 spaces at the end may be stripped. So this module sends only text that no end can change. That is
@@ -231,8 +231,8 @@ class LiveMessage:
 
     def _place(self, *, is_whole: bool) -> None:
         """Finds the channel of the text since the last markup. Does nothing unless `is_whole`,
-        which says that this text is the last one so far: the parser does not separate an earlier
-        text from the text after it."""
+        which says that no markup follows this text yet. If markup follows, the parser does not
+        separate this text from the text after it."""
         text = _strip_end(self._unplaced)
         if not text.strip() or not is_whole:
             return
@@ -258,8 +258,9 @@ class LiveMessage:
         self._unplaced = ""
 
     def _ends_with(self, parsed: str, text: str) -> bool:
-        """Returns whether `parsed` ends with `text`, which holds no markup. If `parsed` ends with
-        markup, the parser added it to close an open part, and only the letters are the same."""
+        """Returns whether `parsed` ends with `text`, which holds no markup. Returns False if
+        `parsed` ends with markup. In that case, the parser added the markup to close an open part,
+        and only the letters are the same."""
         return parsed.endswith(text) and not parsed.endswith(self._signs.all)
 
     def _unsent(self, message: Message, channel: Channel) -> str:

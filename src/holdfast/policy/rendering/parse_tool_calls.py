@@ -1,4 +1,4 @@
-"""Tool calls and reasoning in sampled text.
+"""Parses tool calls and reasoning in sampled text.
 
 Invariant: no sampled text is lost, and no sampled text can raise an error. Text that is not a call
 stays text, so that the model, a scorer and a reader can see it. Every string of a parsed message

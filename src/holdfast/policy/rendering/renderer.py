@@ -1,4 +1,4 @@
-"""Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to the next.
+"""A renderer turns messages into ids, turns sampled ids into a message, and bridges two turns.
 
 The bridge keeps a trajectory token-exact. It gives only the ids that *follow* a sampled completion,
 so that the next prompt begins with exactly the ids that the engine sampled.
@@ -19,8 +19,8 @@ _CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
 class Renderer(Protocol):
-    """Pure functions of their arguments. Large prompts are rendered in threads, so several methods
-    may run at once."""
+    """A renderer. Its methods are pure functions of their arguments. Large prompts are rendered in
+    threads, so several methods may run at once."""
 
     name: str
     """The renderer's name. It is a part of a run's identity: a run with another renderer is another
@@ -58,11 +58,9 @@ class Renderer(Protocol):
 
 
 class ByteRenderer:
-    """Uses a token for each byte of UTF-8, a token that opens a message and a token that ends it.
-
-    It needs no model files, so tests and demos use it. Before the tokens are packed, they are the
-    code points of a text, which makes rendering as fast as copying memory.
-    """
+    """A renderer with a token for each byte of UTF-8, a token that opens a message and a token that
+    ends it. It needs no model files, so tests and demos use it. Before the tokens are packed, they
+    are the code points of a text, which makes rendering as fast as copying memory."""
 
     name = "bytes"
     OPEN = 256

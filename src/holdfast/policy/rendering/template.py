@@ -1,11 +1,12 @@
-"""TemplateRenderer: any model that has a chat template.
+"""TemplateRenderer renders for any model that has a chat template.
 
-A template can only render a whole conversation. So the bridge comes from the rendering of a short
-conversation in its place, the stand-in. The stand-in's assistant message has the same parts as the
-sampled completion (reasoning, text, tool calls), and the new messages follow it. The rendered text
-after the assistant's message is the bridge. The bridge is used only if the stand-in proves that the
-template appends: the assistant's message and the prompt before it must be rendered in the same way
-with and without the new messages.
+A template can only render a whole conversation. So a short conversation, the stand-in, is rendered
+in its place to find the bridge. The stand-in's assistant message has the same parts as the sampled
+completion (reasoning, text, tool calls), and the new messages follow it. The rendered text after
+the assistant's message is the bridge.
+
+The bridge is used only if the stand-in proves that the template appends. The assistant's message
+and the prompt before it must be rendered in the same way with and without the new messages.
 Otherwise there is no bridge, and the caller renders the whole conversation again.
 
 Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.

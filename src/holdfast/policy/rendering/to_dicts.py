@@ -1,4 +1,4 @@
-"""A conversation as the dictionaries that chat templates and the `renderers` package read.
+"""Turns a conversation into the dictionaries that templates and the `renderers` package read.
 
 The texts of users and tools, and the contents of calls, come from outside. A special token that
 such a text spells out is quoted, so that it becomes letters and not markup. The texts of the system

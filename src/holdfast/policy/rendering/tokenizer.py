@@ -1,4 +1,4 @@
-"""Tokenizer: a folder's vocabulary, special tokens and chat template, without transformers.
+"""Tokenizer has a folder's vocabulary, special tokens and chat template, without transformers.
 
 It reads `tokenizer.json` with the `tokenizers` library, and the JSON and Jinja files beside it. It
 never runs code that came with a model. It never imports transformers, because that import takes
@@ -163,7 +163,7 @@ class Tokenizer:
         return tuple(dict.fromkeys(token_id for token_id in ids if isinstance(token_id, int)))
 
     def digest(self, *parts: str) -> str:
-        """Returns a digest of everything that decides about ids, including `parts`."""
+        """Returns a digest of everything that affects the ids, including `parts`."""
         digest = hashlib.blake2b(digest_size=6)
         for data in (
             (self.folder / "tokenizer.json").read_bytes(),

@@ -1,4 +1,4 @@
-"""Bounds of numbers and texts that a record can hold."""
+"""Checks the bounds of numbers and texts that a record can hold."""
 
 from holdfast.records.errors import UsageError
 

@@ -66,8 +66,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def hide_variables(variables: Mapping[str, str]) -> None:
-    """Hides the secrets among a program's variables: values of variables with a secret's name, and
-    values with a random-looking part."""
+    """Hides the secrets among a program's variables. These are the values of variables with a
+    secret's name, and values with a random-looking part."""
     for name, value in variables.items():
         is_path_or_text = any(character.isspace() or character == "/" for character in value)
         if is_secret_name(name) or (_RANDOM.search(value) and not is_path_or_text):

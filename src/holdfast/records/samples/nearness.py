@@ -69,10 +69,10 @@ def is_as_near(gap: Gap, plain: Gap) -> bool:
 
 
 def explained(*dtypes: str) -> float:
-    """Returns the mean gap in nats between two correct computations of sampled tokens that the
-    coarsest of these data types explains. An unknown data type counts as bfloat16. A larger gap
-    means that something else is wrong or that the model is known to be noisier. In that case,
-    compare with float32 (`is_as_near`)."""
+    """Returns the mean gap in nats that the coarsest of these data types explains. The gap is
+    between two correct computations of sampled tokens. An unknown data type counts as bfloat16. A
+    larger gap means that something else is wrong or that the model is known to be noisier. In that
+    case, compare with float32 (`is_as_near`)."""
     return max(_EXPLAINED.get(dtype, _EXPLAINED["bfloat16"]) for dtype in dtypes)
 
 

@@ -126,8 +126,8 @@ def final_failure(history: History) -> Failure | None:
 
 
 def _reason(history: History, final: Failure | None) -> str:
-    """Returns the line of the failure `final`; without a failure, the reason of the end. The line
-    is used because the failure's root has no numbers."""
+    """Returns the line of the failure `final`. The line has the numbers that the failure's root
+    lacks. Without a failure, returns the reason of the end."""
     if final is not None:
         return final.line
     return history.finished.reason if history.finished is not None else ""

@@ -1,10 +1,10 @@
-"""Adapter: each version of a LoRA adapter is loaded under a name of its own.
+"""Loads each version of a LoRA adapter under a name of its own.
 
 If an adapter were replaced under the same name, an engine would use the prefix cache of the old
 adapter, and would read its files again at every request. With a new name for each version, the
-engine does not pause, a request in flight uses until its end the adapter that it named, and a name
-never stands for other weights. When no request can name an old adapter any more, it is unloaded and
-its folder may be removed.
+engine does not pause. A request in flight uses the adapter that it named until the request ends. A
+name never stands for other weights. When no request can name an old adapter any more, it is
+unloaded and its folder may be removed.
 """
 
 import json

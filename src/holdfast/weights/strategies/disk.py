@@ -1,8 +1,9 @@
-"""Disk: a folder of safetensors that engine and trainer both see, and the engine's reload call.
+"""Sends weights through a folder of safetensors that engine and trainer both see.
 
-The folder is whole and synced before an engine is asked to read it. It may be a copy on `/dev/shm`,
-which costs two passes over memory and no disk. The last two versions are kept, because an engine
-that comes back while the next version is written reads the previous one.
+The engine reads the folder at its reload call. The folder is whole and synced before an engine is
+asked to read it. It may be a copy on `/dev/shm`, which costs two passes over memory and no disk.
+The last two versions are kept, because an engine that comes back while the next version is written
+reads the previous one.
 """
 
 import asyncio

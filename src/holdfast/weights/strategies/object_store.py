@@ -1,8 +1,9 @@
-"""Ray's object store: for engines on a cluster that share neither a disk nor a network of GPUs.
+"""Sends weights through Ray's object store.
 
-The version is put into the store once, in buckets of bytes. On each node with engines, one receiver
-fetches the buckets once and writes them to `/dev/shm`, while engines sample. Then all engines of
-that node reload. The weights travel only as bytes.
+It is for engines on a cluster that share neither a disk nor a network of GPUs. The version is put
+into the store once, in buckets of bytes. On each node with engines, one receiver fetches the
+buckets once and writes them to `/dev/shm`, while engines sample. Then all engines of that node
+reload. The weights travel only as bytes.
 """
 
 import asyncio

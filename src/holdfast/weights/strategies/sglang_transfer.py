@@ -1,4 +1,4 @@
-"""SGLang's distributed update: a broadcast into its workers, message by message.
+"""Broadcasts weights into SGLang's workers, message by message, with SGLang's distributed update.
 
 SGLang loads tensors while they arrive. After a failure, its weights are incomplete and must be
 discarded. A replica that failed therefore gets no requests until all weights were sent again.

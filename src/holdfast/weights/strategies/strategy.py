@@ -17,7 +17,7 @@ from holdfast.weights.version import WeightFolder
 
 
 class Offer(Struct, frozen=True):
-    """The answer whether an engine can get weights in one way."""
+    """An answer to the question whether an engine can get weights in one way."""
 
     works: bool
     detail: str
@@ -50,7 +50,7 @@ class WeightStrategy(ABC):
     async def offers(self, replica: Replica) -> Offer: ...
 
     def describe(self, offer: Offer) -> str:
-        """Describes this way of sending weights in words. Called after `start`."""
+        """Describes this way of sending weights in words. It is called after `start`."""
         return f"{self.name} ({offer.detail})"
 
     def mends(self, replica: Replica) -> bool:
@@ -64,8 +64,8 @@ class WeightStrategy(ABC):
         return bool(replica.workers) and self.stands_still
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """Prepares for the replicas that get their weights from this strategy. Called before the
-        first update. Raises `UsageError` if the strategy cannot work."""
+        """Prepares for the replicas that get their weights from this strategy. It is called before
+        the first update. Raises `UsageError` if the strategy cannot work."""
         return
 
     async def prepare(self, version: WeightFolder) -> None:

@@ -1,9 +1,9 @@
-"""The engine's own transfer: tensors go straight into the engine's workers, by a collective.
+"""Sends tensors straight into the engine's workers by the engine's own transfer, a collective.
 
 The collective runs in a process of its own, at the same time as the HTTP calls. If the collective
 or a call fails, both are ended, and the error contains the engine's own words. All replicas get the
-same broadcast. If a replica breaks it, a new group is formed without that replica, and the
-remaining replicas still get their weights if possible. Subclasses know the endpoints of each
+same broadcast. If a replica breaks the broadcast, a new group is formed without that replica, and
+the remaining replicas still get their weights if possible. Subclasses know the endpoints of each
 engine.
 """
 
@@ -103,9 +103,9 @@ class TransferStrategy(WeightStrategy):
         return acknowledgements
 
     def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
-        """Returns the replicas that get no more tensors, with the reasons: replicas that broke the
-        group, and replicas that cannot leave a broken group. If it is unknown who broke the group,
-        returns all members."""
+        """Returns the replicas that get no more tensors, with the reasons. These are the replicas
+        that broke the group, and the replicas that cannot leave a broken group. If it is unknown
+        who broke the group, returns all members."""
         if not error.culprits:
             return dict.fromkeys(members, str(error))
         stuck = [replica for replica in members if not self.mends(replica)]
@@ -257,8 +257,9 @@ def _raise_broken(
 
 
 def _address(replicas: Sequence[Replica]) -> str:
-    """Returns the address of this machine for engines: the address of its network interface towards
-    the first engine on another machine, or loopback if all engines are on this machine."""
+    """Returns the address of this machine for engines. It is the address of the network interface
+    towards the first engine on another machine. If all engines are on this machine, it is
+    loopback."""
     from holdfast.weights.collective import address_towards
 
     hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]

@@ -1,4 +1,5 @@
-"""vLLM's weight transfer, with the backend of `vllm_worker` or with vLLM's own backend.
+"""Sends weights by vLLM's weight transfer, with the backend of `vllm_worker` or with vLLM's own
+backend.
 
 The backend of `vllm_worker` receives all weights before it loads the first. If the sender dies
 half-way, the engine's weights are therefore unchanged. vLLM's own backend loads weights while they

@@ -51,19 +51,19 @@ class _ImagePart(_Echoed, tag="image_url", tag_field="type", forbid_unknown_fiel
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Always rejected."""
+    """A part with audio. It is always rejected."""
 
 
 class _Video(Struct, tag="video_url", tag_field="type"):
-    """Always rejected."""
+    """A part with a video. It is always rejected."""
 
 
 class _File(Struct, tag="file", tag_field="type"):
-    """Always rejected."""
+    """A part with a file. It is always rejected."""
 
 
 class _Refusal(Struct, tag="refusal", tag_field="type"):
-    """Always rejected."""
+    """A part with a refusal. It is always rejected."""
 
 
 _Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal

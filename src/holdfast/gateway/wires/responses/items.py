@@ -1,9 +1,9 @@
 """Checks the input of `/v1/responses`, item by item, and converts it to messages.
 
-One reply is several items (reasoning, a message, function calls), but one message here. Items of
-one answer become the message of that answer again, in any order among the results of the calls;
-`output` is the opposite direction. The ids that `output` makes show which items belong together. If
-a client drops the ids, the order of the items shows it.
+One reply is several items (reasoning, a message, function calls), but one message here. The items
+of one answer become the message of that answer again, in any order among the results of the calls.
+`output` converts in the opposite direction. The ids that `output` makes show which items belong
+together. If a client drops the ids, the order of the items shows it.
 
 Texts and arguments are kept, character for character.
 """
@@ -79,11 +79,11 @@ class _Image(_Tagged, tag="input_image"):
 
 
 class _File(Struct, tag="input_file", tag_field="type"):
-    """Always rejected."""
+    """A part with a file. It is always rejected."""
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Always rejected."""
+    """A part with audio. It is always rejected."""
 
 
 _Part = _InputText | _OutputText | _Text | _Refusal | _Image | _File | _Audio
