@@ -1,9 +1,9 @@
-"""The shared part of commands whose work other processes do. Such a command opens the run, watches
-over the processes, and reports.
+"""The shared code of commands that leave the work to other processes. Such a command opens the run,
+watches over the processes, and reports.
 
-Workers get the options as they were read. Steps that must be done only once (choosing another name
-for the run, accepting changes, retrying failures, starting the embedded engine) are done before
-workers start.
+Workers get the options as the command has read them. Steps that must be done only once (choosing
+another name for the run, accepting changes, retrying failures, starting the embedded engine) are
+done before workers start.
 """
 
 import argparse

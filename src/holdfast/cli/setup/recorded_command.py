@@ -1,4 +1,4 @@
-"""The command of a run, recorded so that `holdfast resume` can repeat it.
+"""Records the command of a run, so that `holdfast resume` can repeat it.
 
 The record is the typed command without options that take effect only once, without the names of the
 run and the journal (a run can be renamed, a journal moved), and without secrets.

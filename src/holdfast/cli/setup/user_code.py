@@ -49,7 +49,7 @@ ROLLOUT = "an async function of one argument, an object with such a __call__, or
 
 
 class UserCode(NamedTuple):
-    """What a command runs: its rollout, and its scorer with the scorer's file and name."""
+    """The user's code that a command runs: the rollout, and the scorer with its file and name."""
 
     rollout: object
     processor: RolloutProcessor
