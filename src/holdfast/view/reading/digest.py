@@ -66,7 +66,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class RecentPace(Struct, frozen=True):
-    """The speed of a run within the recent window, as the digest saw it."""
+    """The speed of a run within the recent window, measured by its digest."""
 
     settled_per_second: float
     tokens_per_second: float
