@@ -1,4 +1,5 @@
-"""A stand-in for a container engine: its API on a Unix socket, with faults on demand.
+"""A stand-in for a container engine, which serves the engine's API on a Unix socket, with faults on
+demand.
 
 Containers are folders, and their commands are real processes within bubblewrap. There are no
 limits of memory or processes, and no network.
