@@ -43,7 +43,7 @@ class Parts:
     """
 
     def __init__(self, home: object):
-        """Names parts from the module of the object `home` without the module's name."""
+        """Gives the parts from the module of the object `home` names without the module's name."""
         self.digests: dict[str, str] = {}
         self.files: dict[str, str] = {}
         """The file's name of each part that belongs to a definition."""
@@ -89,7 +89,7 @@ class Parts:
         self.include(Code({name: digest_of([text])}, {name: self._file_of_part(name)}))
 
     def include(self, code: Code) -> None:
-        """Adds parts that were read elsewhere."""
+        """Adds the given parts and the names of their files."""
         for name, digest in code.parts.items():
             label, number = name, 1
             while self.digests.get(label, digest) != digest:  # Another part already has this name.
@@ -111,7 +111,8 @@ class Parts:
         return label
 
     def _file_of_part(self, name: str) -> str:
-        """Returns the file's name of the definition that the part belongs to; "" for none."""
+        """Returns the name of the file with the definition that the part belongs to, or "" if there
+        is none."""
         while name and name not in self._defined:
             name = name.rpartition(".")[0]
         return self._defined.get(name, "")
@@ -228,8 +229,7 @@ class Parts:
 
     def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
         """Adds a module variable. Plain data, named definitions and objects with an `identity` are
-        added as such, and any other object is also added by the statements that set the variable.
-        """
+        added as such. For any other object, the statements that set the variable are added, too."""
         label, value = self._label(str(scope.get("__name__")), name), scope[name]
         is_read = self._add_attribute(label, value, rest)
         if is_read or identity_of(value) or (name, id(scope)) in self._seen:
@@ -272,7 +272,8 @@ def _objects_in(value: object) -> list[object]:
 
 
 def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":
-    """Returns what `isinstance` would, but does not read `__class__`, which may run user code."""
+    """Returns the result of `isinstance`, but does not read `__class__`, because that may run user
+    code."""
     return issubclass(type(value), kind)
 
 

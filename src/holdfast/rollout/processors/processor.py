@@ -88,7 +88,7 @@ def completion_params_of(
 
 
 def _more_params(sampling: Sampling) -> dict[str, object]:
-    """Returns those set parameters that only some chat APIs have."""
+    """Returns the parameters that are set and that only some chat APIs have."""
     params: dict[str, object] = {
         name: getattr(sampling, name)
         for name in MORE_PARAMS
