@@ -43,7 +43,7 @@ __all__ = [
 
 SCORE = "score"
 AGENT = "agent:"
-"""The prefix of a rollout that is not in a file but an agent (`--agent`)."""
+"""The prefix of a rollout's name if the rollout is an agent (`--agent`) and not code in a file."""
 ROLLOUT_NAME = "rollout"
 ROLLOUT = "an async function of one argument, an object with such a __call__, or a RolloutProcessor"
 

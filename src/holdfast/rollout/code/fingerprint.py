@@ -46,7 +46,8 @@ class Parts:
         """Gives the parts from the module of the object `home` names without the module's name."""
         self.digests: dict[str, str] = {}
         self.files: dict[str, str] = {}
-        """The file's name of each part that belongs to a definition."""
+        """The name of the file with each part's definition, by the part's name. Parts without a
+        definition are left out."""
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
         self._seen: dict[object, object] = {}
@@ -54,7 +55,7 @@ class Parts:
         id."""
         self._waiting: list[tuple[Any, bool]] = []
         self._defined: dict[str, str] = {}
-        """The file's name of each definition, by the definition's name."""
+        """The name of the file with each definition, by the definition's name."""
         self._home = str(innermost(home).__module__)
         folder = os.path.dirname(os.path.realpath(_file_of(self._home)))
         self._text = DataText(self._mark, folder=folder)

@@ -60,7 +60,8 @@ class StepScope:
 
     On replay the code does not run, because its result is recorded. If the steps that the code
     takes were counted with those of the conversation, all later steps would have other paths on
-    replay. So they get paths below the step that runs the code, as the steps of a branch do.
+    replay. So the code's steps get paths below the step that runs the code, as the steps of a
+    branch do.
     """
 
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")

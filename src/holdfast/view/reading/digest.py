@@ -128,9 +128,9 @@ class RunDigest:
         self._note(progress)
 
     def _contradicts(self, progress: RunProgress) -> bool:
-        """Returns whether everything has to be read again: the journal counts fewer settled
-        trajectories, or another number although no group is being worked on. Returns False for some
-        seconds after everything was read."""
+        """Returns whether everything has to be read again. This is so if the journal counts fewer
+        settled trajectories than the digest, or another number although no group is being worked
+        on. Returns False for some seconds after everything was read."""
         now = time.monotonic()
         differs = not self.is_cut and progress.settled < self._settled
         late = progress.settled != self._settled and not self._working()

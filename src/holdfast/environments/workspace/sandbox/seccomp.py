@@ -70,6 +70,6 @@ def _checks(calls: _Calls) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """Encodes an instruction. For a test, `then` and `otherwise` are the numbers of instructions
-    that are skipped if it succeeds or fails."""
+    """Encodes an instruction. For a test, `then` is the number of instructions that are skipped if
+    the test succeeds, and `otherwise` the number if it fails."""
     return struct.pack("<HBBI", code, then, otherwise, value)
