@@ -1,4 +1,4 @@
-"""`holdfast view`: the pages of a journal, served on this machine by a separate process.
+"""`holdfast view`: serves the pages of a journal on this machine, in a separate process.
 
 The package reads the journal, and changes nothing but tags. It uses no engine, and looking at a run
 does not affect the run. Texts of models and tools are always shown as text, never as markup.

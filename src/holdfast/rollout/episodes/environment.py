@@ -28,7 +28,7 @@ class SnapshotGone(EnvironmentBroken):
 
 
 class Recovery(StrEnum):
-    """How an environment is restored when its process is gone."""
+    """The ways to restore an environment whose process is gone."""
 
     SNAPSHOT = "snapshot"
     """The last snapshot is restored. Later actions are done again, and each answer is compared with

@@ -1,10 +1,10 @@
 """LiveEnvironment: restores an environment to the state that its records describe.
 
 The journal records the actions in the environment and its answers. To bring the environment back,
-it is restored from a snapshot or reset. Then the later actions are done again, and each answer is
-compared with the recorded answer. If an answer differs, the record no longer describes this
-environment. Then that step and the later steps become history, the rollout starts again, and it
-runs live from that step on (I9).
+Holdfast restores it from a snapshot or resets it. Then Holdfast does the later actions again, and
+compares each answer with the recorded answer. If an answer differs, the record no longer describes
+this environment. Then that step and the later steps become history, the rollout starts again, and
+it runs live from that step on (I9).
 """
 
 import asyncio

@@ -4,7 +4,7 @@ demand.
 Containers are folders, and their commands are real processes within bubblewrap. There are no
 limits of memory or processes, and no network.
 
-- `engine`: FakeContainers: starts and ends the engine, and makes its answers fail.
+- `engine`: FakeContainers, which starts and ends the engine, and makes its answers fail.
 - `routes`: what each request does.
 - `state`: images, containers and commands.
 - `http`: requests and answers on a raw connection.

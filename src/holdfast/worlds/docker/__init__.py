@@ -5,6 +5,6 @@
 - `creation`: makes the engine's description of a container from a WorldSpec.
 - `images`: pulls and builds images, and squashes the layers of snapshots.
 - `exec_stream`: follows one command: its input, its output, its end.
-- `api`: ContainerApi: requests to the engine, and what its errors mean.
+- `api`: ContainerApi, which sends requests to the engine and interprets its errors.
 - `address`: where the engine listens.
 """

@@ -168,7 +168,7 @@ class _ReportingProcessor(ExternalRolloutProcessor):
 
 
 class _NodeGateway(Working):
-    """A gateway's process: a worker whose trajectories wait for agents."""
+    """The process of one gateway. It is a worker whose trajectories wait for agents."""
 
     job: GatewayJob
 
