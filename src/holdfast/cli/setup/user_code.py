@@ -240,8 +240,8 @@ def _scorers(module: ModuleType) -> list[str]:
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
-    """Returns the names of async functions of the file that can be scorers: they can be called with
-    one argument, but their signature does not show that this argument is a rollout."""
+    """Returns the names of async functions of the file that can be scorers. Such a function can be
+    called with one argument, and its signature does not show that this argument is a rollout."""
     return [
         name
         for name, value in vars(module).items()

@@ -36,10 +36,10 @@ the fingerprint of its own object, and this set prevents an endless recursion.""
 class Parts:
     """The parts of a rollout, a scorer or a judge, with a digest of each part by its name.
 
-    The parts are the source of its function, and the source of every function, class and variable
-    of the user's own modules that this source names, directly or through other definitions.
-    Arguments and variables are included by their values if these are plain data (see `values`). Any
-    other object is included by its type and its `identity`.
+    One part is the source of its function. Other parts are the sources of the functions, classes
+    and variables of the user's own modules that this source names, directly or through other
+    definitions. Arguments and variables are included by their values if these are plain data (see
+    `values`). Any other object is included by its type and its `identity`.
     """
 
     def __init__(self, home: object):

@@ -234,7 +234,7 @@ class Environment:
         return False
 
     async def is_current(self) -> None:
-        """Called when the environment has reached the state that the record describes."""
+        """Tells the environment that it has reached the state that the record describes."""
 
     async def wants_snapshot(self, actions: int, seconds: float) -> bool:
         """Returns whether to take a snapshot now. `actions` were done since the last snapshot, and

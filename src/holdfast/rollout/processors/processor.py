@@ -144,7 +144,7 @@ class RolloutProcessor:
         an engine is started or asked."""
 
     async def setup(self) -> None:
-        """Called once, before the first row."""
+        """Prepares the processor. Called once, before the first row."""
 
     async def rollout(self, t: Rollout) -> Returned:
         """Makes one trajectory. May return its reward, or (turns used, reward)."""
@@ -161,7 +161,8 @@ class RolloutProcessor:
         ]
 
     async def acleanup(self) -> None:
-        """Called once, after the last row, even if the run failed."""
+        """Releases what the processor owns. Called once, after the last row, even if the run
+        failed."""
 
 
 async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:

@@ -85,8 +85,8 @@ class StepScope:
 
     @property
     def budget(self) -> Budget:
-        """What was spent inside the step so far. When the step is done, the conversation counts
-        this from the records, as on replay."""
+        """The amounts that were spent inside the step so far. When the step is done, the
+        conversation counts these amounts from the records, as on replay."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget

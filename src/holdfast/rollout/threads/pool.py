@@ -113,7 +113,7 @@ class DaemonThreads:
     ) -> Result:
         """Runs the function in a thread, and returns its result or raises its error.
 
-        `left` returns the seconds that are left; `StillRunning` is raised when there are none. With
+        `left` returns the seconds that are left. When none are left, raises `StillRunning`. With
         `start`, the thread waits for this signal before it runs the function.
         """
         if self._hanging() >= MAX_ABANDONED:
