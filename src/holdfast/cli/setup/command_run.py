@@ -47,8 +47,8 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
 
 
 def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
-    """Returns whether the options name the recorded model and renderer. An option that is not given
-    counts as a match if only an engine can tell its value."""
+    """Returns whether the options name the recorded model and renderer, or leave open what only an
+    engine can say."""
     if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
         return False
     if args.policy:

@@ -1,5 +1,5 @@
-"""Handles SIGINT and SIGTERM. After the first signal, the command finishes work in flight. The
-second signal ends the process at once."""
+"""Handles SIGINT and SIGTERM. After the first signal, work in flight is finished; the second signal
+ends the process at once."""
 
 import asyncio
 import os
