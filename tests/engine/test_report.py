@@ -237,6 +237,15 @@ def test_failures_are_grouped_by_their_root_with_one_traceback_each():
     assert text.count("Traceback (most recent call last)") == 3
 
 
+def test_an_error_without_frames_is_shown_once():
+    async def rollout(t):
+        await t.generate()
+
+    local = LocalRun("a")
+    local.run(rollout, lambda t: "high")
+    assert as_text(local.report()).count("NotAScore") == 1
+
+
 def test_a_report_stays_readable_however_many_roots_there_are():
     async def rollout(t):
         await turn(t)

@@ -592,7 +592,8 @@ def _headline(cause: RootCause) -> str:
 
 
 def _cause(cause: RootCause, *, full: bool) -> list[str]:
-    lines = (cause.traceback if full else fold_traceback(cause.traceback)).rstrip().splitlines()
+    text = cause.traceback if full else fold_traceback(cause.traceback, cause.message)
+    lines = text.rstrip().splitlines()
     return [
         f"\n{_headline(cause)}",
         *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in lines),
