@@ -151,7 +151,8 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
     for root in final[:MAX_ROOTS]:
         lines.append(
             f"  [{root.cause}, {root.phase}] {root.failures} × {escape_text(root.message)} "
-            f"({root.permanent} for good; for instance {escape_text(root.example)})"
+            f"({many(root.permanent, 'row')} failed for good; for instance "
+            f"{escape_text(root.example)})"
         )
         text = fold_traceback(root.traceback, root.message).rstrip()
         last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
