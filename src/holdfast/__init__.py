@@ -9,7 +9,7 @@ holdfast` costs milliseconds.
 - `embedded`: The embedded engine: serves any Hugging Face causal LM folder on this machine.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
 - `vllm_server`: Starts a vLLM server here: `holdfast serve --engine vllm`.
-- `rollout`: How one trajectory is made: the durable context, tools, and processors.
+- `rollout`: Makes one trajectory, with the durable context, tools, and processors.
 - `worlds`: A machine of its own for each trajectory: containers, snapshots, and tools in them.
 - `environments`: Adapters from existing environments to `holdfast.Environment`.
 - `tasks`: Tasks from files, tables, data sets by name, functions, and Python values.
@@ -17,7 +17,8 @@ holdfast` costs milliseconds.
   progress.
 - `scorers`: Ready scorers, which compare a trajectory with its task's ground truth.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
-- `harbor`: Agents in containers that a command names (`--agent`), and Harbor's verifier.
+- `harbor`: The agents that a command names (`--agent`), which work in containers, and Harbor's
+  verifier.
 - `weights`: Sends weights from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
 - `pipeline`: Rollouts and training at the same time, each at its own pace.
@@ -40,7 +41,7 @@ holdfast` costs milliseconds.
 - `server_tokens`: Tokens of servers that listen only on this machine.
 - `request_guard`: Refuses requests that a web page may have sent, for every HTTP server of ours.
 - `request_body`: Reads the bodies of requests, for every HTTP server of ours.
-- `off_loop`: Work on large prompts in a thread instead of on the event loop.
+- `off_loop`: Runs work on large prompts in a thread instead of on the event loop.
 - `log_files`: Log files of a run's processes, one file per process.
 - `version`: The installed version.
 - `extras`: Reports optional packages that are not installed, with a line that says what to install.

@@ -47,7 +47,7 @@ def new_log(folder: Path, role: str) -> Path:
 
 def open_log(path: Path, *, anew: bool = False) -> IO[bytes]:
     """Opens a log to append to it. Creates the log, and a missing folder, for their owner only.
-    `anew` empties the log first."""
+    With `anew`, empties the log first."""
     os.makedirs(path.parent, 0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | (os.O_TRUNC if anew else 0)
     return open(open_private(path, flags), "ab", buffering=0)

@@ -1,4 +1,4 @@
-"""Work on large prompts in a thread instead of on the event loop.
+"""Runs work on large prompts in a thread instead of on the event loop.
 
 Rendering, encoding and parsing a prompt of megabytes takes seconds and would block the loop for as
 long. A thread has a cost of its own, so small prompts stay on the loop. Nearly all prompts are

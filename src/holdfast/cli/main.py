@@ -1,4 +1,4 @@
-"""`holdfast …`: reads the command line and calls the command."""
+"""Reads the command line of `holdfast` and calls the command."""
 
 import argparse
 import ctypes
@@ -34,8 +34,8 @@ _JOURNALS = ("journal", "journal_b", "file", "source", "target")
 
 
 class _Command(NamedTuple):
-    """Where a command's code is. Its options and its module are imported only when the command is
-    used."""
+    """One command: its help, and the modules of its options and its code. The modules are imported
+    only when the command is used."""
 
     help: str
     options: str

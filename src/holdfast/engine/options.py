@@ -125,7 +125,7 @@ API_KEY_ENV = Option(
 )
 TASKS = Option(
     "tasks",
-    "read tasks from a file, a folder, hf:NAME:SPLIT, harbor:DIR or FILE.py:NAME",
+    "read tasks from a file, folder, hf:NAME, harbor:DIR or FILE.py:NAME",
     metavar="SOURCE",
 )
 SYSTEM = Option(
@@ -136,7 +136,7 @@ SYSTEM = Option(
 )
 LIMIT = Option(
     "limit",
-    "use only the first N tasks; another N begins another run",
+    "use only the first N tasks (part of the run's identity)",
     Whole(1),
     metavar="N",
 )
@@ -321,7 +321,7 @@ SAMPLING = (
     Option("tokenizer", "use the tokenizer in this folder (default: the engine's)", metavar="DIR"),
     Option(
         "renderer",
-        "render prompts for this model family, or with: template, bytes",
+        "render prompts as this model family does; or: template, bytes",
         metavar="NAME",
     ),
 )
@@ -363,7 +363,7 @@ MAX_RETRY = Option(
 )
 MAX_FAILURES = Option(
     "max-failures",
-    "stop after N permanent failures of this command (default: never)",
+    "stop after N trajectories failed permanently (default: never)",
     Whole(1),
     None,
     "N",
@@ -516,7 +516,7 @@ RUN = Option(
     metavar="NAME",
 )
 DRY_RUN = switch("dry-run", "only check; print what would be sampled, and the first prompt")
-JOIN = switch("join", "work on the run together with the workers that it has")
+JOIN = switch("join", "work on the run beside its other workers")
 RETRY_FAILED = switch(
     "retry-failed",
     "retry failed trajectories, and ask again for unreadable verdicts",
@@ -529,7 +529,7 @@ WORLD = Option(
 )
 AGENT = Option(
     "agent",
-    "instead of FILE.py: terminal, oracle, or a command to run in each container",
+    "run terminal, oracle or a command in each container, not FILE.py",
     text,
     metavar="AGENT",
 )

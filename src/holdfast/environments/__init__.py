@@ -4,7 +4,7 @@
 - `mcp`: MCP servers.
 - `openenv`: OpenEnv servers.
 - `http`: any environment over HTTP, client and server; `serving` starts the server from a shell.
-- `workspace`: a folder per trajectory, with a shell, for coding tasks.
+- `workspace`: a folder with a shell for each trajectory, for coding tasks.
 - `replies`: reads an action from the text of a policy.
 
 Some adapters need an extra (`pip install '.[gym]'` in the clone; `.[mcp]`, `.[openenv]`). Each

@@ -60,7 +60,8 @@ class OpenEnvEnvironment(Environment):
     - `reset_with`: arguments of the server's `reset`, besides the seed.
     - `patience`: how many seconds to wait for a server that is down or has no free session.
 
-    It recovers by replay, so the server must give the same answers to the same seed and actions.
+    The environment recovers by replay, so the server must give the same answers to the same seed
+    and actions.
     """
 
     def __init__(

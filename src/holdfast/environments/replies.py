@@ -1,7 +1,7 @@
-"""The text between a policy and an environment: which action a reply means, and instructions.
+"""Reads actions from the replies of a policy, and adds instructions to observations.
 
-The action counts that is in the last `<action>…</action>` of a reply. Without such a tag, the last
-line that names an action counts, and the text around the action is ignored. A reply with two
+The action of a reply is the one in its last `<action>…</action>`. Without such a tag, it is the one
+on the last line that names an action, and the text around the action is ignored. A reply with two
 possible meanings raises `ToolSaysNo`, whose message tells the policy how to write the action.
 """
 

@@ -125,8 +125,8 @@ class HarborEnvironment(WorldEnvironment):
 
 
 def parse_reward(text: str, path: str) -> float:
-    """Returns the number in a verifier's file. In JSON, it is the only member or `reward`. Raises
-    `EnvironmentBroken` if there is none."""
+    """Returns the number in a verifier's file. In a JSON object, this is the value of `reward`, or
+    else of the only member. Raises `EnvironmentBroken` if there is none."""
     try:
         value = json.loads(text) if path.endswith(".json") else float(text)
     except ValueError:

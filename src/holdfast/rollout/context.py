@@ -1,4 +1,4 @@
-"""The durable context: each step that a rollout awaits on it is journaled.
+"""The durable context `t`. Each step that a rollout awaits on it is journaled.
 
 A rollout is an ordinary async function with one argument, a `Rollout`. When the function is started
 again, recorded steps return their results at memory speed, and the first step without a record runs
@@ -154,8 +154,8 @@ class Rollout:
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
-        A parameter that is None keeps the run's sampling; without `tools`, the model gets no tools.
-        `json` is True for any JSON object, or the JSON schema that the reply has to fit.
+        If a parameter is None, the run's sampling decides. Without `tools`, the model gets no
+        tools. `json` is True for any JSON object, or the JSON schema that the reply has to fit.
         docs/engines.md lists which engine supports which of the other parameters.
 
         With a `speaker`, its policy and renderer are used instead of the run's.
@@ -445,7 +445,7 @@ class Rollout:
         """Returns the index in `messages` for the result of the tool call at `path`.
 
         Results are kept in the order in which their calls began, as on replay. So the result is put
-        before the results of later calls that ended first.
+        before the results of calls that began later and ended first.
         """
         place, (scope, ordinal) = len(self.messages), scope_of(path)
         while place:
@@ -457,8 +457,8 @@ class Rollout:
         return place
 
     def _added_last(self) -> tuple[Message | str, ...]:
-        """Returns the messages after the last reply if at least one of them is recorded nowhere
-        else, and nothing otherwise."""
+        """Returns the messages after the last reply, or nothing if all of them are recorded
+        elsewhere."""
         known = self._stream.messages
         validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):

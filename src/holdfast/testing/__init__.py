@@ -1,13 +1,13 @@
 """Tools for testing Holdfast, and code that is built on it.
 
-`FakeEngine` is an inference engine without a model, with faults on demand. `ManualClock` is time
+`FakeEngine` is an inference engine without a model, with faults on demand. `ManualClock` is a clock
 that a test moves by hand. `FakeContainers` is a container engine, and `WorldConformance` tests a
 provider of worlds. Importing this package does not import its modules.
 
 - `fake_engine`: An inference engine without a model, with faults on demand.
 - `fake_containers`: A stand-in for a container engine, with faults on demand.
 - `worlds`: The conformance suite of world providers.
-- `crash_points`: Crash points: ending this process with SIGKILL at an exact moment.
+- `crash_points`: Ends this process with SIGKILL at an exact moment.
 - `manual_clock`: A clock that only moves when a test moves it.
 - `virtual_time`: An event loop whose time jumps to the next moment at which something is due.
 """

@@ -1,12 +1,13 @@
-"""Crash points: ending this process with SIGKILL at an exact moment.
+"""Ends this process with SIGKILL at an exact moment, a crash point.
 
-A plan is `POINT:K`: the process dies when the point `POINT` of `holdfast.crashpoint` is reached for
-the K-th time (`POINTS`). Three points are about commits. `before:K` dies when the journal's K-th
-operation is about to be committed. `after:K` dies when this operation was just committed and no
-caller knows of the commit. `witnessed:K` dies when the witness, too, knows of the commit. Every
-record is an operation, and so are creating a run, joining, claiming and leaving. With one of these
-three plans, each record is its own transaction, so that the process can die at each boundary.
-`HOLDFAST_CRASH` passes a plan to a command.
+A plan is a text `POINT:K`. The process dies when it reaches the point `POINT` of
+`holdfast.crashpoint` for the K-th time. `POINTS` lists the points. Three of them are about commits.
+With `before:K`, the process dies when the journal's K-th operation is about to be committed. With
+`after:K`, it dies when this operation was just committed and no caller knows of the commit. With
+`witnessed:K`, it dies when the witness, too, knows of the commit. Every record is an operation, and
+so are creating a run, joining, claiming and leaving. With one of these three plans, each record is
+its own transaction, so that the process can die at each boundary. `HOLDFAST_CRASH` passes a plan to
+a command.
 """
 
 import os

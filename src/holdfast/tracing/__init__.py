@@ -1,4 +1,4 @@
-"""OpenTelemetry: the spans of a run, sent to the user's collector.
+"""Sends the spans of a run to the user's OpenTelemetry collector.
 
 Spans are a view of the journal's records. A separate process reads new records from the journal and
 sends their spans. So a slow or dead collector does not slow down the run, and no span is dropped.

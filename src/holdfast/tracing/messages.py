@@ -1,4 +1,5 @@
-"""Messages in the form of OpenTelemetry's `gen_ai` conventions, as JSON texts of bounded length."""
+"""Writes messages in the form of OpenTelemetry's `gen_ai` conventions, as JSON texts of bounded
+length."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,8 +13,8 @@ _Part = dict[str, object]
 
 
 def bounded(text: str) -> str:
-    """Returns the text. If the text is too long, returns its beginning and says how many characters
-    are left out."""
+    """Returns the text. If the text is too long, returns its beginning, followed by a note of how
+    many characters are left out."""
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT:,} more characters are in the journal)"

@@ -1,8 +1,8 @@
 """Turns records into spans, with the attributes of OpenTelemetry's `gen_ai` conventions.
 
-A trajectory is a trace: its turns, tool calls and actions in environments are the children of its
-own span. A run is a separate trace, with its training steps. Each trajectory's trace links to the
-run's trace, and is not part of it, because viewers cannot show a trace of a million spans.
+Each trajectory is a trace. Its turns, tool calls and actions in environments are the children of
+its own span. A run is a separate trace, with its training steps. Each trajectory's trace links to
+the run's trace, and is not part of it, because viewers cannot show a trace of a million spans.
 Everything follows from the records, so the same records give the same spans, whoever sends them and
 whenever.
 
@@ -296,7 +296,7 @@ class TrajectorySpans:
         self._events.append(Event(name, attributes, _nanoseconds(at)))
 
     def own_span(self) -> ReadableSpan:
-        """Returns the span of the whole trajectory, as far as the trajectory has come."""
+        """Returns the span of the whole trajectory, up to its last record so far."""
         history, spec = self._history, self._run.spec
         agent = spec.rollout.partition("@")[0]
         replies = [step.message for step in history.generations if "." not in step.path]

@@ -1,8 +1,8 @@
-"""Charts as SVG, made on the server.
+"""Draws charts as SVG, on the server.
 
 A chart is a picture with a title and a description, and the page shows its numbers in a table
-beneath. So it needs no script, prints well, and a screen reader can read it. Marks may be links.
-Colours are classes of the style sheet, so that charts follow the dark mode.
+beneath. So a chart needs no script and prints well, and a screen reader can read it. Marks may be
+links. Colours are classes of the style sheet, so that charts follow the dark mode.
 """
 
 import math
@@ -111,8 +111,8 @@ def line_chart(
     span: tuple[float, float] | None = None,
 ) -> Markup:
     """Returns a chart of lines with common axes. The x axis has the values from `span[0]` to
-    `span[1]`, or those of the lines. If there are few points, each is also a dot, with its numbers
-    as a tooltip."""
+    `span[1]`, or those of the lines. If there are few points, each point is also a dot, and its
+    tooltip shows its numbers."""
     points = [p for line in lines.values() for p in line if math.isfinite(p[1])]
     frame = _Frame(span or [x for x, _ in points], [y for _, y in points])
     parts = [frame.axes()]

@@ -1,4 +1,4 @@
-"""Pages from templates.
+"""Renders pages from templates.
 
 Autoescape is always on. Characters that control a terminal or change the direction of text are
 shown as visible symbols, so that no text hides another.

@@ -2,7 +2,7 @@
 
 A world without a network has a loopback interface of its own. A program in the world listens there,
 and passes each connection on to a socket of this machine that is mounted into the world. The
-program is written in the first of these languages that the image has.
+program is written in the first of `LANGUAGES` that the image has.
 """
 
 from holdfast.worlds.contract.failures import WorldRefused

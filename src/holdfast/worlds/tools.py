@@ -65,7 +65,7 @@ def world_tools(
 
 
 def in_persistent_shell(command: str) -> str:
-    """Returns the command with the beginning and the end that keep the working folder and the
+    """Returns the command with code before and after it. This code keeps the working folder and the
     exported variables of one command for the next, in a file of the world."""
     return (
         f'[ -f {SHELL_STATE} ] && . {SHELL_STATE} && cd "$PWD"\n'

@@ -1,19 +1,19 @@
 """One module for each command.
 
-- `init`: `holdfast init`: a small project to begin with.
-- `run`: `holdfast run`: everything is checked before anything is done.
-- `dry_run`: `holdfast run --dry-run`: what the command would do.
-- `train`: `holdfast train`: everything is checked before anything is sampled or written.
-- `supervision`: the shared part of `--cluster` and `gateway --workers`: other processes do the
-  work.
-- `cluster`: `holdfast run --cluster`: workers that Ray starts.
+- `init`: `holdfast init`, which writes a small project to begin with.
+- `run`: `holdfast run`, which checks everything before it does anything.
+- `dry_run`: `holdfast run --dry-run`, which shows what the command would do.
+- `train`: `holdfast train`, which checks everything before it samples or writes anything.
+- `supervision`: the shared code of `--cluster` and `gateway --workers`, which leave the work to
+  other processes.
+- `cluster`: `holdfast run --cluster`, whose workers Ray starts.
 - `pipeline`: `holdfast train --async`, its parts, and `holdfast train --watch`.
-- `view`: `holdfast view`: the pages of a journal.
-- `trace`: `holdfast trace`: spans for an OpenTelemetry collector.
+- `view`: `holdfast view`, which serves the pages of a journal.
+- `trace`: `holdfast trace`, which sends spans to an OpenTelemetry collector.
 - `serving`: commands that serve agents or engines, and the check of an engine.
-- `runs`: the contents of a journal, run by run and trajectory by trajectory.
-- `results`: a run's data and numbers: export, report, comparison.
+- `runs`: commands about the runs and the trajectories of a journal.
+- `results`: commands that take a run's data and numbers out: export, report, comparison.
 - `journal`: `holdfast journal check`, `compact` and `ledger`.
-- `config`: `holdfast config`: which file sets options here, and which options it sets.
-- `completion`: `holdfast completion`: scripts for shells.
+- `config`: `holdfast config`, which shows the file that sets options here, and its options.
+- `completion`: `holdfast completion`, which prints completion scripts for shells.
 """

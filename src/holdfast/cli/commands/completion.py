@@ -1,7 +1,7 @@
-"""`holdfast completion`: scripts for shells, made from the options themselves.
+"""`holdfast completion`: prints a completion script for a shell, made from the parser's options.
 
-The script contains commands, options and their values. It gets the names of runs from `holdfast
-runs` when they are needed. It offers files wherever an option takes one.
+The script contains commands, options and their values. It calls `holdfast runs` when it needs the
+names of runs. It offers files wherever an option takes one.
 """
 
 import argparse

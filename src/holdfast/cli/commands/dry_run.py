@@ -1,8 +1,8 @@
 """`--dry-run` of `holdfast run` and `holdfast train`: checks the command, and shows what it would
 do, without sampling, scoring or recording.
 
-The first prompt is the rollout's real request. The rollout's code runs until its first request,
-with a journal that is not kept.
+The prompt that it shows is the rollout's real first request. To get this request, it runs the
+rollout's code until then, with a journal that is not kept.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`holdfast train --async` with its parts as separate processes, and `holdfast train --watch`."""
+"""`holdfast train --async`, whose parts are separate processes, and `holdfast train --watch`."""
 
 import argparse
 import asyncio
@@ -85,8 +85,8 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
 
 
 def _hopeless() -> tuple[type[HoldfastError], ...]:
-    """Returns the errors that would occur again after a restart: those of the user's own code and
-    data, and of a part that waited as long as it should for an engine or another part."""
+    """Returns the errors that would occur again after a restart. These are errors of the user's own
+    code and data, and of a part that waited in vain for an engine or another part."""
     from holdfast.training.run.batches import NothingRewarded, NothingValid
     from holdfast.training.run.checks import LossFailed
 

@@ -356,8 +356,8 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """Returns the exit code of a process that is one of several. Prints only this process's own
-    troubles, because the parent process prints the report."""
+    """Returns the exit code of a process that is one of several. Prints only the problems of this
+    process, because the parent process prints the report."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")

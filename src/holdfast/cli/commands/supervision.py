@@ -1,9 +1,9 @@
-"""The shared part of commands whose work other processes do. Such a command opens the run, watches
-over the processes, and reports.
+"""The shared code of commands that leave the work to other processes. Such a command opens the run,
+watches over the processes, and reports.
 
-Workers get the options as they were read. Steps that must be done only once (choosing another name
-for the run, accepting changes, retrying failures, starting the embedded engine) are done before
-workers start.
+Workers get the options as the command has read them. Steps that must be done only once (choosing
+another name for the run, accepting changes, retrying failures, starting the embedded engine) are
+done before workers start.
 """
 
 import argparse
@@ -41,8 +41,8 @@ DONE_ONCE: dict[str, object] = {
     "retry_failed": False,
     "run_deadline": None,
 }
-"""Values of options for all workers. This command itself does what these options ask for, because
-it must be done only once."""
+"""The values that these options have in all workers. The command itself does what the user asked
+for with these options, because it must be done only once."""
 
 
 def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
@@ -75,7 +75,7 @@ class Supervision:
         return plan
 
     def keep_command(self, run: Run) -> None:
-        """Makes an immediate stop also print the command that continues the run."""
+        """Keeps the command that continues the run, so that an immediate stop prints it."""
         self._resume = f"\nto go on: {redact(running.resume_command(run))}"
 
     async def report(self, journal: Journal, run: Run, fatal: HoldfastError | None) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 1.0
 COST_FACTOR = 9.0
-"""How many times longer a pause is, at least, than the search for new records before it."""
+"""A pause takes at least this many times as long as the search for new records before it."""
 
 
 async def trace(args: argparse.Namespace) -> int:
@@ -124,7 +124,8 @@ class _Following:
 
 
 def _read_names() -> tuple[list[str], asyncio.Event]:
-    """Returns a list that grows with the names on standard input, and an event at its end."""
+    """Returns a list to which the names from standard input are added, and an event that is set
+    when standard input ends."""
     names: list[str] = []
     closed, loop = asyncio.Event(), asyncio.get_running_loop()
 

@@ -390,7 +390,8 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
 
 
 def _is_better(report: "TrainingReport") -> bool:
-    """Returns whether the reward rose: on held-out tasks, or else over the steps' second half."""
+    """Returns whether the reward rose. Compares the last result on held-out tasks with the first.
+    Without these, compares the mean of the second half of the steps with the first half."""
     rewards = report.rewards
     if len(held_out := list(report.held_out.values())) > 1:
         return held_out[-1] > held_out[0]

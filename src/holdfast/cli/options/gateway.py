@@ -64,7 +64,7 @@ _AGENTS = (
     ),
     Option(
         "on-refused",
-        "fail or accept agents that had a refused call (default: {})",
+        "fail or accept a trajectory with a refused call (default: {})",
         default="fail",
         choices=("fail", "accept"),
     ),

@@ -26,8 +26,8 @@ ExtendAction = argparse._ExtendAction  # noqa: SLF001
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. The version is looked up only when it is asked for, because that takes longer
-    than all imports here."""
+    """The option `--version`. It looks the version up only when the user asks for it, because that
+    takes longer than all imports here."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
@@ -39,7 +39,7 @@ class ShowVersion(argparse.Action):
 
 
 class ShowAll(argparse.Action):
-    """`--help-all`: shows every option, grouped by purpose."""
+    """The option `--help-all`, which shows every option, grouped by purpose."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
@@ -49,7 +49,7 @@ class ShowAll(argparse.Action):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help with room for longer names: at 100 columns, each option has one line of text."""
+    """Formats help with room for longer names. At 100 columns, each option has one line of text."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=30)
@@ -179,7 +179,7 @@ class Parser(argparse.ArgumentParser):
 
     def say_first(self, mistake: str) -> None:
         """Makes this parser report `mistake` instead of a mistake on the command line. `mistake`
-        was found before the command line was read, and may be the cause of the other one."""
+        was found before the command line was read, and may have caused the mistake on it."""
         self._first = mistake
         for command in self.commands.values():
             command.say_first(mistake)

@@ -196,7 +196,7 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
         "--sft-layout",
         type=_underscored,
         choices=("messages", "prompt_completion"),
-        help="sft: whole conversations, or prompts with completions",
+        help="write sft rows as conversations, or as prompts with completions",
     )
     _flag(
         export,

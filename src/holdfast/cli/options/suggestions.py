@@ -1,5 +1,5 @@
-"""Suggestions for a mistyped word: a known word with nearly the same spelling, or our name for a
-name that other tools use."""
+"""Suggests the word that a user meant: a known word with nearly the same spelling, or our name for
+a name that other tools use."""
 
 from collections.abc import Iterable
 

@@ -97,7 +97,7 @@ OBJECTIVE = (
     ),
     Option(
         "max-draws",
-        "with --dynamic, sample at most N times --groups (default: {})",
+        "with --dynamic, draw at most N × --groups tasks (default: {})",
         Whole(1),
         3,
         "N",
@@ -112,7 +112,7 @@ OBJECTIVE = (
     KEEP_INTERRUPTED,
     Option(
         "overlong-length",
-        "penalize trajectories that near or pass N sampled tokens",
+        "lower the reward of trajectories of about N sampled tokens or more",
         Whole(1),
         metavar="N",
     ),
@@ -258,7 +258,7 @@ PIPELINE = (
     ),
     Option(
         "restarts",
-        "give up after N crashes of a part within ten minutes (default: 5)",
+        "give up after N crashes of a process in ten minutes (default: 5)",
         Whole(0),
         metavar="N",
     ),
@@ -270,7 +270,7 @@ PIPELINE = (
     ),
     Option(
         "watch",
-        "show the progress of this live training (give its --journal, --out)",
+        "show this live training; repeat its --journal and --out",
         metavar="RUN",
     ),
     Option(

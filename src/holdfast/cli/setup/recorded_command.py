@@ -1,7 +1,8 @@
-"""The command of a run, recorded so that `holdfast resume` can repeat it.
+"""Records the command of a run, so that `holdfast resume` can repeat it.
 
-The record is the typed command without options that take effect only once, without the names of the
-run and the journal (a run can be renamed, a journal moved), and without secrets.
+The record is the typed command without secrets and without options that take effect only once. It
+also leaves out the names of the run and the journal, because a run can be renamed and a journal
+moved.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The scorer of a command, in this process or in separate processes."""
+"""Makes the scorer of a command, in this process or in separate processes."""
 
 import argparse
 from collections.abc import Sequence

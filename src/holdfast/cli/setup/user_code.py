@@ -43,13 +43,13 @@ __all__ = [
 
 SCORE = "score"
 AGENT = "agent:"
-"""The prefix of a rollout that is not in a file but an agent (`--agent`)."""
+"""The prefix of a rollout's name if the rollout is an agent (`--agent`) and not code in a file."""
 ROLLOUT_NAME = "rollout"
 ROLLOUT = "an async function of one argument, an object with such a __call__, or a RolloutProcessor"
 
 
 class UserCode(NamedTuple):
-    """What a command runs: its rollout, and its scorer with the scorer's file and name."""
+    """The user's code that a command runs: the rollout, and the scorer with its file and name."""
 
     rollout: object
     processor: RolloutProcessor
@@ -240,8 +240,8 @@ def _scorers(module: ModuleType) -> list[str]:
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
-    """Returns the names of async functions of the file that can be scorers: they can be called with
-    one argument, but their signature does not show that this argument is a rollout."""
+    """Returns the names of async functions of the file that can be scorers. Such a function can be
+    called with one argument, and its signature does not show that this argument is a rollout."""
     return [
         name
         for name, value in vars(module).items()

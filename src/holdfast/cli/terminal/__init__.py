@@ -1,10 +1,10 @@
 """Output to the terminal, and the signals that the terminal sends.
 
-- `text`: JSON for scripts, and text that cannot do harm.
+- `text`: writes JSON for scripts, and text without control characters and credentials.
 - `colours`: colours for statuses.
-- `progress`: a live line on a terminal, or else a plain line now and then.
-- `signals`: SIGINT and SIGTERM: after the first signal, work in flight is finished; the second one
-  ends the process at once.
+- `progress`: shows progress in a live line on a terminal, or else in a plain line now and then.
+- `signals`: handles SIGINT and SIGTERM. After the first signal, work in flight is finished. The
+  second signal ends the process at once.
 - `force_exit`: ends the process even if user code hangs.
-- `gateway_log`: the gateway's log: a line for each request, with its trajectory and no secret.
+- `gateway_log`: writes the gateway's log, with a line for each request.
 """

@@ -1,4 +1,4 @@
-"""Writes the gateway's log: a line for each request, with its trajectory and no secret."""
+"""Writes the gateway's log. A line for each request names the trajectory and holds no secret."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Shows progress: a live line on a terminal, or else a plain line now and then."""
+"""Shows progress in a live line on a terminal, or else in a plain line now and then."""
 
 import asyncio
 import contextlib

@@ -66,9 +66,9 @@ class Signals:
 
 
 def last_word(text: str) -> None:
-    """Prints a last line directly to the terminal. It bypasses the progress line, which has
-    replaced `sys.stderr` and hidden the cursor, and Python's buffers, which a signal may have
-    interrupted."""
+    """Prints a last line directly to the terminal, and shows the cursor, which the progress line
+    may have hidden. Does not use `sys.stderr`, which the progress line has replaced, or Python's
+    buffers, which a signal may have interrupted."""
     terminal = sys.__stderr__
     if terminal is not None:
         prefix = "\n\x1b[?25h" if terminal.isatty() else ""

@@ -1,4 +1,4 @@
-"""Text for the terminal: JSON for scripts, and text that cannot do harm.
+"""Writes text to the terminal: JSON for scripts, and text that cannot do harm.
 
 Ids and contents come from data sets and models. Their control characters are shown as escapes and
 never take effect, and credentials are removed. If a stream cannot encode a character, the
@@ -73,8 +73,8 @@ def notify(message: str) -> None:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Makes the block end without an error if the reader of the output goes away, as `head` does.
-    Use this for reports about work that is already done."""
+    """Ends the block without an error if the reader of the output goes away, as `head` does. Use
+    this for reports about work that is already done."""
     try:
         yield
     except BrokenPipeError:

@@ -2,9 +2,9 @@
 
 - The process ends with its session. First its input is closed, then its process group gets SIGTERM,
   and last SIGKILL.
-- The process ends with the driver, even if the driver is killed: its input ends, and the kernel
-  kills it if `setpriv` supports this.
-- What it prints outside of the protocol goes to a `ServerLog` and never to the terminal.
+- The process ends with the driver, even if the driver is killed: the input of the process ends, and
+  the kernel kills the process if `setpriv` supports this.
+- Output of the process outside of the protocol goes to a `ServerLog` and never to the terminal.
 """
 
 import asyncio

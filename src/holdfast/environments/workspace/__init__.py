@@ -1,4 +1,5 @@
-"""A folder per trajectory with a shell: for coding tasks (see docs/workspace.md).
+"""The environment of coding tasks: a folder with a shell for each trajectory (see
+docs/workspace.md).
 
 - `workspace`: `Workspace`, the environment and its tools.
 - `source`: the files that a workspace begins with.

@@ -1,4 +1,5 @@
-"""Folders of workspaces: each process has one folder, which contains the folders of its workspaces.
+"""Creates, locks and removes the folders of workspaces. Each process has one folder, which contains
+the folders of its workspaces.
 
 Each process holds a lock while it lives. The next process removes the folders of killed processes,
 and kills everything that still runs in them. Other files in the root, which may be a user's folder,

@@ -98,7 +98,7 @@ def check_not_scoring(action: str) -> None:
 
     If the action were run as a shell command, its failure would look like the policy's. For a
     scoring action that no workspace made, no error is raised, because a policy could otherwise
-    avoid its reward by inventing one.
+    avoid its reward by inventing such an action.
     """
     if action in _known:
         raise UsageError(
@@ -131,8 +131,8 @@ def _is_copied(path: bytes, kept: set[bytes] | None) -> bool:
 
 
 def _clear(root: str, path: str) -> None:
-    """Removes the policy's file, if any, in whose place a scorer's file or its folder has to be
-    written."""
+    """Removes a file of the policy if it is in the way: a scorer's file or its folder has to be
+    written at that path."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
         where = os.path.join(root, *names[:depth])

@@ -1,4 +1,4 @@
-"""Workspace: a folder per trajectory, with a shell and file tools, for coding tasks.
+"""Workspace: a folder with a shell and file tools for each trajectory, for coding tasks.
 
 Commands run with limits of time, output and resources, without the driver's environment variables,
 and within bubblewrap if that works. Only files outlive a command, so a snapshot of the files is the

@@ -36,17 +36,18 @@ the fingerprint of its own object, and this set prevents an endless recursion.""
 class Parts:
     """The parts of a rollout, a scorer or a judge, with a digest of each part by its name.
 
-    The parts are the source of its function, and the source of every function, class and variable
-    of the user's own modules that this source names, directly or through other definitions.
-    Arguments and variables are included by their values if these are plain data (see `values`). Any
-    other object is included by its type and its `identity`.
+    One part is the source of its function. Other parts are the sources of the functions, classes
+    and variables of the user's own modules that this source names, directly or through other
+    definitions. Arguments and variables are included by their values if these are plain data (see
+    `values`). Any other object is included by its type and its `identity`.
     """
 
     def __init__(self, home: object):
-        """Names parts from the module of the object `home` without the module's name."""
+        """Gives the parts from the module of the object `home` names without the module's name."""
         self.digests: dict[str, str] = {}
         self.files: dict[str, str] = {}
-        """The file's name of each part that belongs to a definition."""
+        """The name of the file with each part's definition, by the part's name. Parts without a
+        definition are left out."""
         self.identified: list[object] = []
         """The objects that have an identity, such as judges."""
         self._seen: dict[object, object] = {}
@@ -54,7 +55,7 @@ class Parts:
         id."""
         self._waiting: list[tuple[Any, bool]] = []
         self._defined: dict[str, str] = {}
-        """The file's name of each definition, by the definition's name."""
+        """The name of the file with each definition, by the definition's name."""
         self._home = str(innermost(home).__module__)
         folder = os.path.dirname(os.path.realpath(_file_of(self._home)))
         self._text = DataText(self._mark, folder=folder)
@@ -89,7 +90,7 @@ class Parts:
         self.include(Code({name: digest_of([text])}, {name: self._file_of_part(name)}))
 
     def include(self, code: Code) -> None:
-        """Adds parts that were read elsewhere."""
+        """Adds the given parts and the names of their files."""
         for name, digest in code.parts.items():
             label, number = name, 1
             while self.digests.get(label, digest) != digest:  # Another part already has this name.
@@ -111,7 +112,8 @@ class Parts:
         return label
 
     def _file_of_part(self, name: str) -> str:
-        """Returns the file's name of the definition that the part belongs to; "" for none."""
+        """Returns the name of the file with the definition that the part belongs to, or "" if there
+        is none."""
         while name and name not in self._defined:
             name = name.rpartition(".")[0]
         return self._defined.get(name, "")
@@ -228,8 +230,7 @@ class Parts:
 
     def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
         """Adds a module variable. Plain data, named definitions and objects with an `identity` are
-        added as such, and any other object is also added by the statements that set the variable.
-        """
+        added as such. For any other object, the statements that set the variable are added, too."""
         label, value = self._label(str(scope.get("__name__")), name), scope[name]
         is_read = self._add_attribute(label, value, rest)
         if is_read or identity_of(value) or (name, id(scope)) in self._seen:
@@ -272,7 +273,8 @@ def _objects_in(value: object) -> list[object]:
 
 
 def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":
-    """Returns what `isinstance` would, but does not read `__class__`, which may run user code."""
+    """Returns the result of `isinstance`, but does not read `__class__`, because that may run user
+    code."""
     return issubclass(type(value), kind)
 
 

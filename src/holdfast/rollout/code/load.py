@@ -61,7 +61,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 class _NotPython(UsageError):
-    """The file cannot be imported as Python at all."""
+    """Raised if the file cannot be imported as Python at all."""
 
 
 def _import(path: Path, name: str) -> ModuleType:

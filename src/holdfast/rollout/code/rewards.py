@@ -1,4 +1,4 @@
-"""Judges by a rollout's source whether the rollout may give its trajectories a reward itself.
+"""Finds out from a rollout's source whether the rollout may give its trajectories a reward itself.
 
 A rollout can give a reward in three ways: it returns the reward, earns it in an environment, or
 passes it to `Truncated`. The answer is no only if the source shows that the rollout does none of

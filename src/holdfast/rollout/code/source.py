@@ -182,7 +182,8 @@ def scope_of(kind: type) -> Scope:
 
 def variable_source(name: str, scope: Scope) -> tuple[SourceText, Scope]:
     """Returns the source of the statements that set a variable, and the variables of the module
-    with these statements. For an imported variable, this is the module that defines it."""
+    with these statements. For an imported variable, both are those of the module that defines
+    it."""
     statements = _file_at(str(scope.get("__file__", ""))).statements
     source = _source([each for each in statements if name in _set_by(each)], scope)
     module, original = source.imports.get(name, ("", ""))

@@ -1,8 +1,8 @@
 """Turns plain data into a text that is the same in every process.
 
-Plain are None, numbers, texts, bytes, paths, patterns, and members of enums. Also plain are tuples,
-lists, sets, dicts, dataclasses, Structs, pydantic models, classes made with attrs, and namespaces,
-if they hold plain data. The order of sets and dicts does not matter. This module calls no user
+None, numbers, texts, bytes, paths, patterns, and members of enums are plain. Tuples, lists, sets,
+dicts, dataclasses, Structs, pydantic models, classes made with attrs, and namespaces are plain,
+too, if they hold plain data. The order of sets and dicts does not matter. This module calls no user
 code: no `repr`, no `==`, no property.
 """
 

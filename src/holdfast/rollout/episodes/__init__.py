@@ -1,4 +1,4 @@
-"""Environments: their contract, and how an environment is restored after a kill.
+"""Environments, their contract, and the code that restores an environment after a kill.
 
 - `environment`: Environment, the base class of everything that a policy can act in.
 - `episode`: Episode: the recorded actions and answers of one environment within a trajectory.

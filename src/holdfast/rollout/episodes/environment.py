@@ -28,7 +28,7 @@ class SnapshotGone(EnvironmentBroken):
 
 
 class Recovery(StrEnum):
-    """How an environment is restored when its process is gone."""
+    """The ways to restore an environment whose process is gone."""
 
     SNAPSHOT = "snapshot"
     """The last snapshot is restored. Later actions are done again, and each answer is compared with
@@ -145,8 +145,8 @@ class Environment:
     - An instance serves one attempt of one trajectory. Creating an instance is cheap and opens
       nothing, because on replay it may never be reset.
     - `reset` and `restore` may be called at any time, and begin anew.
-    - A tool may return an `Observation`, too. The policy sees its text, and its reward and end are
-      those of the episode.
+    - A tool may return an `Observation`, too. The policy sees its text. Its reward is added to the
+      episode, and its end ends the episode.
     - `step` or a tool may raise `ToolSaysNo`, which means that the action was rejected and had no
       effect. Any other error means that the environment broke, and the attempt is tried again.
     - `close` is called exactly once if anything was opened, also after a failure.
@@ -234,7 +234,7 @@ class Environment:
         return False
 
     async def is_current(self) -> None:
-        """Called when the environment has reached the state that the record describes."""
+        """Tells the environment that it has reached the state that the record describes."""
 
     async def wants_snapshot(self, actions: int, seconds: float) -> bool:
         """Returns whether to take a snapshot now. `actions` were done since the last snapshot, and

@@ -37,8 +37,8 @@ class NotAnObservation(UsageError, TypeError):
 
 
 class GuardedEnvironment:
-    """Calls an environment and fails the attempt on its errors, so that a rollout cannot hide an
-    error by catching it."""
+    """Calls an environment. An error of the environment fails the attempt, so that a rollout cannot
+    hide the error by catching it."""
 
     def __init__(self, state: AttemptState, environment: Environment):
         self.opened = False

@@ -1,10 +1,10 @@
 """LiveEnvironment: restores an environment to the state that its records describe.
 
 The journal records the actions in the environment and its answers. To bring the environment back,
-it is restored from a snapshot or reset. Then the later actions are done again, and each answer is
-compared with the recorded answer. If an answer differs, the record no longer describes this
-environment. Then that step and the later steps become history, the rollout starts again, and it
-runs live from that step on (I9).
+Holdfast restores it from a snapshot or resets it. Then Holdfast does the later actions again, and
+compares each answer with the recorded answer. If an answer differs, the record no longer describes
+this environment. Then that step and the later steps become history, the rollout starts again, and
+it runs live from that step on (I9).
 """
 
 import asyncio
@@ -163,12 +163,12 @@ class LiveEnvironment:
             await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
-        """Prepares for a call of the environment in the step at `path`, and returns whether the
-        beginning of the call was recorded.
+        """Prepares for a call of the environment in the step at `path`. Returns whether it has
+        recorded the beginning of the call.
 
-        The record is made if an earlier process already got this far, so that calls that kill the
-        process are counted. For a world it is always made, so that a later process knows whether a
-        call was running.
+        It makes this record if an earlier process already got this far, so that calls that kill the
+        process are counted. For a world it always makes the record, so that a later process knows
+        whether a call was running.
         """
         session = self._session
         session.check_alive(path, self._environment.name)

@@ -91,7 +91,7 @@ class UserProcess:
         """Ends the process and its group, and returns in words how the process ended. Blocks.
 
         The process has `grace` seconds to end by itself, and is killed afterwards. If the killed
-        process has not ended after `REAP_SECONDS`, this returns without waiting longer.
+        process has not ended after `REAP_SECONDS`, the function returns without waiting longer.
         """
         by_itself = self._wait(grace)
         self.kill()

@@ -1,9 +1,9 @@
 """AgentRolloutProcessor and EnvironmentRolloutProcessor: the loops of most agents.
 
 The first loop asks the model again until it calls no more tools. The second loop shows the model
-the environment's answers, and does each of its replies as an action, until the episode is over. If
-a limit is reached, the trajectory ends as truncated, with the limit as the reason. Neither loop has
-code for crashes.
+the environment's answers, and does each reply of the model as an action, until the episode is over.
+If a limit is reached, the trajectory ends as truncated, with the limit as the reason. Neither loop
+has code for crashes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

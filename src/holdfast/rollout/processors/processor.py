@@ -88,7 +88,7 @@ def completion_params_of(
 
 
 def _more_params(sampling: Sampling) -> dict[str, object]:
-    """Returns those set parameters that only some chat APIs have."""
+    """Returns the parameters that are set and that only some chat APIs have."""
     params: dict[str, object] = {
         name: getattr(sampling, name)
         for name in MORE_PARAMS
@@ -147,7 +147,7 @@ class RolloutProcessor:
         an engine is started or asked."""
 
     async def setup(self) -> None:
-        """Called once, before the first row."""
+        """Prepares the processor. Called once, before the first row."""
 
     async def rollout(self, t: Rollout) -> Returned:
         """Makes one trajectory. May return its reward, or (turns used, reward)."""
@@ -164,7 +164,8 @@ class RolloutProcessor:
         ]
 
     async def acleanup(self) -> None:
-        """Called once, after the last row, even if the run failed."""
+        """Releases what the processor owns. Called once, after the last row, even if the run
+        failed."""
 
 
 async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:

@@ -1,4 +1,4 @@
-"""TrainingRolloutProcessor: one reply per sample, as its completion params say.
+"""TrainingRolloutProcessor: makes one reply for each sample, as the completion params say.
 
 A group consists of the n samples of a task. These are n trajectories with the same prompt ids. Each
 has its own durable steps, retries and score, so a failure costs only one sample. The samples are in

@@ -106,7 +106,7 @@ class Budget:
         return Budget(self.limits, structs.replace(self.spent))
 
     def after(self, other: "Budget") -> "Budget":
-        """Returns a copy of this budget in which what `other` has spent is added."""
+        """Returns a copy of this budget that also includes what `other` has spent."""
         budget = self.copy()
         budget.join([other])
         return budget.copy()

@@ -60,7 +60,8 @@ class StepScope:
 
     On replay the code does not run, because its result is recorded. If the steps that the code
     takes were counted with those of the conversation, all later steps would have other paths on
-    replay. So they get paths below the step that runs the code, as the steps of a branch do.
+    replay. So the code's steps get paths below the step that runs the code, as the steps of a
+    branch do.
     """
 
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
@@ -84,8 +85,8 @@ class StepScope:
 
     @property
     def budget(self) -> Budget:
-        """What was spent inside the step so far. When the step is done, the conversation counts
-        this from the records, as on replay."""
+        """The amounts that were spent inside the step so far. When the step is done, the
+        conversation counts these amounts from the records, as on replay."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget

@@ -123,8 +123,8 @@ def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int
     """Returns the position of the first token whose routed experts are wanted, or None if none are
     wanted.
 
-    If the base generation recorded its experts, this is the last token that the prompt keeps: the
-    base has experts for all tokens but its last, which no model had processed yet.
+    If the base generation recorded its experts, this is the last token that the prompt keeps. The
+    base has experts for all tokens but its last, because no model had processed that token yet.
     """
     if not turn.sampling.routed_experts or not speaker.trained:
         return None

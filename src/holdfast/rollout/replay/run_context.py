@@ -17,7 +17,7 @@ from holdfast.rollout.replay.speaker import Speaker
 
 
 class OnDivergence(StrEnum):
-    """What to do if a rollout asks for a step that differs from the recorded one."""
+    """What Holdfast does if a rollout asks for a step that differs from the recorded one."""
 
     FORK = "fork"
     """Turn the old steps into history, and run the rollout live from the first step that

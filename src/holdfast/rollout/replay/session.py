@@ -462,8 +462,8 @@ class StepLog:
         self._cancelled_scopes.append(scope)
 
     async def cut_untaken(self) -> None:
-        """Turns the recorded steps that this attempt has not taken into history. Called when the
-        rollout ends.
+        """Cuts the recorded steps that this attempt has not taken: they become history. Called when
+        the rollout ends.
 
         Raises `Diverged` if this is not allowed, or if the rollout ended before the turn that its
         fork edits.
@@ -476,8 +476,8 @@ class StepLog:
             raise self._state.fail(Diverged("the rollout ends before the turn that its fork edits"))
 
     async def cut_below(self, path: str) -> None:
-        """Turns the recorded steps below `path` that the code of this step has not taken into
-        history. Called when that code has run."""
+        """Cuts the recorded steps below `path` that the code of this step has not taken: they
+        become history. Called when that code has run."""
         for below in self._steps_below(path):
             is_open = below not in self._taken and below in self.history.steps
             if is_open and not self._is_kept(below):

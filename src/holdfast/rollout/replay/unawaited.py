@@ -36,8 +36,8 @@ class PendingSteps:
 
     @classmethod
     def of_this_task(cls) -> "PendingSteps":
-        """Returns a list to which the steps are added that this asyncio task and its child tasks
-        call from now on."""
+        """Returns a list. From now on, each step that this asyncio task or a child task calls is
+        added to the list."""
         pending = cls()
         change_current(pending=pending)
         return pending

@@ -108,7 +108,7 @@ Begin = Callable[[], Awaitable[Result]]
 
 
 class CallDropped(Exception):
-    """The caller no longer wants the call."""
+    """Raised in a waiting call that its caller no longer wants."""
 
 
 class StartSignal:

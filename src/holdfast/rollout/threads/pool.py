@@ -113,7 +113,7 @@ class DaemonThreads:
     ) -> Result:
         """Runs the function in a thread, and returns its result or raises its error.
 
-        `left` returns the seconds that are left; `StillRunning` is raised when there are none. With
+        `left` returns the seconds that are left. When none are left, raises `StillRunning`. With
         `start`, the thread waits for this signal before it runs the function.
         """
         if self._hanging() >= MAX_ABANDONED:
@@ -232,7 +232,8 @@ class _Line:
         self._name = name
         self._waiting: deque[_Call] = deque()
         self._free: deque[queue.SimpleQueue[None]] = deque()
-        """The bells of threads that wait for work. A bell that is taken out is rung."""
+        """The bells of the threads that wait for work. To wake a thread, the code takes its bell
+        out and puts None into it."""
         self._threads = 0
         self._ended = 0
         """The number of calls that have ever ended, which shows progress."""

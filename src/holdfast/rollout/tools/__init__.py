@@ -1,4 +1,4 @@
-"""Tools: from a Python function to a schema, a checked call and a result.
+"""Makes tools of Python functions, with schemas, checked calls and results.
 
 - `tool`: Python functions that a model may call.
 - `schema`: the parameters of a tool: the schema that a model sees, and the arguments decoded from

@@ -165,8 +165,8 @@ def name_of(function: Callable[..., object]) -> str:
 
 
 def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:
-    """Returns the function that has the hints and the docstring: without partials, and for an
-    object its `__call__`. Raises `UsageError` if it cannot be a tool."""
+    """Returns the function that has the type hints and the docstring: the function inside of
+    partials, or the `__call__` of an object. Raises `UsageError` if it cannot be a tool."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isclass(function):

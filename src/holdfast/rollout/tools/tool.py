@@ -174,7 +174,7 @@ class Tool:
     @property
     def caller_timeout(self) -> float | None:
         """The deadline that the caller enforces. None for an isolated tool, which enforces its
-        deadline itself, counted from when its process is ready."""
+        deadline itself and counts it from the moment when its process is ready."""
         return None if self.isolated else self.timeout
 
     @asynccontextmanager

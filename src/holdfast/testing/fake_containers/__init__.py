@@ -1,9 +1,10 @@
-"""A stand-in for a container engine: its API on a Unix socket, with faults on demand.
+"""A stand-in for a container engine, which serves the engine's API on a Unix socket, with faults on
+demand.
 
 Containers are folders, and their commands are real processes within bubblewrap. There are no
 limits of memory or processes, and no network.
 
-- `engine`: FakeContainers: starts and ends the engine, and makes its answers fail.
+- `engine`: FakeContainers, which starts and ends the engine, and makes its answers fail.
 - `routes`: what each request does.
 - `state`: images, containers and commands.
 - `http`: requests and answers on a raw connection.

@@ -1,4 +1,4 @@
-"""Sends JSON, events, and broken connections."""
+"""Sends JSON and events, and breaks connections."""
 
 import socket
 import struct

@@ -104,8 +104,7 @@ class Fault(Struct, frozen=True):
 
 
 class FaultPlan:
-    """Chooses the fault for each request, and remembers how often each fault met each request
-    id."""
+    """Chooses the fault for each request, and counts how often each request id met each fault."""
 
     def __init__(self, faults: Sequence[Fault] = ()):
         self._faults = tuple(faults)

@@ -1,6 +1,6 @@
 """A fake inference engine: a real HTTP server in its own process.
 
-`FakeEngine` starts, kills, restarts and questions it, without an event loop. The server itself is
+`FakeEngine` starts, kills, restarts and inspects it, without an event loop. The server itself is
 `server`, and `python -m holdfast.testing.fake_engine` runs it by hand.
 
     with FakeEngine(faults=[Fault(FaultKind.RATE_LIMIT)]) as engine:

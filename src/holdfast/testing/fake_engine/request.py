@@ -1,4 +1,5 @@
-"""A request to the fake engine, whatever its wire, and the interface of wires."""
+"""A request to the fake engine, in a form that is the same for all wires, and the interface of
+wires."""
 
 import random
 import time

@@ -1,7 +1,9 @@
-"""When the fake engine draws tokens: with which weights, how fast, and not while it is paused.
+"""Decides when the fake engine draws tokens, how fast, and with which weights.
 
-A pause is like vLLM's: in every mode, new requests wait for the resume. Running requests are
-aborted with the tokens that they have, frozen between two tokens, or run to their end.
+The engine draws no tokens while it is paused, except in the mode that lets running requests end. A
+pause is like vLLM's. In every mode, new requests wait for the resume. Depending on the mode,
+running requests are aborted with the tokens that they have, are frozen between two tokens, or run
+to their end.
 """
 
 import asyncio

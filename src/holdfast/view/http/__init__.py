@@ -1,6 +1,6 @@
 """The HTTP server of the pages.
 
 - `live`: Tells browsers that a page has changed.
-- `forks`: Forks that are begun from a page.
+- `forks`: Begins forks from a page.
 - `server`: The server, its addresses, and the checks of its requests.
 """

@@ -1,4 +1,4 @@
-"""Forks that are begun from a page. Each fork is a separate process, which runs `holdfast fork`.
+"""Begins forks from a page. Each fork is a separate process, which runs `holdfast fork`.
 
 The process ends with the server. The fork's run can then be continued with a command, like any
 other run.

@@ -1,4 +1,4 @@
-"""Two or more runs, task by task, and two trajectories side by side."""
+"""The pages that compare two or more runs task by task, and show two trajectories side by side."""
 
 import asyncio
 import statistics

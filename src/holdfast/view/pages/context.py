@@ -1,4 +1,4 @@
-"""What every page needs: the journal, the digests, and the names of pages."""
+"""The objects that every page needs: the journal, the digests, and the names of pages."""
 
 from aiohttp import web
 from msgspec import Struct
@@ -47,7 +47,8 @@ class Context(Struct):
         return known[2]
 
     async def forks_of(self, key: TrajectoryKey) -> list[tuple[str, str]]:
-        """Returns the runs that fork a trajectory, each with the step. Each run is read once."""
+        """Returns the runs that fork a trajectory, each with the step at which it forks. Each run
+        is read once."""
         rows = await (await self.source.journal()).runs(counted=False)
         for row in rows:
             if (row.name, row.created) not in self.origins:

@@ -133,7 +133,7 @@ class Heat(Struct, frozen=True):
 
 
 def _heat(run: Run, digest: RunDigest, query: Mapping[str, str]) -> Heat | None:
-    """Returns the part of the map that the address names, or the first that is not finished."""
+    """Returns the part of the map that the address names, or the first unfinished part."""
     ordinals = sorted(digest.groups)
     if not ordinals:
         return None
@@ -176,7 +176,7 @@ async def _time_line(journal: Journal, run: str, entries: Sequence[Entry]) -> Ma
 
 
 class ShownCause(Struct, frozen=True):
-    """The failures with one root, with one traceback."""
+    """The failures that have the same root, and the traceback of one of them."""
 
     root: RootCount
     traceback: str

@@ -1,5 +1,5 @@
-"""The list of runs. For a large journal, the first page reads no trajectories. Means and tokens are
-added when they are known."""
+"""The page that lists the runs. For a large journal, the first page reads no trajectories. It shows
+means and tokens when they are known."""
 
 import shlex
 import time

@@ -1,4 +1,4 @@
-"""The page that searches the texts of a run's trajectories, one part after another."""
+"""The page that searches the texts of a run's trajectories, one part of the run after another."""
 
 from aiohttp import web
 

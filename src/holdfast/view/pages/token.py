@@ -1,5 +1,5 @@
-"""Why a token is in the gradient: its turn, its attempt, its version, its group, its advantage, and
-the step that trained it."""
+"""The page that shows why a token is in the gradient: its turn, its attempt, its version, its
+group, its advantage, and the step that trained it."""
 
 import asyncio
 
@@ -37,7 +37,8 @@ class Trained(Struct, frozen=True):
 
 
 class Weight(Struct, frozen=True):
-    """The advantage, the weight and the push of a token in its step."""
+    """The advantage, the weight and the push of a token in its step. `Moved.push` explains the
+    push."""
 
     advantage: float
     weight: float

@@ -1,4 +1,4 @@
-"""The steps of a training, and the tokens that moved the model most in a step."""
+"""The pages with the steps of a training, and the tokens that moved the model most in a step."""
 
 import asyncio
 import heapq

@@ -1,4 +1,4 @@
-"""One trajectory: its conversation, its tokens, what happened to it, and its records."""
+"""The pages of one trajectory: its conversation, its tokens, its events, and its records."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -218,7 +218,7 @@ def _readable(value: object) -> object:
 
 
 async def text_page(request: web.Request) -> str:
-    """Returns a further piece of a long text."""
+    """Returns the page with one piece of a long text."""
     context, query = context_of(request), request.query
     run, row = await locate(context, request)
     journal = await context.source.journal()

@@ -1,4 +1,5 @@
-"""The columns of a run's data set: what a reader may filter by, and how results differ by it."""
+"""Reads the columns of a run's data set. Readers can filter trajectories by the values in a column,
+and compare the results of tasks with different values."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,8 @@
 """A trajectory as a conversation that a person reads.
 
 A trajectory has a tab for each branch: the main conversation, branches of the rollout, another
-speaker's conversation, and what was said before the rollout changed earlier messages. A tab lists
-the messages as the model saw them, with the steps in between that no message shows.
+speaker's conversation, and the conversation as it was before the rollout changed earlier messages.
+A tab lists the messages as the model saw them, with the steps in between that no message shows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -296,8 +296,8 @@ def value_text(packed: bytes) -> str:
 
 
 def parts_of(items: Sequence[Item]) -> list[range]:
-    """Divides items into parts that are small enough for one page. Returns the range of indices of
-    each part."""
+    """Divides items into parts that are each small enough for one page. Returns the range of
+    indices of each part."""
     parts, start, size = [], 0, 0
     for at, item in enumerate(items):
         if at > start and (size + item.size > MAX_BYTES or at - start >= MAX_ITEMS):

@@ -66,7 +66,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class RecentPace(Struct, frozen=True):
-    """The speed of a run within the recent window, as the digest saw it."""
+    """The speed of a run within the recent window, measured by its digest."""
 
     settled_per_second: float
     tokens_per_second: float
@@ -128,9 +128,9 @@ class RunDigest:
         self._note(progress)
 
     def _contradicts(self, progress: RunProgress) -> bool:
-        """Returns whether everything has to be read again: the journal counts fewer settled
-        trajectories, or another number although no group is being worked on. Returns False for some
-        seconds after everything was read."""
+        """Returns whether everything has to be read again. This is so if the journal counts fewer
+        settled trajectories than the digest, or another number although no group is being worked
+        on. Returns False for some seconds after everything was read."""
         now = time.monotonic()
         differs = not self.is_cut and progress.settled < self._settled
         late = progress.settled != self._settled and not self._working()

@@ -1,7 +1,7 @@
 """The digests of the runs that were looked at last.
 
-Each run is read by one reader at a time, however many pages ask. A page does not wait for a large
-run: it shows what was read so far, and the reading goes on.
+Only one reader reads a run at a time, even if many pages ask for the run. A page does not wait for
+a large run: it shows the part that was read so far, and the reading goes on.
 """
 
 import asyncio

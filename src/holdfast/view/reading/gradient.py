@@ -114,8 +114,8 @@ def pushes(sequence: TrainedSequence) -> Iterator[tuple[int, float, float, float
 
 
 def place_of(step: Generated, at: int) -> int:
-    """Returns the index, in the stream of the branch's tokens, of the token at index `at` of a
-    reply."""
+    """Converts the index `at` of a token in a reply to the token's index in the stream of its
+    branch."""
     return step.keep + len(unpack_ids(step.delta)) + at
 
 

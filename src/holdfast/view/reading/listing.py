@@ -1,4 +1,4 @@
-"""A run's trajectories, filtered, sorted and in pages."""
+"""Filters and sorts a run's trajectories, and divides them into pages."""
 
 from collections.abc import Callable, Iterable, Mapping
 

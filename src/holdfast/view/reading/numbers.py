@@ -1,4 +1,4 @@
-"""A run in numbers: counts, rewards, failures by root, tokens. All are read from its digest."""
+"""Computes the numbers of a run from its digest: counts, rewards, failures by root, and tokens."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ class RootCount(Struct):
 
 
 class Numbers(Struct, frozen=True):
-    """What a digest says about a run."""
+    """The numbers of a run, computed from its digest."""
 
     trajectories: int
     by_status: dict[str, int]

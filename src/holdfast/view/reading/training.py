@@ -1,4 +1,5 @@
-"""The steps of a training: what each was trained on, its metrics, and its restarts.
+"""Reads the steps of a training: the groups that each step was trained on, the metrics of the
+steps, and the restarts between them.
 
 The journal has the groups, the versions and the rewards. The metrics of the optimizer are in the
 file `metrics.jsonl` of the training's folder, which may be on another machine.
@@ -47,7 +48,7 @@ class StepRow(Struct, frozen=True):
 
 
 class TrainingView(Struct, frozen=True):
-    """What the page on a training shows."""
+    """The data that the page of a training shows."""
 
     reports: list[ConsumerReport]
     steps: dict[str, list[StepRow]]
@@ -124,8 +125,8 @@ def _line(curve: Sequence[tuple[int, float]]) -> Line:
 
 
 async def _restarts(journal: Journal, digest: RunDigest, steps: Sequence[StepRow]) -> list[Mark]:
-    """Returns a mark for each step that was sampled by another process than the step before. Reads
-    one log for each step."""
+    """Returns a mark for each step that another process sampled than the step before. Reads one log
+    for each step."""
     marks: list[Mark] = []
     before = ""
     for row in sorted(steps, key=lambda row: row.step)[-MAX_PROBED:]:

@@ -1,4 +1,5 @@
-"""What unfinished trajectories wait for, and when attempts failed. Only a few logs are read."""
+"""Finds out what unfinished trajectories wait for, and when attempts failed. It reads only a few
+logs."""
 
 import asyncio
 from collections.abc import Sequence

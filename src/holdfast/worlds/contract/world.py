@@ -61,8 +61,8 @@ def label_of(labels: Mapping[str, str]) -> WorldLabel | None:
 
 
 class ExecResult(Struct, frozen=True):
-    """How a command ended. A command that fails, or is killed at its deadline, also has a result
-    and raises no error."""
+    """The result of a command. A command that fails, or is killed at its deadline, also has a
+    result and raises no error."""
 
     exit_code: int
     output: str

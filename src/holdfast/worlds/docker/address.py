@@ -1,4 +1,4 @@
-"""Where a container engine listens: a Unix socket or an HTTP address."""
+"""The address at which a container engine listens: a Unix socket or an HTTP address."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""ContainerApi: requests to a container engine, and what its errors mean.
+"""ContainerApi: sends requests to a container engine, and interprets its errors.
 
 Every request has a deadline. If the connection fails, `ProviderDown` is raised, because it is
 unknown whether the request took effect. An answer with an error status raises `EngineRefusal`, and

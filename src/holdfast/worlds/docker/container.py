@@ -1,4 +1,4 @@
-"""Container: one container that runs: commands, files, snapshots.
+"""Container: one running container, with its commands, files and snapshots.
 
 Files are read and written by commands in the container, so the world's own commands see the same
 files. An image needs /bin/sh, cat, mkdir and stat.

@@ -1,4 +1,4 @@
-"""The engine's description of a container, from a `WorldSpec`.
+"""Makes the engine's description of a container from a `WorldSpec`.
 
 The first process sleeps and collects orphans. It also ends at once when the engine stops it.
 Commands come later, by exec. The engine keeps no log, because nobody would read it.

@@ -1,8 +1,8 @@
 """Follows one command in a container over a raw connection: its input, its output, its end.
 
-The engine sends the output in frames: one byte for the stream, three zeros, four bytes of length.
-aiohttp cannot close one side of a connection, which is how a command's input ends, so this module
-speaks HTTP/1.1 itself.
+The engine sends the output in frames: one byte for the stream, three zeros, four bytes of length. A
+command's input ends when one side of the connection is closed. aiohttp cannot do this, so this
+module speaks HTTP/1.1 itself.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """ContainerProvider: makes, finds and removes containers and their snapshots.
 
-A container's name is its world's name, so a `create` whose answer was lost is repeated safely: the
-engine refuses a second container with this name, and the first container is used.
+A container's name is its world's name. So it is safe to repeat a `create` whose answer was lost:
+the engine refuses a second container with this name, and the first container is used.
 """
 
 from collections.abc import Mapping

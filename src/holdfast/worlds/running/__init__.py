@@ -1,9 +1,9 @@
-"""The worlds of a run: which trajectory has which world, and how worlds are restored.
+"""Manages the worlds of a run: gives each trajectory its world, and restores worlds.
 
 - `environment`: WorldEnvironment: a world as an environment of a trajectory.
-- `comparison`: what may differ when a command runs again.
-- `cadence`: when a world's files are worth a snapshot.
-- `worlds`: Worlds: the worlds of one run, each in the ledger before it exists.
+- `comparison`: removes from an output what may differ when a command runs again.
+- `cadence`: decides when to take a snapshot of a world's files.
+- `worlds`: Worlds, which manages the worlds of one run. A world is in the ledger before it exists.
 - `removal`: removes worlds, and compares providers with the ledger.
 - `providers`: the providers by name, each opened once.
 """

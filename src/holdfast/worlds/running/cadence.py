@@ -1,4 +1,4 @@
-"""Cadence: when a world's files are worth a snapshot."""
+"""Cadence: decides when to take a snapshot of a world's files."""
 
 import re
 

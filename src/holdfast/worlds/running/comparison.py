@@ -1,4 +1,4 @@
-"""Comparison: what may differ when a command runs again.
+"""Removes from an output what may differ when a command runs again.
 
 Times, dates, durations, process ids, addresses in memory and random names of temporary files differ
 each time. If anything else differs, the command had another result than the recorded one.

@@ -1,4 +1,5 @@
-"""Worlds: the worlds of one run in this process, from the ledger's intent to the confirmed removal.
+"""Worlds: manages the worlds of one run in this process, from the intent in the ledger to the
+confirmed removal.
 
 The ledger says that a world will be made or removed before the provider is asked. Every change
 checks the owner's epoch, so a worker that lost its trajectory neither makes nor removes worlds of

@@ -1,8 +1,8 @@
 """Commands on a cluster.
 
 - `checks`: Checks a run on a cluster before it begins.
-- `worker`: A worker's process: one of many that work on a run.
-- `driver`: `holdfast run --cluster`: opens the run, keeps its workers going, and reports.
-- `training`: `holdfast train --cluster`: rollouts on a cluster, with a trainer in this process.
-- `gateways`: `holdfast gateway --cluster`: one gateway on each node.
+- `worker`: The process of one worker. Many workers can work on one run.
+- `driver`: `holdfast run --cluster`, which opens the run, keeps its workers going, and reports.
+- `training`: `holdfast train --cluster`, with rollouts on a cluster and a trainer in this process.
+- `gateways`: `holdfast gateway --cluster`, which runs one gateway on each node.
 """

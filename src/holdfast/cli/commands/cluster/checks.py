@@ -23,7 +23,7 @@ _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}
 
 
 class ClusterPlan(Struct, frozen=True):
-    """What a command needs from its cluster."""
+    """The folder and the packages that a command needs on its cluster."""
 
     folder: TravelFolder | None
     """The folder with the user's code, or None if no code is needed."""

@@ -1,8 +1,9 @@
 """`holdfast run --cluster`: opens the run, keeps its workers going, and reports.
 
-This process samples nothing. It opens the run once, holds it, and has Ray start workers, which
-lease their work from the journal. When Ray or a node reports that a worker is gone, the worker's
-leases are released at once. A worker that is only silent keeps its leases until they expire.
+This process samples nothing. It opens the run once, holds it, and lets Ray start workers. The
+workers lease their work from the journal. When Ray or a node reports that a worker is gone, the
+worker's leases are released at once. A worker that is only silent keeps its leases until they
+expire.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`holdfast gateway --cluster`: one gateway on each node, for one run.
+"""`holdfast gateway --cluster`: runs one gateway on each node, for one run.
 
 Each gateway listens at its node's address, is advertised by the machine's full name, and has its
 own token. Agents talk to the gateway of their node. Before the run is opened, the command checks
@@ -168,7 +168,7 @@ class _ReportingProcessor(ExternalRolloutProcessor):
 
 
 class _NodeGateway(Working):
-    """A gateway's process: a worker whose trajectories wait for agents."""
+    """The process of one gateway. It is a worker whose trajectories wait for agents."""
 
     job: GatewayJob
 

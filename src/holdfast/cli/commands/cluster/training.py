@@ -1,4 +1,4 @@
-"""`holdfast train --cluster`: rollouts on a cluster, with a trainer in this process.
+"""`holdfast train --cluster`: trains in this process, with rollouts on a cluster.
 
 The trainer admits tasks, trains and publishes weights as in any training. Workers on the nodes
 lease the groups and sample from the engines of `--policy`, once these have a published version.

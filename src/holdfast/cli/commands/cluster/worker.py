@@ -1,7 +1,7 @@
 """One worker of a cluster: a process that works on a run that another process has opened.
 
 It gets the run's name and the options, and reads the rest from the journal. If its code differs
-from the code that the run was opened with, it is refused before it claims any work.
+from the code that the run was opened with, the worker ends with an error before it claims any work.
 """
 
 import argparse

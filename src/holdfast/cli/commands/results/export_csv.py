@@ -1,5 +1,5 @@
-"""Exports as CSV: one line per row. Lists and objects become JSON text, and null becomes an empty
-cell.
+"""Writes exports as CSV, with one line per row. Lists and objects become JSON text, and null
+becomes an empty cell.
 
 Spreadsheets run text that looks like a formula. Replies, tools and engines can write such text, so
 an apostrophe is put before it.

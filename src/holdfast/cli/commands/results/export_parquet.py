@@ -1,4 +1,4 @@
-"""Exports as Parquet files, and their schemas. Needs the extra `parquet`."""
+"""Writes exports as Parquet files, and defines their schemas. Needs the extra `parquet`."""
 
 from collections.abc import Iterator
 from pathlib import Path

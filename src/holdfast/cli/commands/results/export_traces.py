@@ -1,4 +1,4 @@
-"""Chooses where traces go. ATIF documents and Inspect logs can be written into a folder.
+"""Chooses where traces are written. ATIF documents and Inspect logs can be written into a folder.
 
 In a folder, each ATIF document has its own file, and an Inspect log has the name that Inspect would
 give it. A file whose content would change is not replaced without `--force`.

@@ -1,9 +1,9 @@
 """Decides whether the file that `--out` names may be replaced.
 
 A user who types the name of an existing file may not want to lose it. So a file is replaced without
-`--force` only if no data is lost: every row of an earlier export is in the new one, or the file is
-a report, which can be made again. The files that the run was made from (its code, tasks, model,
-checkpoints, configuration) and journals are never replaced.
+`--force` only if no data is lost. An earlier export is replaced if all its rows are in the new one.
+An existing report is replaced, because it can be made again. The files that the run was made from
+(its code, tasks, model, checkpoints, configuration) and journals are never replaced.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def is_folder(out: str) -> bool:
 
 
 def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
-    """Raises `UsageError` if the file is something that a report must not replace."""
+    """Raises `UsageError` if a report must not replace the file."""
     check_source(target, run, args)
     if not is_there(target):
         return

@@ -1,4 +1,5 @@
-"""`holdfast report`: a run in numbers on the terminal, or as one HTML file."""
+"""`holdfast report`: shows the numbers of a run on the terminal, or writes them as one HTML
+file."""
 
 import argparse
 from pathlib import Path
@@ -109,8 +110,8 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
 
 
 def _decode(spec: RunSpec, tokenizer: str | None) -> Decode | None:
-    """Returns a decoder that needs no network, from the named folder or a renderer without files.
-    Returns None if there is neither."""
+    """Returns a function that decodes tokens without the network. It uses the tokenizer in the
+    named folder, or else a renderer that needs no files. Returns None if there is neither."""
     if tokenizer is not None:
         from holdfast.policy.rendering.tokenizer import load_tokenizer
 

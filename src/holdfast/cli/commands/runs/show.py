@@ -144,7 +144,8 @@ def _attempt(started: AttemptStarted) -> dict[str, object]:
 
 
 def _ignored(view: TrajectoryView) -> dict[str, int]:
-    """Returns how many requests of an agent had each field that was removed from them."""
+    """Returns the fields that were removed from an agent's requests, each with the number of
+    requests that had it."""
     return Counter(field for call in view.history.calls.values() for field in call.ignored)
 
 

@@ -1,8 +1,9 @@
 """Commands that serve agents or engines, and the parts that they use.
 
-- `gateway`: `holdfast gateway`: a run whose agents are started by other programs.
-- `gateway_workers`: `holdfast gateway --workers N`: this process opens the run and reports on it, N
-  other processes serve it.
-- `serve`: `holdfast serve`: the embedded engine, or a vLLM, in the foreground.
-- `policy`: `holdfast policy check`: what an endpoint can do, and what it lacks for training.
+- `gateway`: `holdfast gateway`, for a run whose agents other programs start.
+- `gateway_workers`: `holdfast gateway --workers N`. This process opens the run and reports on it,
+  and N other processes serve it.
+- `serve`: `holdfast serve`, which runs the embedded engine, or a vLLM, in the foreground.
+- `policy`: `holdfast policy check`, which shows what an endpoint can do, and what it lacks for
+  training.
 """

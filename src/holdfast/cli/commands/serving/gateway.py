@@ -1,4 +1,4 @@
-"""`holdfast gateway`: a run whose agents are started by other programs.
+"""`holdfast gateway`: works on a run whose agents other programs start.
 
 The run is resumed by the same command, retried, scored and reported like any other run. The only
 difference is that each trajectory waits until an agent connects to the gateway. Before the run is

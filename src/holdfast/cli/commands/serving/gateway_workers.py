@@ -1,5 +1,4 @@
-"""`holdfast gateway --workers N`: this process opens the run and reports on it, N other processes
-serve it.
+"""`holdfast gateway --workers N`: opens the run and reports on it, while N processes serve it.
 
 The workers share the journal, like all workers of a run, and the listening socket.
 """
@@ -44,7 +43,7 @@ standard input."""
 
 
 class WorkerRole(Struct, frozen=True):
-    """The place and the socket of one worker."""
+    """The place of one worker among the gateway's workers, and its listening socket."""
 
     place: WorkerPlace
     sock: socket.socket

@@ -104,8 +104,8 @@ def run(
 ) -> CommandEnded:
     """Runs a command and returns how it ended.
 
-    `watch` is called from time to time, and stops the command if it returns a reason. `into` is a
-    file to which all of the output is written; then only the end of the output is returned.
+    `watch` is called from time to time, and stops the command if it returns a reason. If `into` is
+    given, all of the output is written to this file, and only its end is returned.
     """
     with ExitStack() as stack:
         stack.callback(launch.close)

@@ -1,4 +1,4 @@
-"""How commands are isolated: within bubblewrap, or not at all.
+"""Starts commands within bubblewrap, or without isolation.
 
 Bubblewrap gives a command its own mounts (the system read-only, the workspace writable, none of the
 driver's), its own processes, and no network. Many machines forbid what bubblewrap needs, so it is

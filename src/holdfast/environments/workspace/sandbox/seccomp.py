@@ -1,10 +1,10 @@
 """A system-call filter that forbids new user namespaces, for bubblewrap before 0.8, which has no
 option for it.
 
-A process has all capabilities in its own user namespace: it could mount memory file systems beyond
-every limit, and use parts of the kernel that are closed to users. The filter is a classic BPF
-program for `bwrap --seccomp`. `clone` and `unshare` with CLONE_NEWUSER give EPERM. `clone3`, whose
-flags a filter cannot read, gives ENOSYS, so that libraries use `clone`.
+A process has all capabilities in its own user namespace. So it could mount memory file systems
+beyond every limit, and use parts of the kernel that are closed to users. The filter is a classic
+BPF program for `bwrap --seccomp`. `clone` and `unshare` with CLONE_NEWUSER give EPERM. `clone3`,
+whose flags a filter cannot read, gives ENOSYS, so that libraries use `clone`.
 """
 
 import platform
@@ -70,6 +70,6 @@ def _checks(calls: _Calls) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """Encodes an instruction. For a test, `then` and `otherwise` are the numbers of instructions
-    that are skipped if it succeeds or fails."""
+    """Encodes an instruction. For a test, `then` is the number of instructions that are skipped if
+    the test succeeds, and `otherwise` the number if it fails."""
     return struct.pack("<HBBI", code, then, otherwise, value)

@@ -1,11 +1,12 @@
-"""Snapshots of a folder: each content is stored once, and only changed files are read.
+"""Takes snapshots of a folder. Each content is stored once, and only changed files are read.
 
 Small contents are packed into blobs in the order of their paths, so that equal folders give equal
 blobs. Large contents are stored in parts, so that a growing file stores only what is new. A file
 whose `lstat` has not changed is not read again.
 
 A snapshot refers to a complete listing, which is a blob, and holds the changes since that listing.
-This way, its size grows with the changes, not with the folder. It holds neither times nor owners.
+So the size of a snapshot grows with the changes, not with the folder. A snapshot holds neither
+times nor owners.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ MAX_LISTING_BYTES = 1 << 30
 
 
 class ManifestPiece(Struct, frozen=True):
-    """Where a part of a file's content is stored."""
+    """The position of a part of a file's content in the blob that stores it."""
 
     blob: bytes
     offset: int

@@ -1,10 +1,11 @@
 """Fireworks' `/v1/completions`, plain and streamed.
 
-Documented, in the OpenAPI description of its gateway: every key that is written here, the finish
-reasons, `prompt_token_ids` only in the first chunk, `logprobs: true` for the new shape and a number
-for the legacy one. Inferred, without a recording: errors look like vLLM's, the last chunk has the
-usage without a request for it, an aborted generation ends with "error", and `sampling_logprob`, the
-logprob of the sampling distribution, equals `logprob`.
+The OpenAPI description of Fireworks' gateway documents every key that is written here, and the
+finish reasons. It also says that only the first chunk has `prompt_token_ids`, and that `logprobs`
+is `true` for the new shape and a number for the legacy one. The rest is inferred, without a
+recording: errors look like vLLM's, the last chunk has the usage without a request for it, and an
+aborted generation ends with "error". It is also inferred that `sampling_logprob`, the logprob of
+the sampling distribution, equals `logprob`.
 """
 
 from collections.abc import Sequence

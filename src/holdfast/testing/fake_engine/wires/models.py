@@ -53,8 +53,9 @@ def openai_models(options: FakeOptions, created: int) -> object:
 
 
 def _extensions(options: FakeOptions) -> dict[str, str]:
-    """Returns fields that no real engine has: the renderer of the tokens, the distribution of the
-    logprobs, and that the random numbers of a seed depend on the position."""
+    """Returns fields that no real engine has. They name the renderer of the tokens and the
+    distribution of the logprobs, and say whether the random numbers of a seed depend on the
+    position."""
     if not options.describes:
         return {}
     extensions = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}

@@ -1,4 +1,4 @@
-"""Which endpoints each dialect of the fake engine has."""
+"""Lists the endpoints of each dialect of the fake engine."""
 
 from collections.abc import Callable
 

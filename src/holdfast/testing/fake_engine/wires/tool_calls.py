@@ -1,4 +1,4 @@
-"""Tool calls in a text that is still being written, as a chat stream reports them.
+"""Finds tool calls in a text that is still being written, as a chat stream reports them.
 
 It works like vLLM's Hermes parser: a call's name is reported when it is complete, its arguments as
 they come, and the markup around them is never reported. Text that turns out not to be a call is
