@@ -31,6 +31,8 @@ def test_a_model_is_chosen_by_one_of_its_names_or_because_it_is_the_only_one():
         choose_model((), ("m", "other"), **about)
     with pytest.raises(UsageError, match="does not serve model 'x'; it serves: m"):
         choose_model(("x", "y"), ("m",), **about)
+    with pytest.raises(UsageError, match=r"it serves: m$"):
+        choose_model(("x",), ("m",), where="http://a", remedy="")
 
 
 def connected(address: EngineAddress) -> str:

@@ -231,10 +231,20 @@ def test_failures_are_grouped_by_their_root_with_one_traceback_each():
     assert "in rollout" in in_rollout.traceback
     text = as_text(local.report())
     assert (
-        "[code, rollout] 4 × KeyError: 'row 0 of b' (2 for good; for instance in run/b/0)" in text
-    )
+        "[code, rollout] 4 × KeyError: 'row 0 of b' "
+        "(2 trajectories failed for good; for instance in run/b/0)"
+    ) in text
     assert "[code, scoring] 2 × KeyError: 'row 9 of b'" in text
     assert text.count("Traceback (most recent call last)") == 3
+
+
+def test_an_error_without_frames_is_shown_once():
+    async def rollout(t):
+        await t.generate()
+
+    local = LocalRun("a")
+    local.run(rollout, lambda t: "high")
+    assert as_text(local.report()).count("NotAScore") == 1
 
 
 def test_a_report_stays_readable_however_many_roots_there_are():

@@ -215,6 +215,7 @@ def test_an_unknown_argument_is_told_with_the_nearest_known(
             "@evaluation_test(dataset=ROWS, completion_params={'temprature': 1})",
             "test_it: *unknown completion parameter 'temprature'; is 'temperature' meant?*",
         ),
+        ("@evaluation_test()", "test_it: it has no rows: give @evaluation_test dataset=*"),
         ("@evaluation_test(dataset=ROWS, mode='groupwise')", "test_it: *parameter named 'rows'*"),
     ],
 )

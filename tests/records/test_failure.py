@@ -352,6 +352,12 @@ def test_a_traceback_that_has_nothing_of_ours_stays_as_it_is() -> None:
         assert fold_traceback(text) == text
 
 
+def test_a_traceback_without_frames_that_repeats_its_message_is_left_out() -> None:
+    assert fold_traceback("a.b.E: 1\n", "E: 1") == ""
+    assert fold_traceback("a.b.E: 1\n", "E: 2") == "a.b.E: 1\n"
+    assert fold_traceback(TRACEBACK, "ValueError: two") == fold_traceback(TRACEBACK)
+
+
 def test_frames_of_an_installed_holdfast_are_not_taken_for_those_of_a_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,7 +78,7 @@ def address_of(
         urls=urls,
         models=(name,) if name else (),
         api_key=api_key or os.environ.get(API_KEY),
-        remedy="name one with model=",
+        remedy="" if name else "name one with model=",
     )
 
 

@@ -73,7 +73,7 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
-    """The advice in error messages on how to name another model."""
+    """The advice in error messages on how to name another model; "" if the user just did so."""
 
     def __repr__(self) -> str:
         return f"EngineAddress({self.urls!r}, {self.source!r})"
@@ -181,9 +181,8 @@ def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, re
     listed = ", ".join(served) or "none"
     if not models:
         raise UsageError(f"{where} serves {listed}: {remedy}")
-    raise UsageError(
-        f"{where} does not serve model {models[0]!r}; it serves: {listed}. To use another: {remedy}"
-    )
+    advice = f". To use another: {remedy}" if remedy else ""
+    raise UsageError(f"{where} does not serve model {models[0]!r}; it serves: {listed}{advice}")
 
 
 async def find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:

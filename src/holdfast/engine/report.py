@@ -583,8 +583,9 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 
 def _headline(cause: RootCause) -> str:
-    end = f"{cause.permanent} for good" if cause.permanent else f"{cause.healed} healed"
-    end = "healed" if cause.healed == cause.failures else end
+    end = "healed" if cause.healed == cause.failures else f"{cause.healed} healed"
+    if cause.permanent:
+        end = f"{many(cause.permanent, 'trajectory')} failed for good"
     return (
         f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
         f"in {escape_text(cause.example)})"
@@ -592,8 +593,8 @@ def _headline(cause: RootCause) -> str:
 
 
 def _cause(cause: RootCause, *, full: bool) -> list[str]:
-    lines = (cause.traceback if full else fold_traceback(cause.traceback)).rstrip().splitlines()
+    text = cause.traceback if full else fold_traceback(cause.traceback, cause.message)
     return [
         f"\n{_headline(cause)}",
-        *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in lines),
+        *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in text.rstrip().splitlines()),
     ]

@@ -76,12 +76,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if definition is None:
         return
     from holdfast.evaluation.definition.definition import variants_of
+    from holdfast.evaluation.definition.validate import naming
     from holdfast.records.errors import UsageError
 
     try:
-        variants = variants_of(definition, _options_of(metafunc.config))
+        with naming(definition.function):
+            variants = variants_of(definition, _options_of(metafunc.config))
     except UsageError as error:
-        raise pytest.Collector.CollectError(f"{definition.name}: {error}") from error
+        raise pytest.Collector.CollectError(str(error)) from error
     if len(variants) > 1:
         metafunc.fixturenames.append(PARAMETER)
         metafunc.parametrize(PARAMETER, variants, ids=[variant.id for variant in variants])

@@ -241,9 +241,13 @@ def _is_in_library(file: str) -> bool:
     return is_installed and not file.startswith(_PACKAGE)
 
 
-def fold_traceback(text: str) -> str:
+def fold_traceback(text: str, message: str = "") -> str:
     """Returns a recorded traceback in a shorter form, for people to read. Frames of Holdfast, and
-    of asyncio between them, become one line, even if no other frames are left."""
+    of asyncio between them, become one line, even if no other frames are left. Returns "" if the
+    traceback has no frames and only repeats `message`, the line above it."""
+    line = text.rstrip()
+    if message and "\n" not in line and line.endswith(message):
+        return ""
     parts = _FRAME.split(text)
     frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
     is_ours = [_is_ours(head) for head, _ in frames]

@@ -104,7 +104,7 @@ class Rollout:
         raise Truncated(str(reason))
 
     @breaks_on_misuse
-    @checks_arguments(own="turns tokens seconds")
+    @checks_arguments(own="turns tokens seconds", name="t.limit")
     def limit(
         self,
         *,

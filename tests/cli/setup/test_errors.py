@@ -228,7 +228,8 @@ def test_a_rollout_file_may_have_the_name_of_a_module_of_the_library(shell):
 
 
 def test_a_model_that_is_not_served_is_refused_with_those_that_are(recorded):
-    assert "does not serve model 'gpt-0'; it serves: fake" in refused_anew(recorded, model="gpt-0")
+    refused = refused_anew(recorded, model="gpt-0").rstrip()
+    assert refused.endswith("does not serve model 'gpt-0'; it serves: fake")
 
 
 def test_an_endpoint_that_is_down_at_the_start_is_told(recorded):

@@ -242,7 +242,7 @@ NONSENSE = {
         "return 10**400": "returned inf, which is not a reward; *",
         "return -(10**400)": "returned -inf, which is not a reward; *",
         "return [10**5000]": "returned a list whose repr fails*; return a row*",
-        "row.ground_truth": "returns nothing; return a row*",
+        "row.ground_truth": "has no `return` with a value; return a row*",
         "return row": "returned a row without its evaluation_result; set *",
         "return {'scor': 1}": "returned a dict without a 'score'; it has scor; return a row*",
         "return {'score': 'x'}": "returned 'x' as its score, which is not a number; return a row*",

@@ -59,9 +59,10 @@ def test_rates_disturbances_metrics_work_and_failures_follow():
     assert "  clean 0.7500 ± 0.2500 (n=4) · retried or interrupted 0.0000 (n=1)" in text
     assert "  metrics: depth 12.0000 (n=1), style 0.2500 (n=1)" in text
     assert "  8 turns, 40 sampled tokens; slowest: b/0 1.2 s" in text
-    assert "  [code, scoring] 1 × KeyError: 'answer' (1 for good; for instance d/0)" in text
+    why = "1 row failed for good; for instance"
+    assert f"  [code, scoring] 1 × KeyError: 'answer' ({why} d/0)" in text
     assert "      KeyError: 'answer'" in text
-    assert "2 × ConnectionError: port 8013 refused (1 for good; for instance c/1)" in text
+    assert f"2 × ConnectionError: port 8013 refused ({why} c/1)" in text
 
 
 def test_failures_that_cost_no_row_are_only_counted():

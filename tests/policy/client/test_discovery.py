@@ -331,6 +331,11 @@ def test_an_unknown_model_lists_the_served_ones() -> None:
         (Answer(401), PolicyRefused, "401.*HOLDFAST_API_KEY.*--api-key-env.*from Python: api_key"),
         (Answer(403), PolicyRefused, "403.*sent no key: put it into HOLDFAST_API_KEY"),
         (Answer(404), PolicyRefused, "404.*no inference engine"),
+        (
+            Answer(404, b"<!DOCTYPE HTML>\n<html><p>no such file"),
+            PolicyRefused,
+            r"404: a web page\b(?!.*no such file).* it may be no inference engine",
+        ),
         (Answer(503), EndpointDown, "503.*start it"),
         (Answer(body=b"<html>"), EndpointDown, "answers what is not a list of models.*check"),
         (Answer(body={"data": "x"}), EndpointDown, "answers what is not a list of models"),

@@ -367,7 +367,8 @@ def nothing() -> None: ...
 
 @pytest.mark.parametrize("name", ["", "a b", "files/read", "größe", "x" * 65, "a\n"])
 def test_names_that_engines_do_not_take_are_refused(name):
-    with pytest.raises(UsageError, match="1 to 64 letters"):
+    advice = r'1 to 64 letters.* as in @holdfast\.tool\(name="search"\) or Tool\('
+    with pytest.raises(UsageError, match=advice):
         Tool(nothing, name=name)
 
 

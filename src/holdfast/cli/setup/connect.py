@@ -80,6 +80,7 @@ def _where(args: argparse.Namespace, *, needs_key: bool = True) -> EngineAddress
         folder=None if is_named else args.model,
         vllm=vllm,
         api_key=api_key(args),
+        remedy="" if args.model else "name one with --model",
     )
 
 

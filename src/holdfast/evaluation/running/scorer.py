@@ -175,7 +175,7 @@ def score_of(score: object, called: str, *, gives_nothing: bool = False) -> Scor
         return score
     if score is None:
         if gives_nothing:
-            raise NotAScore(f"{called} returns nothing; return {ACCEPTED}")
+            raise NotAScore(f"{called} has no `return` with a value; return {ACCEPTED}")
         return Score(None)
     result = _result_in(score, called)
     if result is not None:

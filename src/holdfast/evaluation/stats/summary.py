@@ -151,13 +151,12 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
     for root in final[:MAX_ROOTS]:
         lines.append(
             f"  [{root.cause}, {root.phase}] {root.failures} × {escape_text(root.message)} "
-            f"({root.permanent} for good; for instance {escape_text(root.example)})"
+            f"({many(root.permanent, 'row')} failed for good; for instance "
+            f"{escape_text(root.example)})"
         )
-        text = fold_traceback(root.traceback).rstrip()
-        # A traceback without frames may repeat only the message.
-        if "\n" in text or not text.endswith(root.message):
-            last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
-            lines += [f"      {escape_text(line)}" for line in last]
+        text = fold_traceback(root.traceback, root.message).rstrip()
+        last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
+        lines += [f"      {escape_text(line)}" for line in last]
     if len(final) > MAX_ROOTS:
         lines.append(f"  … and {many(len(final) - MAX_ROOTS, 'other kind')} of failure")
     return lines

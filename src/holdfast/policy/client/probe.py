@@ -42,7 +42,9 @@ PAUSES = (0.25, 0.5, 1.0, 2.0)
 
 def sanitize(message: str) -> str:
     """Removes secrets from an engine's message. The message may quote an image, or an image's
-    address with a signature in its query."""
+    address with a signature in its query. A web page is only named."""
+    if message.lstrip()[:14].lower().startswith(("<!doctype html", "<html")):
+        return "a web page"
     return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 

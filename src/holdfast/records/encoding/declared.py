@@ -51,18 +51,19 @@ def check_fields(values: Struct, where: str = "") -> None:
         structs.force_setattr(values, field, value)
 
 
-def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
+def checks_arguments(*, own: str = "", name: str = "") -> Callable[[Function], Function]:
     """Returns a decorator that checks the names of a function's arguments and converts the
     arguments to their declared types.
 
-    `own` names the arguments that the function checks itself, with better messages. Async functions
+    `own` names the arguments that the function checks itself, with better messages. `name` is the
+    function as users write it, for messages; "" stands for its qualified name. Async functions
     are the entry points for programs, so the decorator passes errors of async functions through
     `for_caller`.
     """
 
     def decorate(function: Function) -> Function:
-        signature, name = inspect.signature(function), function.__qualname__
-        arguments = _Arguments(function, signature, name.removesuffix(".__init__"), own.split())
+        called = name or function.__qualname__.removesuffix(".__init__")
+        arguments = _Arguments(function, inspect.signature(function), called, own.split())
         if inspect.iscoroutinefunction(function):
 
             async def call_async(*positional: Any, **named: Any) -> Any:

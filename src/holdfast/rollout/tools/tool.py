@@ -324,7 +324,7 @@ def _check_name(name: object) -> str:
     if not isinstance(name, str) or not NAMES.fullmatch(name):
         raise UsageError(
             f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "
-            'give another, as in Tool(function, name="search")'
+            'give another, as in @holdfast.tool(name="search") or Tool(function, name="search")'
         )
     return name
 

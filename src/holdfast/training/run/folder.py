@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ PARTS = "pipeline"
 """The name of the folder with the logs and states of parts that run in their own processes."""
 RANKS = "ranks"
 """The name of the folder with the logs of the ranks other than rank 0."""
+_PROCESS = ".process"
+"""The name of the file that says which process uses the folder."""
 _OURS = (
     *(CHECKPOINTS, WEIGHTS, "metrics.", CURVE, ENGINE_LOG, PARTS, RANKS),
     *("tensorboard", "wandb", "."),
@@ -64,7 +67,13 @@ def use_folder(folder: Path, *, holds_parts: bool = False) -> Iterator[None]:
         raise _unwritable(folder, PermissionError("it belongs to somebody else"))
     try:
         _lock(handle, folder)
-        yield
+        with name_full_disk(folder):
+            (folder / _PROCESS).write_text(f"pid {os.getpid()} on {socket.gethostname()}")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # The lock is what counts.
+                (folder / _PROCESS).unlink()
     finally:
         os.close(handle)
         if is_new:
@@ -97,9 +106,12 @@ def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        who = ""
+        with suppress(FileNotFoundError):  # The other process has not written it yet.
+            who = f" ({(folder / _PROCESS).read_text()})"
         raise FolderInUse(
-            f"another process trains in {folder}: wait for it, or stop it; a frozen one has to be "
-            "killed"
+            f"another process trains in {folder}{who}: wait for it, or stop it; a frozen one has "
+            "to be killed"
         ) from error
     except OSError:
         return  # A network file system without locks. The consumer's lease still protects the run.
