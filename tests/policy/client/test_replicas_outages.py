@@ -254,7 +254,7 @@ async def test_patience_with_all_of_them_ends_every_call() -> None:
         await pair.other_server.stop()
         calls = (pair.sample(str(at)) for at in range(3))
         results = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(result) for result in results] == [EndpointDown] * 3
+        assert [type(result) for result in results] == [WaitTimedOut] * 3
         with pytest.raises(EndpointDown, match="start it again"):
             await pair.policy.ready()
 
