@@ -19,6 +19,7 @@ from holdfast.records.errors import (
     EngineUnavailable,
     PolicyRefused,
     UsageError,
+    WaitTimedOut,
 )
 from holdfast.records.samples.replica_weights import WeightState
 from holdfast.records.step import VersionSource, VersionSpan
