@@ -129,10 +129,11 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def setup(self) -> None:
         self.check_setup()
         if not callable(self._command):
-            # Raises if agents' folders cannot be created there.
-            self._shared = await self._open.enter_async_context(scratch(for_sockets=True))
+            async with scratch():
+                pass  # Raises if agents' folders cannot be created there.
             await in_thread(confinement)  # Tried in a thread, not on the loop.
         if isinstance(self.world, WorkspaceWorld):
+            self._shared = await self._open.enter_async_context(scratch(for_sockets=True))
             path = self._shared / SOCKET
             # Containers see the folder, in which any user of theirs may connect. Other users of
             # this machine cannot open its parent folder.
