@@ -153,7 +153,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action="store_true",
-        help="print `starting: …` lines to standard output until it serves",
+        help="print `starting: …` lines until the server answers",
     )
     parser.add_argument(
         "--log-requests",

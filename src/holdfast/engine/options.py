@@ -243,7 +243,7 @@ ALTERING = (
     ),
     Option(
         "frequency-penalty",
-        "penalize a token for each time the reply has it (default: {})",
+        "penalize a token each time that it occurs in the reply (default: {})",
         PENALTY,
         0.0,
         "X",
@@ -462,7 +462,7 @@ ATTEMPT_DEADLINE = seconds(
     "attempt-deadline", 21600.0, "give up one attempt at a trajectory after this time"
 )
 SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "give up a call of the scorer after this time")
-LEASE = seconds("lease", 30.0, "let others take over from a worker silent this long")
+LEASE = seconds("lease", 30.0, "let others take over when a worker is silent this long")
 GRACE = seconds(
     "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
 )
@@ -519,7 +519,7 @@ DRY_RUN = switch("dry-run", "only check; print what would be sampled, and the fi
 JOIN = switch("join", "work on the run beside its other workers")
 RETRY_FAILED = switch(
     "retry-failed",
-    "retry failed trajectories, and ask again for unreadable verdicts",
+    "retry failed trajectories, and verdicts that could not be read",
 )
 WORLD = Option(
     "world",
@@ -529,7 +529,7 @@ WORLD = Option(
 )
 AGENT = Option(
     "agent",
-    "run terminal, oracle or a command in each container, not FILE.py",
+    "run an agent in each container: terminal, oracle or a command",
     text,
     metavar="AGENT",
 )

@@ -23,7 +23,7 @@ _LISTENING = (
     ),
     Option(
         "token-env",
-        "require the token in this variable; needed if --host is not loopback",
+        "require the token from this variable; needed beyond loopback",
         metavar="NAME",
     ),
     Option("tls-cert", "serve https with this certificate (PEM)", metavar="FILE"),

@@ -328,7 +328,7 @@ def add_fork(fork: argparse.ArgumentParser) -> None:
     fork.add_argument(
         "--edit",
         metavar="FILE",
-        help="first replace the last message, or a tool's answer, by this file's text",
+        help="replace the last message, or a tool's answer, with this file's text",
     )
     SAMPLES.add_to(fork, help="sample N forks (default: 1)", default=1)
     fork.add_argument(

@@ -275,7 +275,7 @@ PIPELINE = (
     ),
     Option(
         "only",
-        "run only this part; another command runs the other",
+        "run only this process; start the other one with another command",
         None,
         choices=("rollouter", "trainer"),
     ),
