@@ -93,6 +93,12 @@ def text(value: str) -> str:
     return value
 
 
+def visible_text(value: str) -> str:
+    if not value.strip():
+        raise ArgumentTypeError("wants a text, not an empty one")
+    return value
+
+
 def columns(value: str) -> list[tuple[str, str]]:
     """Reads pairs of task field and column: `prompt=question,ground_truth=answer`."""
     pairs = [pair.partition("=") for pair in value.split(",")]

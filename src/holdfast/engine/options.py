@@ -26,6 +26,7 @@ from holdfast.engine.option_kinds import (
     text,
     token_bias,
     token_ids,
+    visible_text,
     workers,
 )
 
@@ -131,7 +132,7 @@ TASKS = Option(
 SYSTEM = Option(
     "system",
     "begin each task with this system message, or the text of @FILE",
-    text,
+    visible_text,
     metavar="TEXT|@FILE",
 )
 LIMIT = Option(
@@ -524,13 +525,13 @@ RETRY_FAILED = switch(
 WORLD = Option(
     "world",
     "give each trajectory a container of docker:IMAGE or podman:IMAGE",
-    text,
+    visible_text,
     metavar="SPEC",
 )
 AGENT = Option(
     "agent",
     "run an agent in each container: terminal, oracle or a command",
-    text,
+    visible_text,
     metavar="AGENT",
 )
 WORLDS = Option("worlds", "make up to N containers at once (default: {})", Whole(1), 8, metavar="N")

@@ -25,6 +25,14 @@ def test_a_command_names_a_rollout_or_an_agent(tasks, capsys, arguments) -> None
     )
 
 
+@pytest.mark.parametrize("agent", ["", " "])
+def test_an_agent_without_a_name_is_one_line(tasks, capsys, agent) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--agent", agent, "--tasks", tasks])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert (ended.value.code, "--agent: wants a text" in line) == (2, True)
+
+
 def test_a_folder_without_harbor_tasks_is_one_line(tasks, tmp_path, capsys) -> None:
     arguments = ["run", "--agent", "oracle", "--tasks", f"harbor:{tmp_path}"]
     assert main([*arguments, "--policy", "http://127.0.0.1:9"]) == 2

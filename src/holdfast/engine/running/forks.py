@@ -101,7 +101,7 @@ class Fork(Struct, frozen=True):
             return Stream()
         before = history.steps[base]
         assert isinstance(before, Generated), "a base is always a generation"
-        messages = [*_given(history, self.task, before), before.message]
+        messages = [*_messages_before(history, self.task, before), before.message]
         tools = _tools(history, self.task, before)
         return Stream.after(stream_of(history, base), before, messages, tools)
 
@@ -130,7 +130,7 @@ async def fork_at(
     [task] = await journal.tasks(run, ordinals=[row.ordinal])
     step, place = _turn_at(history, at, edits=edit is not None, name=str(row.key))
     records = _beginning(await journal.history(row.id), history, step)
-    given, name = _given(history, task, step), _name_of_turn(history, step)
+    given, name = _messages_before(history, task, step), _name_of_turn(history, step)
     change = None if say is None else Edited(name, 0, (user(say),))
     if edit is not None and place is not None:
         new = structs.replace(given[place], content=edit)
@@ -291,7 +291,7 @@ def _name_of_turn(history: History, turn: Generated) -> str:
 # --- what a fork's model is given
 
 
-def _given(history: History, task: Task, step: Generated) -> list[Message]:
+def _messages_before(history: History, task: Task, step: Generated) -> list[Message]:
     """Returns the conversation before a reply."""
     entries = referenced(history, task, step)
     end = next(at for at, each in enumerate(entries) if each.reference == f"reply:{step.path}")
